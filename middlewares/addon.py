@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 SETTING = "DISTRIBUTED_PROFILE"
-USUAL, FAST, NONE = PROFILES = SETTINGS[SETTING].choices
+USUAL, FAST, NONE = SETTINGS[SETTING].choices
 #: CONCURRENT_ITEMS: Scrapy starts so many tasks for each response, whatever comes out of it, and 100 by default
 PROFILE_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     NONE: {},
@@ -46,11 +46,9 @@ _LOGGERS = ("", "scrapy")
 
 
 def apply_profile(settings: BaseSettings, crawler: Crawler | None) -> None:
-    """Give a process the profile that its settings ask for.
+    """Give a process the profile that its settings ask for; without a crawler only the settings.
 
-    Args:
-        settings: as an add-on gets them, before the crawl's components are made.
-        crawler: whose process it is; without one only the settings are given.
+    Called before the crawl's components are made.
     """
     profile = settings.get(SETTING, USUAL)
     for name, value in PROFILE_SETTINGS.get(profile, {}).items():
@@ -104,8 +102,9 @@ class Addon:
             _pin_queue(settings)
         put_in_throttle(settings)
         if not is_worker(settings) and not is_producer(settings):
-            for warning in () if looks_only() else complaints(settings):
-                logger.warning("%s", warning)
+            if not looks_only():
+                for warning in complaints(settings):
+                    logger.warning("%s", warning)
             return
         settings.setdefault_in_component_priority_dict("SPIDER_MIDDLEWARES", Distributed, PRIORITY)
         apply_profile(settings, self._crawler)
@@ -119,7 +118,7 @@ class Addon:
 
         put_aside(settings)
         if not is_filler(settings):  # whose own items go to its own feeds
-            from .producer.producer import take_outputs
+            from .producer.item_exporters import take_outputs
 
             crawler = self._crawler
             take_outputs(settings, (crawler.spider or crawler.spidercls) if crawler else None)
@@ -130,11 +129,7 @@ class Distributed:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Any:
-        """The worker's or the producer's middleware.
-
-        Raises:
-            NotConfigured: this process is neither.
-        """
+        """The worker's or the producer's middleware; NotConfigured if this process is neither."""
         if crawler.get_addon(Addon) is None:
             if is_worker(crawler.settings) or is_producer(crawler.settings):
                 apply_late(crawler)

@@ -88,10 +88,7 @@ def egg_key() -> bytes | None:
 
 
 def crawl_key(told: Mapping[str, Any]) -> bytes | None:
-    """The key of the crawl that a job works for: its egg's own, or the one that was sealed for it.
-
-    Args:
-        told: what the job was told; with `foreign` it works for a crawl of another project.
+    """The key of the crawl that a job works for: its egg's own, or, for a crawl of another project, the sealed one.
 
     Raises:
         SealError: it was sealed for other code than this.

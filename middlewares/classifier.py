@@ -1,12 +1,13 @@
 """From a spider's target request to one that can go into a frontier: offsite, seen before, can it travel, which slot.
 
-The rule it keeps: every request that was found ends in the account, and one for another spider that nobody can take
+The rule it keeps: every request that was found ends in the account, and one for another spider that none can take
 becomes a miss, with the reason. Part of the worker half: imports Scrapy and the standard library only.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -51,111 +52,30 @@ def count_found(crawler: Crawler, counts: Mapping[str, int]) -> None:
             crawler.stats.inc_value(f"distributed/requests_{stat}", number)
 
 
-class RequestClassifier:
-    """Judges one found request at a time; what a whole process needs for it."""
+@dataclass(kw_only=True, eq=False)
+class FrontierFeed:
+    """Sorts found requests for one process, and keeps the account of them."""
 
-    def __init__(
-        self,
-        crawler: Crawler,
-        spider: Spider,
-        *,
-        key: bytes | None,
-        slotting: SlotRouting | None = None,
-        salt: str = "",
-    ) -> None:
-        """A judge for one process.
+    crawler: Crawler  #: its fingerprinter and its offsite middleware judge
+    spider: Spider  #: whose requests they are
+    key: bytes | None  #: the key that the nodes have, for what must be hidden
+    stay: str = "local"  #: DISTRIBUTED_UNSENDABLE: whether what cannot travel is crawled here, or refused
+    slotting: SlotRouting | None = None  #: where requests go; None when batches are sent to nodes: there are no slots
+    salt: str = ""  #: makes requests with dont_filter differ from those that other processes found
+    counts: Counter[str] = field(default_factory=Counter)  #: since they were last taken; SEALED counts with its batch
+    reasons: Counter[str] = field(default_factory=Counter)  #: why requests stayed
+    undelivered: Counter[str] = field(default_factory=Counter)  #: why those for other spiders go nowhere
+    _misses: list[Miss] = field(default_factory=list)
+    _offsite: OffsiteMiddleware | None = None
+    _offsite_known: bool = False
 
-        Args:
-            crawler: its fingerprinter and its offsite middleware judge.
-            spider: whose requests they are.
-            key: the key that the nodes have, for what must be hidden.
-            slotting: where requests go; None when batches are sent to nodes, and there are no slots.
-            salt: makes requests with dont_filter differ from those that other processes found.
-        """
-        self._crawler = crawler
-        self._spider = spider
-        self._key = key
-        self._slotting = slotting
+    def __post_init__(self) -> None:
+        crawler = self.crawler
         self._placing = SlotPlacement(
             lambda request: crawler.request_fingerprinter.fingerprint(request),  # noqa: PLW0108 - it is not there yet
-            slotting,
-            salt=salt,
+            self.slotting,
+            salt=self.salt,
         )
-        self._offsite: OffsiteMiddleware | None = None
-        self._offsite_known = False
-
-    def addressee(self, request: Request) -> Addressee | None:
-        """The other spider that this request is for.
-
-        Raises:
-            Undeliverable: there is none such.
-        """
-        if self._slotting is not None:
-            return self._slotting.addressee(request, callback_name(request, self._spider))
-        said = request.meta.get(MARK)
-        if said and said is not True:
-            meant = Addressee.read(said)
-            whom = f"{meant.spider} of the project {meant.project}" if meant.project else meant.spider
-            raise Undeliverable(f"it is for another spider ({whom}), and only a crawl with --pull gives it to that one")
-        return None
-
-    def is_offsite(self, request: Request) -> bool:
-        """Whether Scrapy would filter it. One for another spider is judged there."""
-        if not self._offsite_known:
-            self._offsite = self._crawler.get_downloader_middleware(OffsiteMiddleware)
-            self._offsite_known = True
-        if self._offsite is None or request.dont_filter or request.meta.get("allow_offsite"):
-            return False
-        return not self._offsite.should_follow(request, self._spider)
-
-    def place(self, request: Request, to: Addressee | None, where: int) -> tuple[str, bytes]:
-        """Its slot, and what makes it known again.
-
-        Raises:
-            CannotTravel: what its meta asks for cannot be.
-        """
-        return self._placing.place(request, callback_name(request, self._spider), to, where)
-
-    def found(self, request: Request, to: Addressee | None, slot: str, fingerprint: bytes) -> FrontierIntake:
-        """The request as it goes to the fleet.
-
-        Raises:
-            CannotTravel: it cannot.
-        """
-        value = self._value(request, to)
-        if self._slotting is not None:
-            value |= pack_attributes(self._spider, self._slotting.attributes)
-        hidden = None if self._key else hidden_by(value)
-        if hidden:
-            raise CannotTravel(f"it has {hidden}, and the code on the nodes carries no key to read it with")
-        if len(str(value)) > LARGE:
-            self._check_size(value)
-        return FrontierIntake(value=value, fingerprint=fingerprint, slot=slot, priority=request.priority)
-
-    def _value(self, request: Request, to: Addressee | None) -> RequestValue:
-        if to is None:
-            return to_value(request, self._spider)
-        named = request.callback is not None or rule_of(request, self._spider) is not None
-        sent = callback_name(request, self._spider) if named else None
-        return to_value_for_other(request, self._spider, to.callback or sent)
-
-    def _check_size(self, value: RequestValue) -> None:
-        try:
-            fit([value], key=self._key)
-        except TooLarge as error:
-            raise CannotTravel(f"it is too large for a job's settings ({error})") from error
-
-
-class FrontierFeed:
-    """Takes found requests in, and keeps the account of them."""
-
-    def __init__(self, sorter: RequestClassifier, *, stay: Disposition = Disposition.LOCAL) -> None:
-        self._sorter = sorter
-        self._stay = stay  #: the fate of a request that cannot travel
-        self.counts: Counter[str] = Counter()  #: since they were last written down; SEALED is counted with its batch
-        self.reasons: Counter[str] = Counter()  #: why requests stayed
-        self.undelivered: Counter[str] = Counter()  #: why those for other spiders go nowhere
-        self._misses: list[Miss] = []
 
     def _is_known(self, fingerprint: bytes) -> Disposition | None:
         """The fate of a request that was found before; from now on it was."""
@@ -171,19 +91,19 @@ class FrontierFeed:
             return self._fate(Disposition.REFUSED), None
         except CannotTravel as why:
             self.reasons[str(why)] += 1
-            return self._fate(self._stay), None
+            return self._fate(Disposition.REFUSED if self.stay == "refuse" else Disposition.LOCAL), None
 
     def _sort(self, request: Request, where: int) -> tuple[Disposition, FrontierIntake | None]:
-        to = self._sorter.addressee(request)
-        if to is None and self._sorter.is_offsite(request):
+        to = self._addressee(request)
+        if to is None and self._is_offsite(request):
             return self._fate(Disposition.OFFSITE), None
         try:
-            slot, fingerprint = self._sorter.place(request, to, where)
+            slot, fingerprint = self._placing.place(request, callback_name(request, self.spider), to, where)
             known = self._is_known(fingerprint)
             if known is None:
-                return Disposition.SEALED, self._sorter.found(request, to, slot, fingerprint)
+                return Disposition.SEALED, self._found(request, to, slot, fingerprint)
         except CannotTravel as why:
-            if to is not None:  # nobody here could do with it what the other spider would
+            if to is not None:  # nothing here could do with it what the other spider would
                 raise Undeliverable(f"it is for the spider {to.spider}, and {why}") from why
             raise
         # What was sealed before is in the account already.
@@ -193,24 +113,65 @@ class FrontierFeed:
         self.counts[fate.value] += 1
         return fate
 
+    def _addressee(self, request: Request) -> Addressee | None:
+        """The other spider that this request is for; Undeliverable if there is none such."""
+        if self.slotting is not None:
+            return self.slotting.addressee(request, callback_name(request, self.spider))
+        said = request.meta.get(MARK)
+        if said and said is not True:
+            meant = Addressee.read(said)
+            whom = f"{meant.spider} of the project {meant.project}" if meant.project else meant.spider
+            raise Undeliverable(f"it is for another spider ({whom}), and only a crawl with --pull gives it to that one")
+        return None
+
+    def _is_offsite(self, request: Request) -> bool:
+        """Whether Scrapy would filter it. One for another spider is judged there."""
+        if not self._offsite_known:
+            self._offsite = self.crawler.get_downloader_middleware(OffsiteMiddleware)
+            self._offsite_known = True
+        if self._offsite is None or request.dont_filter or request.meta.get("allow_offsite"):
+            return False
+        return not self._offsite.should_follow(request, self.spider)
+
+    def _found(self, request: Request, to: Addressee | None, slot: str, fingerprint: bytes) -> FrontierIntake:
+        """The request as it goes to the fleet; CannotTravel if it cannot."""
+        value = self._value(request, to)
+        if self.slotting is not None:
+            value |= pack_attributes(self.spider, self.slotting.attributes)
+        hidden = None if self.key else hidden_by(value)
+        if hidden:
+            raise CannotTravel(f"it has {hidden}, and the code on the nodes carries no key to read it with")
+        if len(str(value)) > LARGE:
+            try:
+                fit([value], key=self.key)
+            except TooLarge as error:
+                raise CannotTravel(f"it is too large for a job's settings ({error})") from error
+        return FrontierIntake(value=value, fingerprint=fingerprint, slot=slot, priority=request.priority)
+
+    def _value(self, request: Request, to: Addressee | None) -> RequestValue:
+        if to is None:
+            return to_value(request, self.spider)
+        named = request.callback is not None or rule_of(request, self.spider) is not None
+        sent = callback_name(request, self.spider) if named else None
+        return to_value_for_other(request, self.spider, to.callback or sent)
+
     def take_counts(self) -> dict[str, int]:
         """The account since the last call."""
         counts, self.counts = dict(self.counts), Counter()
         return counts
 
     def take_misses(self) -> list[Miss]:
-        """Requests for other spiders that nobody can take, since the last call."""
+        """Requests for other spiders that none can take, since the last call."""
         misses, self._misses = self._misses, []
         return misses
 
 
+@dataclass(kw_only=True, eq=False)
 class FoundRequests(FrontierFeed):
     """The target requests that one leased batch led to, until they go into the frontier with its ack."""
 
-    def __init__(self, sorter: RequestClassifier, *, stay: Disposition = Disposition.LOCAL) -> None:
-        super().__init__(sorter, stay=stay)
-        self.found: list[FrontierIntake] = []
-        self._prints: set[bytes] = set()
+    found: list[FrontierIntake] = field(default_factory=list)
+    _prints: set[bytes] = field(default_factory=set)
 
     def take(self, request: Request) -> Disposition:
         """Keep it for the frontier, if that is its fate; LOCAL is for the worker to crawl itself."""

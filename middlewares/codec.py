@@ -74,12 +74,9 @@ def to_value(request: Request, spider: Spider) -> RequestValue:
 
 
 def to_value_for_other(request: Request, spider: Spider, callback: str | None) -> RequestValue:
-    """The request as JSON for another spider, which must have methods of these names.
+    """The request of this spider as JSON for another one, which must have methods of these names.
 
-    Args:
-        request: the request.
-        spider: the one that made it.
-        callback: the name of the other spider's callback; None for the one that it has for pages of no other.
+    `callback` is that of the other spider; None for the one that it has for pages of no other.
 
     Raises:
         CannotTravel: a callback has no name, or a value has no JSON form.
@@ -128,18 +125,14 @@ def _fields(request: Request, left: frozenset[str]) -> RequestValue:
 
 
 def from_value(value: RequestValue, spider: Spider) -> Request:
-    """The request that `to_value` described.
-
-    Raises:
-        CannotTravel: the spider has no such rule or method.
-    """
+    """The request that `to_value` described; CannotTravel if the spider has no such rule or method."""
     meta = _unpack(value.get("meta", {}))
     callback, errback = _targets(value, spider, meta)
     return _request(value, meta, callback, errback)
 
 
 def plain_request(value: RequestValue) -> Request:
-    """The same without its callbacks: what it asks for, for whoever has no spider."""
+    """The same without its callbacks, where there is no spider."""
     return _request(value, _unpack(value.get("meta", {})))
 
 
@@ -158,11 +151,7 @@ def _request(value: RequestValue, meta: dict[str, Any], callback: Any = None, er
 
 
 def pack_attributes(spider: Spider, names: Iterable[str]) -> RequestValue:
-    """Those of these attributes that the spider has, as a field of a request's value.
-
-    Raises:
-        CannotTravel: one of them has no JSON form.
-    """
+    """Those of these attributes that the spider has, as a field of a request's value; CannotTravel as for others."""
     packed = {
         name: _pack(getattr(spider, name), f"{name} (an attribute of the spider)")
         for name in names
@@ -230,8 +219,7 @@ def _targets(value: RequestValue, spider: Spider, meta: dict[str, Any]) -> tuple
             raise CannotTravel(f"the spider {spider.name} has no rule {value['rule']}")
         meta["rule"] = value["rule"]
         meta.setdefault("link_text", "")
-        # what a rule's own requests carry
-        # where Scrapy itself looks for what a request does not name; it has no other name for them
+        # Where Scrapy itself looks for what a request does not name; it has no other name for them.
         return spider._callback, _method(value["errback"], spider) if "errback" in value else spider._errback  # noqa: SLF001
     default = _default(spider)
     callback = value.get("callback", default)

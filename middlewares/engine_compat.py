@@ -31,11 +31,7 @@ async def each(output: Any) -> AsyncIterator[Any]:
 
 
 def spider_method(crawler: Crawler, setting: str) -> Callable[..., Any] | None:
-    """The method of the spider that a setting names; None when it names none.
-
-    Raises:
-        ConfigError: the spider has no such method.
-    """
+    """The method of the spider that a setting names, if it names one; ConfigError if the spider has no such method."""
     name = crawler.settings.get(setting)
     method: Callable[..., Any] | None = getattr(crawler.spider, str(name), None) if name else None
     if name and not callable(method):

@@ -39,7 +39,7 @@ ADDRESS = frozenset({"spider", "project", "callback"})
 
 
 class Undeliverable(CannotTravel):
-    """A request for another spider that nobody can take; the message says why."""
+    """A request for another spider that none can take; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,25 +52,13 @@ class Addressee:
 
     @classmethod
     def read(cls, said: Any) -> Addressee:
-        """From `"login"` or `{"spider": "login", "project": …, "callback": …}`.
-
-        Raises:
-            Undeliverable: it is neither.
-        """
+        """From `"login"` or `{"spider": "login", "project": …, "callback": …}`; Undeliverable if it is neither."""
         fields = {"spider": said} if isinstance(said, str) else said
         if not isinstance(fields, Mapping) or not all(isinstance(text, str) for text in fields.values()):
             raise Undeliverable(f"its address {said!r} is no spider's: give a name, or spider, project and callback")
         if not fields.get("spider") or fields.keys() - ADDRESS:
             raise Undeliverable(f"its address {dict(fields)!r} needs a spider, and may have project and callback")
         return cls(**fields)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlotHome:
-    """Whose the ordinary slots of a frontier are; "" where nobody knows."""
-
-    project: str = ""
-    spider: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,22 +69,14 @@ class SlotRouting:
     callbacks: Mapping[str, SlotRule] = field(default_factory=dict)  #: callback's name -> its own slots
     spiders: Mapping[str, Addressee] = field(default_factory=dict)  #: callback's name -> the spider that has it
     attributes: tuple[str, ...] = ()  #: of the spider, which travel with each request
-    home: SlotHome = field(default_factory=SlotHome)
+    project: str = ""  #: whose the ordinary slots of the frontier are; "" where that is not known
+    spider: str = ""  #: the same
     own: str = ""  #: the slot that a worker for another spider works on: what it finds goes there
     known: SpiderAddresses | None = None
 
     @classmethod
-    def from_settings(cls, settings: BaseSettings, *, home: SlotHome | None = None, own: str = "") -> SlotRouting:
-        """What the settings say.
-
-        Args:
-            settings: of the process.
-            home: whose the frontier is.
-            own: the slot of a worker for another spider, as `@login`.
-
-        Raises:
-            ConfigError: a value is not of its kind.
-        """
+    def from_settings(cls, settings: BaseSettings, **more: str) -> SlotRouting:
+        """The slots that the settings name, with `more` fields; ConfigError if a value is not of its kind."""
         read = SettingReader(settings).value
         by = str(settings.get("DISTRIBUTED_SLOT_BY") or (SITE if settings.get("DISTRIBUTED_FAIR") else WAYS[0]))
         return cls(
@@ -106,17 +86,12 @@ class SlotRouting:
             },
             spiders={name: _addressee(name, said) for name, said in read(SPIDER_CALLBACKS).items()},
             attributes=read("DISTRIBUTED_SPIDER_ATTRIBUTES"),
-            home=home or SlotHome(),
-            own=own,
             known=SpiderAddresses(settings),
+            **more,
         )
 
     def addressee(self, request: Request, callback: str) -> Addressee | None:
-        """The other spider that a request with a callback of this name is for, if it is for one.
-
-        Raises:
-            Undeliverable: there is no such spider, or what is said makes no sense.
-        """
+        """The other spider that a request with a callback of this name is for; Undeliverable if there is none such."""
         said = request.meta.get(MARK)
         if said and said is not True:
             to: Addressee | None = Addressee.read(said)
@@ -128,7 +103,7 @@ class SlotRouting:
         """With its project's name where that is another one; None for the frontier's own spider in its own slots."""
         of_own = spider_of_slot(self.own)
         project = to.project or of_own[0]
-        project = "" if project == self.home.project else project
+        project = "" if project == self.project else project
         if project == of_own[0] and self.known is not None and to.spider not in self.known:
             raise Undeliverable(f"there is no spider {to.spider!r} in this project; there are: {self.known}")
         if project == of_own[0] and self.known is not None and self.known.hides_us(to.spider):
@@ -136,19 +111,15 @@ class SlotRouting:
                 f"the custom_settings of the spider {to.spider} set ADDONS, which hides the add-on that its workers"
                 ' need: add "scrapyd_dist.Addon": 500 to it there'
             )
-        if not project and to.spider == self.home.spider and not self.own:
+        if not project and to.spider == self.spider and not self.own:
             return None
         return Addressee(spider=to.spider, project=project, callback=to.callback)
 
     def slot(self, request: Request, callback: str, to: Addressee | None, fingerprint: bytes) -> str:
-        """The slot of a request with a callback of this name.
-
-        Raises:
-            CannotTravel: the request's meta asks for slots that cannot be.
-        """
+        """The slot of a request with a callback of this name; CannotTravel if its meta asks for impossible slots."""
         try:
             if to is not None:
-                ours = not to.project and to.spider == self.home.spider
+                ours = not to.project and to.spider == self.spider
                 return self._ours(request, callback, fingerprint) if ours else slot_of_spider(to.spider, to.project)
             return self.own or self._ours(request, callback, fingerprint)
         except ConfigError as error:
@@ -170,23 +141,14 @@ class SlotPlacement:
     def __init__(
         self, fingerprint: Callable[[Request], bytes], slotting: SlotRouting | None, *, salt: str = ""
     ) -> None:
-        """A way to place requests.
-
-        Args:
-            fingerprint: what Scrapy knows a request by.
-            slotting: None when batches are sent to nodes, and there are no slots.
-            salt: makes requests with dont_filter differ from those that other processes found.
-        """
-        self._fingerprint = fingerprint
-        self._slotting = slotting
-        self._salt = salt
+        """Place requests by Scrapy's fingerprint; `slotting` and `salt` as in a `FrontierFeed`."""
+        self._fingerprint, self._slotting, self._salt = fingerprint, slotting, salt
         self._times: Counter[tuple[bytes, int]] = Counter()  #: of requests with dont_filter
 
     def place(self, request: Request, callback: str, to: Addressee | None, where: int = 0) -> tuple[str, bytes]:
         """Slot and fingerprint; the latter, of a request with dont_filter, of this time that it was found `where`.
 
-        Raises:
-            CannotTravel: what its meta asks for cannot be.
+        CannotTravel if its meta asks for what cannot be.
         """
         own = request.meta.get(FINGERPRINT)
         if own is not None and not isinstance(own, str):
@@ -213,7 +175,7 @@ def hides_addon(custom_settings: Mapping[str, Any]) -> bool:
 
 
 class SpiderAddresses:
-    """The names of the project's spiders, looked up when somebody asks."""
+    """The names of the project's spiders, looked up when they are needed."""
 
     def __init__(self, settings: BaseSettings) -> None:
         self._settings = settings

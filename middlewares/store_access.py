@@ -25,22 +25,18 @@ if TYPE_CHECKING:
 
 
 class OutOfReach(Exception):
-    """The store cannot be used from here; the text says why.
+    """The store cannot be used from here; the text says why."""
 
-    Attributes:
-        lasting: it will not be otherwise by itself, as that of a server may be which is just being started.
-    """
-
-    lasting = True
+    lasting = True  #: trying again later cannot help, as it may with a server that is just being started
 
 
 def reach(told: Mapping[str, Any], *, crawl: str, home: str) -> Store:
-    """Open the store of a crawl; each call gives a connection of its own, which the caller closes.
+    """Open the store of a crawl or frontier; each call gives a connection of its own, which the caller closes.
 
     Args:
         told: what the job was told of it, as `store.reach.Way` has it. What the node's environment says comes first.
-        crawl: the crawl or frontier.
-        home: its folder in the nodes' logs, by which it is told from another one of that name.
+        crawl: its name.
+        home: its folder in the nodes' logs, which tells it apart from another one of that name.
 
     Raises:
         OutOfReach: it cannot be opened here, or it is another store.
@@ -69,17 +65,10 @@ def _perhaps_later(why: str) -> OutOfReach:
 
 
 def _address(told: Mapping[str, Any]) -> str:
-    said = os.environ.get(VARIABLE, "").strip()
-    if said:
-        return said
-    if told.get("store"):
-        return str(told["store"])
+    if plain := os.environ.get(VARIABLE, "").strip() or told.get("store"):
+        return str(plain)
     if not told.get("store_sealed"):
         raise OutOfReach(f"its job was told of no store, and {VARIABLE} is not set on its node")
-    return _unsealed(told)
-
-
-def _unsealed(told: Mapping[str, Any]) -> str:
     from cryptography.fernet import Fernet, InvalidToken  # only an address with a password pays for it
 
     try:

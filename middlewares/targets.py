@@ -55,11 +55,7 @@ def callback_name(request: Request, spider: Spider) -> str:
 
 
 def find_target(spider: Spider, settings: BaseSettings) -> Target:
-    """The target that the settings name, or the only one that can be meant.
-
-    Raises:
-        ConfigError: nothing is named and nothing is plain, or what is named is not there.
-    """
+    """The target that the settings name, or the only one that can be meant; ConfigError if there is none."""
     target, seeds = _own_target(spider, settings), settings.getbool("DISTRIBUTED_SEEDS")
     return replace(target, callbacks=target.callbacks | _callbacks_of_others(settings), seeds=seeds)
 

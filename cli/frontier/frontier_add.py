@@ -132,7 +132,7 @@ def add(
     from scrapyd_dist.middlewares.producer.crawl_request import find_project
     from scrapyd_dist.middlewares.producer.producer_options import read_options
     from scrapyd_dist.middlewares.producer.worklist_import import ArgumentImport, WorklistImport
-    from scrapyd_dist.middlewares.slot_routing import SlotHome, SlotRouting
+    from scrapyd_dist.middlewares.slot_routing import SlotRouting
 
     root = context.root
     with ExitStack() as stack:
@@ -145,7 +145,7 @@ def add(
         if arguments:
             worklist = ArgumentImport(priority=priority)
         else:
-            routing = SlotRouting.from_settings(settings, home=SlotHome(project=project))
+            routing = SlotRouting.from_settings(settings, project=project)
             worklist = WorklistImport(settings, routing, key=key, callback=spider_callback, priority=priority)
         store = stack.enter_context(closing(project_store(root)))
         producer = FrontierProducer(

@@ -1,4 +1,4 @@
-"""What follows when a crawl ends: its number of items is judged, and `DISTRIBUTED_ON_FINISH` is told."""
+"""What follows when a crawl ends: its number of items is judged, and `DISTRIBUTED_ON_FINISH` is notified."""
 
 from __future__ import annotations
 
@@ -11,19 +11,14 @@ import subprocess
 import tempfile
 import threading
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from scrapyd_dist.batches import CrawlState
-from scrapyd_dist.progress.completion_policy import (
-    CompletionPolicy,
-    earlier_items,
-    environment,
-    is_address,
-    shown,
-    too_few,
-    unusual,
-)
+from scrapyd_dist.batches import Crawl, CrawlState
+from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.progress.summary import SCHEMA
 from scrapyd_dist.settings import SettingReader
 from scrapyd_dist.version import __version__
@@ -31,31 +26,121 @@ from scrapyd_dist.version import __version__
 from .lifecycle import WORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import IO
 
     from scrapy import Spider
     from scrapy.settings import BaseSettings
 
-    from scrapyd_dist.errors import DistError
     from scrapyd_dist.scheduling.job_request import JobRequest
 
     from .crawl_repository import CrawlRepository
 
 #: seconds that the command, or the whole exchange with the address, may take
 PATIENCE = 60.0
-
-
 #: seconds for the connection to the address
 CONNECT = 10.0
+#: maximum number of earlier crawls to compare with
+RUNS = 20
+#: minimum number of earlier crawls for a comparison
+RUNS_NEEDED = 3
+#: items are unusually few below the median minus this many scaled median absolute deviations …
+DEVIATIONS = 3.0
+_SCALE = 1.4826
+#: … and below this fraction of the median, so that a site that never changes raises no alarm over one item
+PART = 0.8
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionPolicy:
+    """The options of a crawl that concern its end."""
+
+    on_finish: str = ""  #: a command or an http(s) URL to notify; empty for none
+    min_items: int = 0
+
+    def __post_init__(self) -> None:
+        scheme, sign, _ = self.on_finish.strip().partition("://")
+        if sign and scheme.isalnum() and not is_address(self.on_finish):
+            raise ConfigError(
+                f"--on-finish (DISTRIBUTED_ON_FINISH) takes a command, or an address that begins with http:// or"
+                f" https://, and this one begins with {scheme}://."
+            )
+        if self.min_items < 0:
+            raise ConfigError(f"--min-items (DISTRIBUTED_MIN_ITEMS) is {self.min_items}, and must be 0 or more.")
+        if is_address(self.on_finish):
+            shown(self.on_finish)
+
+
+def is_address(on_finish: str) -> bool:
+    """Whether it is a URL to notify, not a command to run."""
+    return on_finish.strip().lower().startswith(("http://", "https://"))
+
+
+def shown(address: str) -> str:
+    """A URL without path, query and credentials, which are often secret; ConfigError if host or port are wrong."""
+    try:
+        parts = urlsplit(address.strip())
+        host = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
+    except ValueError:
+        host = None
+    if not host:
+        raise ConfigError("The address of --on-finish (DISTRIBUTED_ON_FINISH) has no host, or a port that is none.")
+    return f"{parts.scheme}://{host}/…"
+
+
+def environment(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the environment variables for an --on-finish command, which gets the summary on its standard input."""
+    texts = {f"SDIST_{name.upper()}": str(document.get(name) or "") for name in ("crawl", "spider", "state")}
+    numbers = {f"SDIST_{name.upper()}": str(document.get(name) or 0) for name in ("exit_code", "items")}
+    return {**texts, **numbers}
+
+
+def too_few(items: int, least: int) -> str:
+    """Return a warning if there are fewer items than required, else ""."""
+    if items >= least:
+        return ""
+    return f"The crawl has {items:,} items, and at least {least:,} were asked for (--min-items, DISTRIBUTED_MIN_ITEMS)."
+
+
+def earlier_items(crawl: str, args: Mapping[str, Any], rows: Iterable[Crawl], spider: str) -> list[int]:
+    """Item counts of the last finished crawls of this spider with the same arguments, except this crawl, newest first.
+
+    `rows` are all crawls, newest first.
+    """
+    like = (
+        row
+        for row in rows
+        if row.id != crawl
+        and row.spider == spider
+        and row.state is CrawlState.FINISHED
+        and dict(row.options.get("args") or {}) == dict(args)
+        and not _is_limited(row)
+    )
+    return [int(row.summary["items"]) for row in like if isinstance(row.summary.get("items"), int)][:RUNS]
+
+
+def _is_limited(row: Crawl) -> bool:
+    """Whether it was a trial run with DISTRIBUTED_LIMIT."""
+    given = [row.options.get(name) or {} for name in ("settings", "spider_settings")]
+    return any(str(settings.get("DISTRIBUTED_LIMIT") or "0") != "0" for settings in given)
+
+
+def unusual(items: int, earlier: Sequence[int]) -> str:
+    """Return a warning if there are unusually few items; "" if not, or with too few comparable earlier crawls."""
+    if len(earlier) < RUNS_NEEDED:
+        return ""
+    usual = median(earlier)
+    spread = median(abs(one - usual) for one in earlier) * _SCALE
+    if items >= usual - DEVIATIONS * spread or items >= PART * usual:
+        return ""
+    return (
+        f"{items:,} items are unusually few: the median of the last {len(earlier)} crawls of this spider is"
+        f" {usual:,.0f}."
+    )
 
 
 def read_wishes(settings: BaseSettings) -> CompletionPolicy:
-    """What these settings ask of the end.
-
-    Raises:
-        ConfigError: a value is not of its kind.
-    """
+    """What these settings ask of the end; ConfigError if a value is not of its kind."""
     read = SettingReader(settings).value
     return CompletionPolicy(on_finish=read("DISTRIBUTED_ON_FINISH") or "", min_items=read("DISTRIBUTED_MIN_ITEMS"))
 
@@ -76,16 +161,18 @@ def refusal(crawl: str | None, spider: Spider | None, error: DistError) -> dict[
 async def judge_items(
     policy: CompletionPolicy, repository: CrawlRepository, spec: JobRequest, items: int, *, limited: bool
 ) -> tuple[list[str], str]:
-    """What is to be said of the number of items: warnings, and why they are fewer than were asked for."""
+    """Warnings of an unusual number of items, and why it is too small, if it is."""
     if limited:  # it says nothing of the site
         return [], too_few(items, policy.min_items)
-    earlier = earlier_items(repository.id, spec.args, await repository.all_crawls(), spec.spider)
+    earlier = earlier_items(
+        repository.id, spec.args, await repository.thread(repository.thread.store.crawls), spec.spider
+    )
     said = unusual(items, earlier)
     return [said] if said else [], too_few(items, policy.min_items)
 
 
 async def tell_of_end(policy: CompletionPolicy, document: Mapping[str, Any]) -> list[str]:
-    """Tell whom the person named; gives what went wrong with it."""
+    """Notify `DISTRIBUTED_ON_FINISH`; gives what went wrong with it."""
     if not policy.on_finish:
         return []
     work = partial(tell, policy.on_finish, document)
@@ -94,15 +181,9 @@ async def tell_of_end(policy: CompletionPolicy, document: Mapping[str, Any]) -> 
 
 
 def tell(on_finish: str, document: Mapping[str, Any], *, patience: float = PATIENCE) -> str:
-    """Run the command, or post the summary to the address. Blocking; never raises.
+    """Run the command, or post the summary to the address; returns what went wrong, if anything did.
 
-    Args:
-        on_finish: one of the two.
-        document: the summary of the crawl that has ended.
-        patience: seconds until it is given up.
-
-    Returns:
-        What went wrong, in a sentence; empty where nothing did.
+    Blocking; never raises, and gives up after `patience` seconds.
     """
     data = json.dumps(document).encode()
     try:

@@ -66,13 +66,7 @@ class ConsumeRequest:
 
 
 class ConsumeProcess:
-    """Starts the consumption of a frontier.
-
-    Args:
-        wanted: what was asked for.
-        settings: the project's, with what was asked for; DISTRIBUTED_CRAWL is the frontier.
-        show: is given the summary now and then.
-    """
+    """Starts the consumption of a frontier, which is DISTRIBUTED_CRAWL; `show` is given the summary now and then."""
 
     def __init__(self, wanted: ConsumeRequest, settings: Settings, show: Callable[[dict[str, Any]], None]) -> None:
         check_args(wanted.args)
@@ -95,11 +89,7 @@ class ConsumeProcess:
         self._begun = time.monotonic()
 
     async def run(self) -> int:
-        """Do it; the exit code.
-
-        Raises:
-            DistError: nothing was started, for this reason.
-        """
+        """Do it; the exit code. DistError if nothing was started."""
         check_known(self._settings, self._wanted.spider)
         thread, sender = open_thread(self._request), ThreadTransport()
         try:
@@ -280,7 +270,8 @@ class ConsumeRun(Lifecycle):
         delivered = await in_thread(work)
         reporter.output, reporter.misses = delivered.outputs, delivered.misses
         if self._scheduler.incomplete:
-            return await self._let_go(CrawlState.INCOMPLETE, PARTIAL, self._how_to_complete())
+            left = f"{self._scheduler.stopped} All that it left here is done. Start it again, it goes on in its place"
+            return await self._let_go(CrawlState.INCOMPLETE, PARTIAL, f"{left}; and then: {self._command}")
         code = exit_code(reporter.summary(CrawlState.FINISHED), max_failed=self._nodes.request.options.max_failed)
         if backlog.finished:
             return await self._let_go(CrawlState.FINISHED, code, "")
@@ -293,16 +284,12 @@ class ConsumeRun(Lifecycle):
         return await self._let_go(CrawlState.STOPPED, code, f"{why.rstrip('.')}. {self._how_to_go_on()}")
 
     def _how_to_go_on(self) -> str:
-        return (
-            "Jobs that run go on by themselves; the same command takes them up again, and brings their items home:"
-            f" sdist consume {self._wanted.spider} {self._repository.id}"
-        )
+        what = "Jobs that run go on by themselves; the same command takes them up again, and brings their items home"
+        return f"{what}: {self._command}"
 
-    def _how_to_complete(self) -> str:
-        return (
-            f"{self._scheduler.stopped} All that it left here is done. Start it again, it goes on in its place; and"
-            f" then: sdist consume {self._wanted.spider} {self._repository.id}"
-        )
+    @property
+    def _command(self) -> str:
+        return f"sdist consume {self._wanted.spider} {self._repository.id}"
 
     async def _let_go(self, state: CrawlState, code: int, message: str) -> int:
         """Give the frontier's row its end."""

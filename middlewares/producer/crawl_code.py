@@ -41,12 +41,10 @@ class CrawlCode:
 
     version: str | None = None  #: its name on the nodes; None: by content, or a new one
     egg: Egg | None = None  #: None: that of the working tree
-    key: bytes | None = None  #: with which that egg's workers read
-    settings_module: str = ""  #: of that egg
-    files: ProjectFiles | None = None  #: the project in that egg
+    files: ProjectFiles | None = None  #: the project in that egg, and the key with which its workers read
     before: str | None = None  #: the version that the crawl has run so far
     new: bool = False  #: today's was asked for in place of that
-    note: str = ""  #: what is to be said of it
+    note: str = ""  #: a remark on it
 
     def folder(self, crawl: Path) -> Path | None:
         """Where a producer of this crawl finds the project; None: in the working tree."""
@@ -58,13 +56,7 @@ TODAYS = CrawlCode()
 
 
 def code_of(row: Crawl, crawl: Path, root: Path, store: str) -> CrawlCode:
-    """The code that a crawl has to run.
-
-    Args:
-        row: the crawl.
-        crawl: its folder.
-        root: the project's folder.
-        store: the store's address.
+    """The code that a crawl has to run, from its row and its folder; `root` is the project's, `store` the address.
 
     Raises:
         ConfigError: it is neither kept nor in the working tree.
@@ -100,15 +92,7 @@ def code_of(row: Crawl, crawl: Path, root: Path, store: str) -> CrawlCode:
         if before is not None
         else f"This crawl runs {version}, as asked; the working tree has other code."
     )
-    return CrawlCode(
-        version=name,
-        egg=egg,
-        key=kept.key,
-        settings_module=kept.settings_module,
-        files=kept,
-        before=before,
-        note=note,
-    )
+    return CrawlCode(version=name, egg=egg, files=kept, before=before, note=note)
 
 
 def _of_tree(root: Path, store: str) -> str | None:
@@ -158,14 +142,17 @@ def import_code(row: Crawl, crawl: Path, root: Path, store: str) -> CrawlCode:
             shutil.rmtree(growing, ignore_errors=True)
     places = {"", str(root), str(root.resolve())}
     sys.path[:] = [str(folder), *(place for place in sys.path if place not in places), str(root)]
-    os.environ["SCRAPY_SETTINGS_MODULE"] = code.settings_module
+    os.environ["SCRAPY_SETTINGS_MODULE"] = code.files.settings_module
     return code
 
 
-def runs_here(code: CrawlCode, crawl: Path) -> bool:
-    """Whether this process imports the project from where it should."""
+def note_on_process(code: CrawlCode, row: Crawl, crawl: Path) -> list[str]:
+    """A warning where this process imported the project before it was known which code the crawl runs."""
     folder = code.folder(crawl)
-    return folder is None or str(folder) in sys.path
+    if folder is None or str(folder) in sys.path:
+        return []
+    why = "This process, which sdist did not start, walks the index with the working tree's code all the same."
+    return [f"{why} sdist resume {row.id} runs one code for both."]
 
 
 def keep(egg: Egg | None, version: str | None, crawl: Path, state: Path, project: str) -> None:

@@ -16,30 +16,26 @@ from scrapyd_dist.deploy import local_nodes
 
 from scrapyd_dist import config
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.nodes import Node, distinct
+from scrapyd_dist.nodes import Node, NodeRecord, distinct
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.scheduling.scheduler import Scheduler
-from scrapyd_dist.store.reach import Ways
+from scrapyd_dist.store.reach import Way, Ways
 
 from .crawl_code import TODAYS, CrawlCode
-from .crawl_request import job_settings, shared_settings, worker_settings
-from .preflight import bring, members_of, prepare
+from .crawl_request import CrawlRequest, job_settings, shared_settings, worker_settings
+from .preflight import Prepared, bring, members_of, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from scrapy.settings import BaseSettings
 
-    from scrapyd_dist.nodes import NodeRecord
     from scrapyd_dist.scheduling.node_state import NodeState
-    from scrapyd_dist.store.reach import Way
     from scrapyd_dist.transports import AsyncSender
 
     from .crawl_repository import CrawlRepository
-    from .crawl_request import CrawlRequest
-    from .preflight import Prepared
     from .producer_options import ProducerOptions
 
 logger = logging.getLogger(__name__)
@@ -83,9 +79,7 @@ class NodeSources:
         options = self._options
         if options.nodes:
             return tuple(node for entry in options.nodes for node in self._of_entry(entry))
-        if options.hosts:
-            return tuple(config.with_netrc(Node.parse(text)) for text in options.hosts)
-        return self._targets()
+        return tuple(config.with_netrc(Node.parse(text)) for text in options.hosts) or self._targets()
 
     def _targets(self) -> tuple[Node, ...]:
         if self._project.config is None:
@@ -115,7 +109,7 @@ class NodeSources:
         return self._list(f"the addresses of {node.host}", (node.url, self._turn()), lambda: config.addresses_of(node))
 
     def _turn(self) -> int:
-        """What changes when commands and names are to be asked again."""
+        """A value that changes when commands and names are to be asked again."""
         return int(time.monotonic() // self._options.nodes_every)
 
     def _list(self, name: str, stamp: object, read: Callable[[], tuple[Node, ...]]) -> tuple[Node, ...]:
@@ -141,16 +135,10 @@ def nodes_of(text: str, where: str, targets: Sequence[Node], root: Path) -> tupl
     """The nodes of a list: sections as in scrapy.cfg, or one node per line.
 
     A line is the name of a target of scrapy.cfg, or an address; behind it there may be `name=…` and `slots=…`, and
-    behind a # anything.
-
-    Args:
-        text: the list.
-        where: what to call it in an error.
-        targets: those of scrapy.cfg.
-        root: the folder that relative paths in sections start from.
+    behind a # anything. Relative paths in sections start from `root`.
 
     Raises:
-        ConfigError: a line makes no sense; the text quotes nothing but a name.
+        ConfigError: a line makes no sense; the text names the list as `where`, and quotes nothing but a name.
     """
     lines = [line.partition("#")[0].strip() for line in text.splitlines()]
     if any(line.startswith("[") and line.endswith("]") for line in lines):
@@ -191,7 +179,7 @@ def _of_text(text: str, targets: Iterable[Node]) -> Node:
 
 
 def _stamp(path: Path) -> object:
-    """What is another one when the file has changed."""
+    """A value that changes with the file."""
     try:
         status = path.stat()
     except OSError:
@@ -247,7 +235,7 @@ class CrawlNodes:
     async def prepare(cls, request: CrawlRequest, repository: CrawlRepository, code: CrawlCode = TODAYS) -> CrawlNodes:
         """Find the nodes, and bring them the code, of which `code` is settled; DistError if nothing can be started."""
         sources = NodeSources(request)
-        nodes = await in_thread(partial(sources.read, await repository.nodes()))
+        nodes = await in_thread(partial(sources.read, await repository.thread(repository.thread.store.nodes)))
         prepared = await in_thread(partial(prepare, request, nodes, code=code))
         ways, members = Ways(request.store, prepared.key), members_of(prepared)
         await in_thread(partial(note_unreached, request.options, members, ways))

@@ -22,11 +22,10 @@ from scrapyd_dist.keys import state_key
 from scrapyd_dist.payload import PayloadError, decode, fit
 from scrapyd_dist.pidfile import note_pid
 from scrapyd_dist.progress.summary import due
-from scrapyd_dist.scheduling.fingerprints import FingerprintSet
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.worker_thread import StoreThread
 
-from .crawl_code import code_of, keep
+from .crawl_code import keep
 from .item_exporters import exporter_for, with_format
 
 if TYPE_CHECKING:
@@ -37,10 +36,8 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.batches import Attempt, Batch, Shard
     from scrapyd_dist.frontier.backlog import NewBatch
-    from scrapyd_dist.nodes import NodeRecord
     from scrapyd_dist.scheduling.batcher import BatchDraft
 
-    from .crawl_code import CrawlCode
     from .crawl_request import CrawlRequest
     from .preflight import Prepared
     from .producer_options import ProducerOptions
@@ -93,13 +90,9 @@ def asked_outputs(options: ProducerOptions, crawl: str) -> list[dict[str, Any]]:
 
 
 class CrawlRepository:
-    """One crawl's row, shards, batches, counts and misses.
+    """One crawl's row (as it is when this process takes it up), shards, batches, counts and misses.
 
-    Args:
-        thread: the store.
-        row: the crawl's, as it is when this process takes it up.
-        request: what the crawl is to be.
-        counted: is called with the account of found requests, part by part, when the store has it.
+    `counted` is called with the account of found requests, part by part, when the store has it.
     """
 
     def __init__(
@@ -110,14 +103,14 @@ class CrawlRepository:
         counted: Callable[[Mapping[str, int]], object] = lambda _: None,
     ) -> None:
         self._counted = counted
-        self._options, self._project, self._where = request.options, request.project, request.store
+        self._options, self._project = request.options, request.project
         self.thread, self._db = thread, thread.store
         self.row, self.id = row, row.id
         self.folder = self._project.state / "crawls" / row.id
         before = row.summary.get("duration_s")
         self._ran_before = float(before or 0.0)
         self._taken = row.created if before is None else time.time()
-        self.counts: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
         self.state = CrawlState.STARTING
         self.earlier_versions = tuple(map(str, row.options.get("earlier_versions") or ()))
         self._misses: list[Miss] = []
@@ -152,19 +145,10 @@ class CrawlRepository:
         mine = {"pid": os.getpid(), "host": gethostname()}
         await self._update(project=self._project.name, **mine, ended=None, exit_code=None, message="")
 
-    async def code(self) -> CrawlCode:
-        """The code that this crawl has to run.
-
-        Raises:
-            ConfigError: it is gone.
-        """
-        return await self.thread(code_of, self.row, self.folder, self._project.root, self._where)
-
     async def keep_code(self, prepared: Prepared) -> dict[str, Any]:
         """Keep what the crawl runs now, for the process that goes on with it.
 
-        Returns:
-            What is to be written down with the crawl's new state: its version, and those that it ran before.
+        Returns what is to be written down with the crawl's new state: its version, and those that it ran before.
         """
         await self.thread(keep, prepared.egg, prepared.version, self.folder, self._project.state, self._project.name)
         before = self.row.version
@@ -184,20 +168,12 @@ class CrawlRepository:
         kept = await self.thread(self._db.shards, self.id)
         if any(shard.state is ShardState.OPEN for shard in kept):
             await self.thread(self._db.walk_again, self.id)
-        self.counts = await self.thread(self._db.counts, self.id)
+        self.counts = Counter(await self.thread(self._db.counts, self.id))
         return kept
 
     async def missed_before(self) -> Counter[str]:
         """Kind of miss -> how many an earlier process had with its own requests, where that walk is not repeated."""
         return Counter(miss.kind for miss in await self.thread(self._db.misses, self.id) if not miss.batch)
-
-    async def nodes(self) -> list[NodeRecord]:
-        """What is remembered of nodes."""
-        return await self.thread(self._db.nodes)
-
-    async def fingerprints(self) -> FingerprintSet:
-        """What an earlier process sealed."""
-        return await self.thread(lambda: FingerprintSet(self._db.fingerprints(self.id)))
 
     async def collected(self) -> tuple[str, ...]:
         """Other crawls whose items are home: their files on the nodes may go."""
@@ -206,10 +182,6 @@ class CrawlRepository:
         over = (crawl for crawl in crawls if crawl.state is CrawlState.FINISHED and crawl.kind != "frontier")
         done = (crawl for crawl in over if crawl.id != self.id)
         return tuple(home_of(crawl.id, crawl.created) for crawl in done)[:COLLECTED]
-
-    async def all_crawls(self) -> list[Crawl]:
-        """The crawls of this store, newest first."""
-        return await self.thread(self._db.crawls)
 
     async def accepted(self) -> list[Attempt]:
         """What an earlier process had accepted."""
@@ -223,16 +195,12 @@ class CrawlRepository:
             for values, payload in fit(cut.values, key=key):
                 prints = cut.fingerprints[start : start + len(values)]
                 start += len(values)
-                batches.append(await self._seal(payload, prints, {**counts, "sealed": len(values)}))
+                told = {**counts, "sealed": len(values)}
+                keep_batch = partial(self._db.seal, self.id, payload, size=len(prints), fingerprints=prints)
+                batches.append(await self.thread(keep_batch, now=time.time(), counts=told))
+                self._add(told)
                 counts = {}
         return batches
-
-    async def _seal(self, payload: dict[str, str], prints: Sequence[bytes], counts: dict[str, int]) -> Batch:
-        batch = await self.thread(
-            self._db.seal, self.id, payload, size=len(prints), fingerprints=prints, now=time.time(), counts=counts
-        )
-        self._add(counts)
-        return batch
 
     async def add_batches(self, cuts: Sequence[BatchDraft], key: bytes | None, counts: dict[str, int]) -> list[Batch]:
         """Keep cuts for workers to lease, without what they and other producers have found before; in one step."""
@@ -248,8 +216,7 @@ class CrawlRepository:
 
     def _add(self, counts: dict[str, int]) -> None:
         self._counted(counts)
-        for name, value in counts.items():
-            self.counts[name] = self.counts.get(name, 0) + value
+        self.counts.update(counts)
 
     def missed(self, *misses: Miss) -> None:
         """Remember misses until the next `write_down`."""
@@ -266,7 +233,7 @@ class CrawlRepository:
 
     async def recount(self) -> None:
         """Take in what workers have counted beside this process."""
-        self.counts = await self.thread(self._db.counts, self.id)
+        self.counts = Counter(await self.thread(self._db.counts, self.id))
 
     async def wanted(self) -> str:
         """The command of a user to this crawl: `pause`, `cancel`, or nothing."""

@@ -51,7 +51,6 @@ class PreparedProject:
 
     root: Path
     state: Path
-    settings_module: str
     name: str
     config: config.ProjectConfig | None
 
@@ -68,11 +67,7 @@ class CrawlRequest:
 
     @property
     def store(self) -> str:
-        """The address of the store: a URL, or an absolute path.
-
-        Raises:
-            ConfigError: it stands in a variable that is not set.
-        """
+        """The store's URL or absolute path; ConfigError if it stands in a variable that is not set."""
         project = self.project
         return chosen(project.root, self.options.store, project.config.options.get("store") if project.config else None)
 
@@ -85,7 +80,6 @@ def find_project(settings: BaseSettings) -> PreparedProject:
     return PreparedProject(
         root=root,
         state=config.state_dir(root),
-        settings_module=loaded.settings_module if loaded else settings.get("SETTINGS_MODULE") or "",
         name=(loaded.project if loaded else None) or settings.get("BOT_NAME"),
         config=loaded,
     )
@@ -132,11 +126,7 @@ def _problem_of(settings: BaseSettings, name: str) -> str:
 
 
 def asked_for(settings: BaseSettings) -> tuple[dict[str, str], dict[str, str]]:
-    """The `-a` and `-s` of this process: Scrapy keeps no list of them.
-
-    Raises:
-        ConfigError: an argument's name cannot be passed on.
-    """
+    """The `-a` and `-s` of this process: Scrapy keeps no list. ConfigError if a name cannot be passed on."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-a", dest="args", action="append", default=[])
     parser.add_argument("-s", "--set", dest="settings", action="append", default=[])
@@ -198,7 +188,7 @@ def worker_settings(options: ProducerOptions, settings: BaseSettings) -> dict[st
 
 
 def shared_settings(settings: BaseSettings) -> dict[str, str]:
-    """What workers of another project have to heed too: where requests lie, and the limits of this crawl."""
+    """The settings for workers of another project, too: where requests lie, and the limits of this crawl."""
     # Those without a value too: that project's own slots are for its own frontiers.
     slots = {name: _as_text(settings[name] or "") for name in travelling(Travels.SLOTS)}
     throttle = options_of(settings)
@@ -225,8 +215,7 @@ def template_of(options: ProducerOptions) -> ShardTemplate | None:
 def shards_of(options: ProducerOptions, spider: Spider) -> list[Shard]:
     """The start pages: of the numbered index, of a list, or one shard for the spider's own start.
 
-    Raises:
-        ConfigError: they cannot be divided so, or the spider's own start would never be called.
+    ConfigError if they cannot be divided so, or the spider's own start would never be called.
     """
     template = template_of(options)
     if template is not None:

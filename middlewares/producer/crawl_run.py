@@ -1,4 +1,4 @@
-"""A crawl that has begun: find, wait for the batches, merge, close; the one place that knows the order.
+"""A crawl: check, begin, find, wait for the batches, merge, close; the one place that knows the order.
 
 The rule it keeps: the producer ends only when every batch has ended and the output is closed, or says how to go on.
 """
@@ -13,25 +13,44 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import NOT_MADE, CrawlState, FinishReason, Miss, meaning
-from scrapyd_dist.errors import StoreError
+from scrapyd_dist.errors import ConfigError, DistError, StoreError
 from scrapyd_dist.items.delivery import deliver
 from scrapyd_dist.progress.summary import exit_code
-from scrapyd_dist.scheduling.batcher import portions
+from scrapyd_dist.scheduling.batcher import BatchDraft, Demand, portions
+from scrapyd_dist.scheduling.fingerprints import FingerprintSet
+from scrapyd_dist.settings import complaints
 
+from ..classifier import count_found
 from ..engine_compat import close_spider
-from .completion_hooks import judge_items, tell_of_end
-from .crawl_nodes import in_thread, stop_code
+from ..targets import find_target
+from ..throttle.install import charge_pages_to, why_not_heeded
+from ..throttle.install import problem_of as throttle_problem
+from .completion_hooks import CompletionPolicy, judge_items, read_wishes, refusal, tell_of_end
+from .crawl_code import code_of, note_on_process
+from .crawl_nodes import CrawlNodes, in_thread, stop_code
+from .crawl_repository import CrawlRepository, find_row, open_thread
+from .crawl_request import (
+    CrawlRequest,
+    asked_for,
+    check_mode,
+    check_parts,
+    check_spider,
+    find_project,
+    loop_sender,
+    shards_of,
+    template_of,
+)
+from .discovery import IndexWalk, OwnItems, new_capture
 from .lifecycle import Fault, Lifecycle, ending, signals
 from .lifecycle import exit_code as process_exit
+from .producer_options import read_options
+from .status_reporter import CrawlParts, StatusReporter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scrapy.crawler import Crawler
 
-    from scrapyd_dist.scheduling.batcher import BatchDraft
-
-    from .status_reporter import CrawlParts, StatusReporter
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +60,122 @@ TICK = 0.5
 INTERRUPTED = 130
 
 
+class CrawlStart:
+    """Starts one crawl, or refuses it."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._policy = CompletionPolicy()
+        self._repository: CrawlRepository | None = None  #: once the crawl has a row
+
+    async def start(self) -> CrawlRun:
+        """Check everything, bring the code to the nodes, and start the scheduler; DistError if it may not begin."""
+        settings, spider = self._crawler.settings, self._crawler.spider
+        assert spider
+        self._policy = read_wishes(settings)
+        options = read_options(settings)
+        check_mode(options, settings)
+        check_parts(settings)
+        if problem := throttle_problem(self._crawler):
+            raise ConfigError(problem)
+        sender = loop_sender(settings)
+        check_spider(spider)
+        target = find_target(spider, settings)
+        args, given = asked_for(settings)
+        project = find_project(settings)
+        request = CrawlRequest(spider=spider.name, options=options, project=project, args=args, given=given)
+        shards = shards_of(options, spider)
+        thread = open_thread(request)
+        try:
+            row = await find_row(thread, request)
+        except BaseException:
+            thread.close()
+            raise
+        self._repository = repository = CrawlRepository(thread, row, request, partial(count_found, self._crawler))
+        await repository.take_up()
+        charge_pages_to(self._crawler, repository.home)
+        rules = await self._rules(repository, heeds=options.heeds)
+        warnings = [*complaints(settings), *await repository.warnings(), *rules]
+        for warning in warnings:
+            logger.warning("%s", warning)
+        code = await thread(code_of, row, repository.folder, project.root, request.store)
+        nodes = await CrawlNodes.prepare(request, repository, code)
+        kept, options = await repository.keep_code(nodes.prepared), nodes.request.options
+        index = IndexWalk(await repository.take_shards(shards), template_of(options))
+        own = OwnItems(repository.parts)
+        feed = options.feed_url is not None
+        spec = await nodes.job_request(settings, feed=feed, lease=options.scaling.terms.lease, ways=nodes.ways)
+        scheduler = await nodes.scheduler(spec, sender=sender)
+
+        def demand() -> Demand:
+            return scheduler.demand(index.more(repository.counts["sealed"] + capture.buffered, capture.room))
+
+        capture = new_capture(options, self._crawler, demand, project=project.name, key=nodes.prepared.key)
+        capture.remember(await thread(lambda: FingerprintSet(thread.store.fingerprints(row.id))))
+        if options.limit:
+            capture.room = max(0, options.limit - repository.counts["sealed"])
+        own.recall(keep=not index.unfinished())
+        await scheduler.recover()
+        parts = CrawlParts(
+            options=options, target=target, nodes=nodes, index=index, capture=capture, own=own, policy=self._policy,
+        )  # fmt: skip
+        reporter = StatusReporter(
+            repository=repository,
+            scheduler=scheduler,
+            parts=parts,
+            warnings=warnings,
+            code=[*nodes.prepared.code, *note_on_process(code, row, repository.folder)],
+            unheeded=why_not_heeded(settings),
+        )
+        await reporter.recall()
+        await reporter.enter(CrawlState.FINDING, **kept)
+        scheduler.start()
+        _log_start(parts, reporter)
+        return CrawlRun(self._crawler, parts, reporter)
+
+    async def refused(self, error: DistError) -> None:
+        """Give the crawl's row its end, and tell `DISTRIBUTED_ON_FINISH`."""
+        crawl = self._crawler.settings.get("DISTRIBUTED_CRAWL")
+        if self._repository is not None:
+            crawl = self._repository.id
+            await self._repository.refuse(code=error.exit_code, message=str(error))
+            self._repository.close()
+        for wrong in await tell_of_end(self._policy, refusal(crawl, self._crawler.spider, error)):
+            logger.warning("%s", wrong)
+
+    async def _rules(self, repository: CrawlRepository, *, heeds: bool) -> list[str]:
+        """A warning of the store's rules; ConfigError if the crawl has to heed them (`heeds`), and cannot."""
+        why = why_not_heeded(self._crawler.settings)
+        rules = await repository.rules()
+        if not rules:
+            return []
+        if why and heeds:
+            raise ConfigError(f"The store has rules of `sdist throttle`, and this crawl cannot heed them. {why}")
+        heeding = f"this crawl heeds none of them: {why}" if why else "all processes of this crawl heed them"
+        return [f"rules of `sdist throttle` in the store: {rules}; {heeding}"]
+
+
+def _log_start(parts: CrawlParts, reporter: StatusReporter) -> None:
+    nodes, prepared = parts.nodes, parts.nodes.prepared
+    reporter.warn(*nodes.warnings)
+    for note in reporter.code:
+        logger.warning("%s", note)
+    for member in nodes.members:
+        if member.unreached:
+            logger.info("%s is sent its batches: %s", member.node.name, member.unreached)
+    logger.info(
+        "Crawl %s: target requests (%s) %s %d nodes in batches of up to %d; version %s%s; state in %s",
+        nodes.repository.id,
+        parts.target.how,
+        "are leased by workers on" if parts.options.leases else "go to",
+        len(prepared.probes),
+        parts.options.batch_size,
+        prepared.version,
+        f", uploaded to {', '.join(prepared.uploaded)}" if prepared.uploaded else "",
+        nodes.request.project.state,
+    )
+
+
 class CrawlRun(Lifecycle):
     """One crawl, from its first request to the merged file."""
 
@@ -48,8 +183,8 @@ class CrawlRun(Lifecycle):
         super().__init__(TICK)
         self.parts = parts
         self._crawler = crawler
-        self._reporter = reporter
-        self._scheduler, self._repository = parts.scheduler, parts.repository
+        self.reporter = reporter
+        self._scheduler, self._repository = reporter.scheduler, reporter.repository
         self._done = self._closing = self._cancelled = False
         #: why nothing more is found, though there may be more
         self._enough = FinishReason.LIMITED.value if parts.capture.room == 0 else ""
@@ -83,7 +218,7 @@ class CrawlRun(Lifecycle):
         try:
             self.parts.own.add(item, shard)
         except (TypeError, ValueError) as error:
-            self.local_missed(url, "failed", f"an item of it has no JSON form: {error}")
+            self.reporter.local_missed(url, "failed", f"an item of it has no JSON form: {error}")
 
     def start_failed(self, error: Exception) -> None:
         """The spider's own start broke off; Scrapy ends then as if it had had no more to start with."""
@@ -94,23 +229,19 @@ class CrawlRun(Lifecycle):
         log = self._crawler.settings.get("LOG_FILE") or self._repository.folder / "producer.log"
         return str(log) if Path(log).exists() else "the log of this process"
 
-    def local_missed(self, url: str, kind: str, reason: str) -> None:
-        """A request that the producer crawls itself gave no result."""
-        self._reporter.local_missed(url, kind, reason)
-
     # the clock
 
     async def tick(self) -> None:
-        """Cut what is due, write down how the crawl stands, and do what users ask for."""
+        """Cut the batches that are due, write the status down, and obey the users' commands."""
         if self._done:
             return
         self.seal(*self.parts.capture.due())
         self.parts.own.flush()
-        await self._reporter.write_down()
+        await self.reporter.write_down()
         if not self._done:
-            await self._reporter.enter(self._repository.state)
-            await self._reporter.sample()
-        self._reporter.log_now_and_then()
+            await self.reporter.enter(self._repository.state)
+            await self.reporter.sample()
+        self.reporter.log_now_and_then()
         await self._obey()
         if self._scheduler.enough and not self.parts.index.walked:
             self.found_enough(self._scheduler.enough)
@@ -166,7 +297,7 @@ class CrawlRun(Lifecycle):
                 await self._stop(f"scrapyd-dist itself failed: {type(error).__name__}: {error}.", 1)
         self._done = True
         if not self._closing:
-            self._close_spider()
+            close_spider(self._crawler, FinishReason.FINISHED)
 
     async def _seal_as_wanted(self) -> None:
         """All is found: what is in no batch yet is cut when the fleet can use it, as before."""
@@ -182,21 +313,21 @@ class CrawlRun(Lifecycle):
     async def _seal_rest(self) -> None:
         self.seal(*self.parts.capture.rest())
         await self.tasks.settle()  # what could not be sealed is found again: its shard stays unfinished
-        await self._reporter.write_down()
+        await self.reporter.write_down()
 
     async def _found_all(self) -> None:
         index = self.parts.index
         losses, ends = ([], []) if self._enough else index.short()
         index.failed += len(losses)
         self._repository.missed(*(Miss(url="", kind="index", reason=text) for text in losses))
-        self._reporter.warn(*self.parts.capture.stayed(), *losses, *ends)
-        await self._reporter.write_down()
+        self.reporter.warn(*self.parts.capture.stayed(), *losses, *ends)
+        await self.reporter.write_down()
         await self._repository.finish_shards([shard.number for shard in index.unfinished()])
-        await self._reporter.enter(CrawlState.WORKING)
+        await self.reporter.enter(CrawlState.WORKING)
         self._scheduler.no_more()
 
     async def _end(self) -> None:
-        await self._reporter.write_down()  # with what workers have found up to their last batch
+        await self.reporter.write_down()  # with what workers have found up to their last batch
         if self._scheduler.stopped:
             code = INTERRUPTED if self._cancelled or signals.came else stop_code(self._scheduler)
             state = CrawlState.INCOMPLETE if self._scheduler.incomplete else CrawlState.STOPPED
@@ -207,7 +338,7 @@ class CrawlRun(Lifecycle):
             await self._collect()
 
     async def _collect(self) -> None:
-        parts, repository, reporter = self.parts, self._repository, self._reporter
+        parts, repository, reporter = self.parts, self._repository, self.reporter
         await reporter.enter(CrawlState.COLLECTING)
         parts.own.close()
         stored = await repository.for_delivery(parts.nodes.prepared.key)
@@ -226,11 +357,11 @@ class CrawlRun(Lifecycle):
         )
         reporter.warn(*unusual)
         reporter.message = " ".join(filter(None, (too_few, self._start_fault)))
-        empty_by_fault = self._start_fault and not (repository.counts.get("sealed") or delivered.items)
+        empty_by_fault = self._start_fault and not (repository.counts["sealed"] or delivered.items)
         await self._close_row(CrawlState.FINISHED, 1 if too_few or empty_by_fault else code)
 
     def _left_out(self, misses: Sequence[Miss]) -> list[str]:
-        """Warn of what was left out on request."""
+        """Warnings of what was left out on request."""
         warnings = []
         if self._enough == FinishReason.LIMITED.value:
             warnings.append(
@@ -278,34 +409,26 @@ class CrawlRun(Lifecycle):
             await self._scheduler.stop("")
         await self.stop_clock()
         await self._tell_of_end()
-        self.parts.sender.close()
+        self._scheduler.sender.close()
         self._repository.close()
 
     async def _stop(self, reason: str, code: int, state: CrawlState = CrawlState.STOPPED) -> None:
-        self._reporter.message = f"{reason} What was found is kept; go on with: sdist resume {self._repository.id}"
-        logger.warning(self._reporter.message)
+        self.reporter.message = f"{reason} What was found is kept; go on with: sdist resume {self._repository.id}"
+        logger.warning(self.reporter.message)
         await self._close_row(state, code)
 
     async def _close_row(self, state: CrawlState, code: int) -> None:
         process_exit.set(code)
         with suppress(StoreError):  # the crawl ends without its last sample
-            await self._reporter.sample(state)
-        summary = self._reporter.summary(state)
-        await self._repository.end(state, code=code, message=self._reporter.message, summary=summary)
+            await self.reporter.sample(state)
+        summary = self.reporter.summary(state)
+        await self._repository.end(state, code=code, message=self.reporter.message, summary=summary)
 
     async def _tell_of_end(self) -> None:
         state = self._repository.state
-        document = {**self._reporter.summary(state), "exit_code": process_exit.code}
+        document = {**self.reporter.summary(state), "exit_code": process_exit.code}
         wrong = await tell_of_end(self.parts.policy, document)
         if wrong:
-            self._reporter.warn(*wrong)
+            self.reporter.warn(*wrong)
             with suppress(StoreError):  # the crawl itself has ended well
-                await self._repository.amend(self._reporter.summary(state))
-
-    def _close_spider(self) -> None:
-        engine, spider = self._crawler.engine, self._crawler.spider
-        assert spider
-        if hasattr(engine, "close_spider_async"):
-            self.tasks.start("close spider", partial(engine.close_spider_async, reason="finished"))
-        else:  # Scrapy 2.13
-            engine.close_spider(spider, "finished")
+                await self._repository.amend(self.reporter.summary(state))

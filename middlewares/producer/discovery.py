@@ -13,15 +13,15 @@ from scrapyd_dist.items.delivery import OWN, own_parts
 from scrapyd_dist.scheduling.batcher import Batcher, SlotBatcher
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet
 
-from ..classifier import Disposition, FrontierFeed, RequestClassifier
-from ..slot_routing import SlotHome, SlotRouting
+from ..classifier import Disposition, FrontierFeed
+from ..slot_routing import SlotRouting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from io import BytesIO
     from pathlib import Path
 
-    from scrapy import Request, Spider
+    from scrapy import Request
     from scrapy.crawler import Crawler
 
     from scrapyd_dist.scheduling.batcher import BatchDraft, Demand
@@ -29,32 +29,22 @@ if TYPE_CHECKING:
 
     from .producer_options import ProducerOptions
 
-#: reasons that are told
+#: reasons that are shown
 REASONS = 10
 #: index pages after which it can be guessed what the others will give
 KNOWN_PAGES = 5
+#: request meta: the shard that an index request belongs to, and the number of the request itself
+SHARD, PAGE = "distributed_shard", "distributed_page"
 
 
+@dataclass(kw_only=True, eq=False)
 class Capture(FrontierFeed):
     """Sorts target requests, and cuts those for the fleet into batches."""
 
-    def __init__(
-        self,
-        crawler: Crawler,
-        spider: Spider,
-        cutter: Batcher | SlotBatcher,
-        *,
-        key: bytes | None,
-        stay: str,
-        slotting: SlotRouting | None = None,
-        salt: str = "",
-    ) -> None:
-        sorter = RequestClassifier(crawler, spider, key=key, slotting=slotting, salt=salt)
-        super().__init__(sorter, stay=Disposition.LOCAL if stay == "local" else Disposition.REFUSED)
-        self._cutter = cutter
-        self._seen = FingerprintSet()
-        self.room: int | None = None  #: how many more are wanted; None: all that there are
-        self._before = FingerprintSet()  #: sealed by an earlier process, and not yet found again
+    cutter: Batcher | SlotBatcher
+    room: int | None = None  #: how many more are wanted; None: all that there are
+    _seen: FingerprintSet = field(default_factory=FingerprintSet)
+    _before: FingerprintSet = field(default_factory=FingerprintSet)  #: sealed earlier, and not found again yet
 
     def remember(self, fingerprints: Iterable[bytes]) -> None:
         """What an earlier process sealed."""
@@ -62,24 +52,22 @@ class Capture(FrontierFeed):
 
     def stayed(self) -> list[str]:
         """What became of the requests that cannot travel and why, the most frequent reason first."""
-        fate = (
-            "are crawled by the producer itself" if self._stay is Disposition.LOCAL else "are refused, and not crawled"
-        )
+        fate = "are refused, and not crawled" if self.stay == "refuse" else "are crawled by the producer itself"
         told = [f"{count} target requests {fate}: {why}" for why, count in self.reasons.most_common(REASONS)]
         lost = self.undelivered.most_common(REASONS)
         return told + [f"{count} requests for another spider are in the list of misses: {why}" for why, count in lost]
 
     def due(self) -> list[BatchDraft]:
         """Batches that have waited long enough, or that the fleet can use."""
-        return self._cutter.due(time.monotonic())
+        return self.cutter.due(time.monotonic())
 
     def rest(self) -> list[BatchDraft]:
         """The last batches."""
-        return self._cutter.take()
+        return self.cutter.take()
 
     @property
     def buffered(self) -> int:
-        return len(self._cutter)
+        return len(self.cutter)
 
     def take(self, request: Request, shard: int) -> tuple[Disposition, BatchDraft | None]:
         """Sort one found request in: its fate, and a batch that it filled."""
@@ -88,7 +76,7 @@ class Capture(FrontierFeed):
             return fate, None
         if self.room is not None:
             self.room -= 1
-        return fate, self._cutter.add(found, time.monotonic())
+        return fate, self.cutter.add(found, time.monotonic())
 
     def _is_known(self, fingerprint: bytes) -> Disposition | None:
         if not self._seen.add(fingerprint):
@@ -104,12 +92,12 @@ def new_capture(
     assert spider
     size, age, adapt = options.batch_size, options.batch_max_age, options.batch_adapt
     if not options.leases:
-        cutter = Batcher(size=size, max_age=age, demand=demand if adapt else None, fair=options.fair)
-        return Capture(crawler, spider, cutter, key=key, stay=options.stay)
+        cutter = Batcher(size=size, max_age=age, demand=demand if adapt else None, fair=options.scaling.terms.fair)
+        return Capture(crawler=crawler, spider=spider, cutter=cutter, key=key, stay=options.stay)
     idle = (lambda: demand().idle) if adapt else None
-    slots = SlotBatcher(size=size, max_age=age, idle=idle, many_slots=bool(options.fair))
-    slotting = SlotRouting.from_settings(crawler.settings, home=SlotHome(project=project, spider=spider.name))
-    return Capture(crawler, spider, slots, key=key, stay=options.stay, slotting=slotting)
+    slots = SlotBatcher(size=size, max_age=age, idle=idle, many_slots=bool(options.scaling.terms.fair))
+    slotting = SlotRouting.from_settings(crawler.settings, project=project, spider=spider.name)
+    return Capture(crawler=crawler, spider=spider, cutter=slots, key=key, stay=options.stay, slotting=slotting)
 
 
 class OwnItems:
@@ -151,13 +139,6 @@ class OwnItems:
         return own_parts(self._folder)
 
 
-#: request meta: the shard that an index request belongs to, and the number of the request itself
-SHARD = "distributed_shard"
-
-
-PAGE = "distributed_page"
-
-
 @dataclass(kw_only=True)
 class ShardWalk:
     """One shard as it is walked."""
@@ -190,23 +171,18 @@ class IndexWalk:
     @property
     def total(self) -> int | None:
         """All index pages of the shards, where they are known."""
-        if self._template is None:
-            return None
-        shards = [walk.shard for walk in self.walks.values()]
-        return sum((s.last_page or 0) - (s.first_page or 0) + 1 for s in shards)
+        return None if self._template is None else _pages_of(walk.shard for walk in self.walks.values())
 
     @property
     def done_before(self) -> int:
         """Index pages of shards that an earlier process finished."""
-        finished = [w.shard for w in self.walks.values() if w.shard.state is ShardState.FINISHED]
-        return sum((s.last_page or 0) - (s.first_page or 0) + 1 for s in finished) if self._template else 0
+        finished = [walk.shard for walk in self.walks.values() if walk.shard.state is ShardState.FINISHED]
+        return _pages_of(finished) if self._template else 0
 
     def more(self, found: int, room: int | None) -> float | None:
-        """How many target requests the rest of the walk may give; None while that cannot be told.
+        """How many target requests the rest of the walk may give, after so many; None while that cannot be told.
 
-        Args:
-            found: so far.
-            room: how many more are wanted at most.
+        `room` is how many more are wanted at most.
         """
         if self.walked:
             return 0.0
@@ -288,3 +264,7 @@ class IndexWalk:
             text = f"shard {number} ended at page {page} of {walk.shard.first_page}-{end}: no link led on"
             (ends if number == last else losses).append(text)
         return losses, ends
+
+
+def _pages_of(shards: Iterable[Shard]) -> int:
+    return sum((shard.last_page or 0) - (shard.first_page or 0) + 1 for shard in shards)

@@ -28,18 +28,13 @@ from ..throttle.install import why_not_heeded
 from .crawl_code import TODAYS, CrawlCode
 from .crawl_nodes import NodeSources, check_reach, note_unreached
 from .crawl_request import CrawlRequest, check_mode, check_parts, check_spider, find_project, shards_of
-from .preflight import Prepared, members_of, other_than_deployed, prepare
-from .producer_options import read_options
+from .preflight import NodeProbe, Prepared, members_of, other_than_deployed, prepare
+from .producer_options import ProducerOptions, read_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from scrapy.settings import BaseSettings, Settings
-
-    from scrapyd_dist.batches import Shard
-
-    from .preflight import NodeProbe
-    from .producer_options import ProducerOptions
 
 #: settings that counted for the whole crawl in one process, and count for each job now
 PER_JOB = (
@@ -60,11 +55,7 @@ SAMPLE_URL = "https://example.com/section/a-page-with-a-name-of-its-own-{:07d}.h
 def plan(settings: Settings, spider: str, args: Mapping[str, str], code: CrawlCode = TODAYS) -> dict[str, Any]:
     """The plan as a document, schema 1; DistError for all that would stop the crawl before its start.
 
-    Args:
-        settings: the project's, with what was asked for.
-        spider: its name.
-        args: of the spider.
-        code: what is settled of the crawl's code.
+    The settings are the project's, with what was asked for; `code` is settled of the crawl's code.
     """
     check_args(args)
     crawler = Crawler(SpiderLoader.from_settings(settings).load(spider), settings)
@@ -104,7 +95,11 @@ def plan(settings: Settings, spider: str, args: Mapping[str, str], code: CrawlCo
         "deploy": [n for n, names in there.items() if version not in (names or ()) and options.deploy != "never"],
         "nodes": nodes,
         "throttle": throttle,
-        "shards": [_shard(shard) for shard in shards if shard.url],
+        "shards": [
+            {"number": one.number, "url": one.url, "first_page": one.first_page, "last_page": one.last_page}
+            for one in shards
+            if one.url
+        ],
         "limit": options.limit or None,
         "batch_size": options.batch_size,
         "bytes_per_batch": _batch_bytes(options, prepared),
@@ -145,16 +140,8 @@ def _notes(
     return other_than_deployed(shown, {name: names or () for name, names in there.items()})
 
 
-def _shard(shard: Shard) -> dict[str, Any]:
-    return {"number": shard.number, "url": shard.url, "first_page": shard.first_page, "last_page": shard.last_page}
-
-
 def _throttle(request: CrawlRequest, settings: BaseSettings) -> dict[str, Any]:
-    """How many rules the store has, and whether the crawl would heed them.
-
-    Raises:
-        ConfigError: it could not, and its settings do not say that it goes on without them.
-    """
+    """How many rules the store has, and whether the crawl would heed them; ConfigError if it has to, and cannot."""
     where, why = request.store, why_not_heeded(settings)
     rules = 0
     if is_url(where) or Path(where).exists():

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 import time
-from functools import partial
+from collections import Counter
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -25,7 +25,7 @@ from scrapyd_dist.scheduling.batcher import SlotBatcher
 from scrapyd_dist.settings import complaints
 
 from ..classifier import Disposition, count_found
-from ..slot_routing import SlotHome, SlotRouting
+from ..slot_routing import SlotRouting
 from ..targets import find_target
 from .crawl_repository import open_thread
 from .crawl_request import CrawlRequest, asked_for, check_parts, find_project, shards_of
@@ -68,11 +68,11 @@ class FrontierWriter:
         self._producer = producer
         self.thread = thread
         self._waiting: list[FrontierIntake] = []
-        self._counts: dict[str, int] = {}
+        self._counts: Counter[str] = Counter()
         self._misses: list[Miss] = []
         self._room = asyncio.Event()
         self._room.set()
-        self.totals: dict[str, int] = {}  #: the account, as it is in the store
+        self.totals: Counter[str] = Counter()  #: the account, as it is in the store
         self.fault = ""  #: why the store did not take what was last brought to it
 
     @property
@@ -84,8 +84,7 @@ class FrontierWriter:
         """Remember this until the next `write`."""
         self._waiting += found
         self._misses += misses
-        for name, number in counts.items():
-            self._counts[name] = self._counts.get(name, 0) + number
+        self._counts.update(counts)
         if len(self._waiting) >= ROOM:
             self._room.clear()
 
@@ -107,14 +106,13 @@ class FrontierWriter:
             self.fault = ""
 
     async def _step(self) -> None:
-        found, counts, misses = self._waiting[:STEP], dict(self._counts), list(self._misses)
-        kept = await self.thread(partial(self._producer.keep, found, counts, misses))
+        found, counts, misses = self._waiting[:STEP], self._counts.copy(), list(self._misses)
+        kept = await self.thread(self._producer.keep, found, dict(counts), misses)
         # What came in meanwhile stands behind what was kept.
         self._waiting = self._waiting[len(found) :]
         self._misses = self._misses[len(misses) :]
-        self._counts = {name: left for name, n in self._counts.items() if (left := n - counts.get(name, 0))}
-        for name, number in kept.items():
-            self.totals[name] = self.totals.get(name, 0) + number
+        self._counts -= counts
+        self.totals.update(kept)
         if len(self._waiting) < ROOM:
             self._room.set()
 
@@ -124,7 +122,7 @@ class Filler(LifecycleMiddleware["FillerRun"]):
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """The spider's own start; nothing at all when there is no way to the frontier."""
-        self._run = await begin(self._begin, self._refused)
+        self._run = await begin(self._begin)
         if self._run is None:
             return
         async for output in start:
@@ -155,12 +153,12 @@ class Filler(LifecycleMiddleware["FillerRun"]):
         age = options.batch_max_age if settings.get("DISTRIBUTED_BATCH_MAX_AGE") else MAX_AGE
         key = await asyncio.to_thread(state_key, project.state)
         capture = Capture(
-            self._crawler,
-            spider,
-            SlotBatcher(size=size, max_age=age, many_slots=bool(options.fair)),
+            crawler=self._crawler,
+            spider=spider,
+            cutter=SlotBatcher(size=size, max_age=age, many_slots=bool(options.scaling.terms.fair)),
             key=key,
             stay=options.stay,
-            slotting=SlotRouting.from_settings(settings, home=SlotHome(project=project.name)),
+            slotting=SlotRouting.from_settings(settings, project=project.name),
             salt=uuid4().hex,
         )
         args = "".join(f"{name}={value}\0" for name, value in sorted(asked_for(settings)[0].items()))
@@ -183,9 +181,6 @@ class Filler(LifecycleMiddleware["FillerRun"]):
             raise
         logger.info("Target requests (%s) go into the frontier %s", target.how, frontier)
         return FillerRun(self._crawler, target, capture, producer, FrontierWriter(producer, thread))
-
-    async def _refused(self, error: DistError) -> None:
-        """The log and the exit code have told it."""
 
 
 def _check(options: ProducerOptions) -> None:
@@ -231,14 +226,13 @@ class FillerRun(Lifecycle):
     async def _write(self) -> None:
         writer = self._writer
         writer.take((), self._capture.take_counts(), self._capture.take_misses())
-        before, was = dict(writer.totals), writer.fault
+        before, was = writer.totals.copy(), writer.fault
         await writer.write()
         if writer.fault and not was:
             logger.warning("The frontier %s cannot be written now: %s", self._producer.frontier, writer.fault)
         elif was and not writer.fault:
             logger.info("The frontier %s can be written again", self._producer.frontier)
-        kept = {name: total - before.get(name, 0) for name, total in writer.totals.items()}
-        count_found(self._crawler, kept)
+        count_found(self._crawler, writer.totals - before)
 
     async def finish(self, reason: str) -> None:
         """Write all that is left; wait for a store that is away, for some time."""
@@ -261,8 +255,6 @@ class FillerRun(Lifecycle):
             )  # fmt: skip
         elif reason != "shutdown":  # an interrupted process has more to add, which its registration tells consumers
             await writer.thread(self._producer.sign_off)
-        totals = dict(writer.totals)
-        added = totals.pop(Disposition.SEALED.value, 0)
-        others = "".join(f", {number} {name}" for name, number in totals.items())
-        logger.info("Frontier %s: %d requests added%s", frontier, added, others)
+        others = "".join(f", {number} {name}" for name, number in writer.totals.items() if name != "sealed")
+        logger.info("Frontier %s: %d requests added%s", frontier, writer.totals["sealed"], others)
         writer.thread.close()

@@ -1,10 +1,15 @@
-"""Scrapy's exporters for merged files: used where FEED_EXPORT_… or FEED_EXPORTERS ask for more than parts have."""
+"""The merged files of a crawl: the producer's local feeds become them, with Scrapy's exporters where needed."""
 
 from __future__ import annotations
 
+import json
+import logging
+import re
+import time
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from scrapy.exporters import CsvItemExporter
 from scrapy.utils.misc import build_from_crawler, load_object
@@ -14,11 +19,13 @@ from scrapyd_dist.items.merging import FORMATS, cell
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from scrapy import Spider
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
     from scrapyd_dist.items.merging import ItemExporter, MakeExporter
 
+logger = logging.getLogger(__name__)
 #: options of one feed, and the settings that give their values elsewhere
 _OPTIONS = {"fields": "FEED_EXPORT_FIELDS", "encoding": "FEED_EXPORT_ENCODING", "indent": "FEED_EXPORT_INDENT"}
 #: options of a feed that its output keeps
@@ -44,12 +51,9 @@ def with_format(output: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def exporter_for(output: Mapping[str, Any], settings: BaseSettings, crawler: Crawler | None) -> MakeExporter | None:
-    """What makes the exporter of a merged file; None where the lines of the parts can be taken as they are.
+    """What makes the exporter of an output (with its format); None where the parts' lines are taken as they are.
 
-    Args:
-        output: as in DISTRIBUTED_OUTPUTS, with its format.
-        settings: the producer's.
-        crawler: for exporters that are made from one.
+    It is used where FEED_EXPORT_… or FEED_EXPORTERS ask for more than parts have.
 
     Raises:
         ImportError, NameError: there is no such exporter.
@@ -83,3 +87,54 @@ def _make(
     options["fields_to_export"] = fields
     made: ItemExporter = cls(file, **options) if crawler is None else build_from_crawler(cls, crawler, file, **options)
     return made
+
+
+def take_outputs(settings: BaseSettings, spider: Spider | type[Spider] | None) -> None:
+    """Make the producer's own local feeds the merged output: `scrapy crawl SPIDER -o FILE` then has every item.
+
+    The settings lose these feeds, whose addresses may name attributes of the spider, as in Scrapy.
+    """
+    outputs = [dict(output) for output in settings.getlist("DISTRIBUTED_OUTPUTS")]
+    instead = bool(outputs) and settings.getpriority("FEEDS") != 40  # -o and -O replace the feeds of settings.py
+    feeds, formats = settings.getdict("FEEDS"), exporters_of(settings)
+    left = {}
+    for uri, feed in feeds.items():
+        output = _as_output(str(uri), feed, spider, formats)
+        if output is None:
+            left[uri] = feed
+            logger.warning(
+                "FEEDS: %s gets the producer's own items only; workers write their own feeds.", _shown(str(uri))
+            )
+        elif not instead:
+            outputs.append(output)
+    for output in outputs:
+        exporter_for(with_format(output), settings, None)  # one that cannot be imported is said before the crawl
+    settings.set("DISTRIBUTED_OUTPUTS", outputs, priority="cmdline")
+    settings.set("FEEDS", json.dumps(left), priority="cmdline")
+
+
+def _as_output(uri: str, feed: dict[str, Any], spider: Any, formats: Mapping[str, Any]) -> dict[str, Any] | None:
+    parts = urlsplit(uri)
+    if parts.scheme not in {"", "file"}:
+        return None
+    path = unquote(parts.path) if parts.scheme else uri
+    known = {"jl": "jsonlines", "jsonl": "jsonlines"}
+    kind = feed.get("format") or FORMATS.get(Path(path).suffix.lower())
+    kind = known.get(str(kind), kind)
+    if kind not in formats:
+        return None
+    path = str(Path(_filled(path, spider)).absolute())
+    kept = {name: feed[name] for name in KEPT if name in feed}
+    return {"path": path, "format": kind, "overwrite": bool(feed.get("overwrite", False)), **kept}
+
+
+def _filled(path: str, spider: Any) -> str:
+    """The path with `%(time)s` and attributes of the spider filled in; others stay as they are."""
+    stamp = time.strftime("%Y-%m-%dT%H-%M-%S+00-00", time.gmtime())  # as Scrapy writes it
+    path = path.replace("%(time)s", stamp)
+    return re.sub(r"%\((\w+)\)s", lambda found: str(getattr(spider, found[1], found[0])), path)
+
+
+def _shown(uri: str) -> str:
+    parts = urlsplit(uri)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

@@ -66,11 +66,10 @@ class Faults(logging.Handler):
         self.last: Fault | None = None
 
     def listen(self) -> None:
-        """From now on; twice is as good as once."""
+        """Start, if that was not done yet."""
         logging.getLogger().addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Remember it."""
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and not record.name.startswith(_HARMLESS):
             self.last = Fault.of(error)
@@ -102,17 +101,13 @@ class Signals:
 
 #: one process has one log, and gets one signal
 faults = Faults()
-
-
 signals = Signals()
 
 
 def ending(reason: str, where: str) -> tuple[str, int]:
     """Why the spider was closed before the crawl was done, in a sentence or two, and the exit code.
 
-    Args:
-        reason: Scrapy's word for it.
-        where: the log that has the whole traceback.
+    `reason` is Scrapy's word for it, and `where` the log that has the whole traceback.
     """
     if signals.came:
         return f"The crawl was interrupted ({reason}).", 130
@@ -154,8 +149,7 @@ exit_code = ExitCode()
 class TaskGroup:
     """Tasks that have a name, of which there is one at most; and others, whose end can be waited for.
 
-    Args:
-        failed: is called with the first error of a task.
+    `failed` is called with the first error of a task.
     """
 
     def __init__(self, failed: Callable[[BaseException], object]) -> None:
@@ -205,12 +199,9 @@ WorkT = TypeVar("WorkT", bound="Lifecycle")
 
 
 class Lifecycle(ABC):
-    """The life of one process: a clock ticks beside its work, and it is closed once.
+    """The life of one process: a clock ticks beside its work, each `every` seconds, and it is closed once.
 
     It is made when everything is checked and open; `begin` does that for processes of Scrapy.
-
-    Args:
-        every: seconds between two ticks.
     """
 
     def __init__(self, every: float) -> None:
@@ -220,15 +211,11 @@ class Lifecycle(ABC):
 
     @abstractmethod
     async def tick(self) -> None:
-        """Do what is to be done now and then."""
+        """Do the periodic work."""
 
     @abstractmethod
     async def finish(self, reason: str) -> None:
-        """End the work, and close what is open.
-
-        Args:
-            reason: Scrapy's, for which the spider closes.
-        """
+        """End the work, and close what is open; `reason` is Scrapy's, for which the spider closes."""
 
     def failed(self, error: BaseException) -> None:
         """A task has failed, the first one."""
@@ -282,15 +269,12 @@ class LifecycleMiddleware(Generic[WorkT]):
         await self._closed("shutdown")  # again: a signal during a normal close abandons that handler
 
 
-async def begin(start: Callable[[], Awaitable[WorkT]], refused: Callable[[DistError], Awaitable[None]]) -> WorkT | None:
-    """Start the work of this process and its clock.
+async def begin(
+    start: Callable[[], Awaitable[WorkT]], refused: Callable[[DistError], Awaitable[None]] | None = None
+) -> WorkT | None:
+    """Start the work of this process and its clock; `start` checks and opens everything.
 
-    Args:
-        start: checks and opens everything.
-        refused: is called with the reason where the process may not begin.
-
-    Returns:
-        The work; None when it is refused, which the log and the exit code tell then.
+    None when the process may not begin: the log and the exit code say why, and `refused` is called with the reason.
     """
     signals.look_out()
     faults.listen()
@@ -306,5 +290,6 @@ async def begin(start: Callable[[], Awaitable[WorkT]], refused: Callable[[DistEr
         return work
     logger.error("%s", refusal)
     exit_code.set(refusal.exit_code, refusal=str(refusal))
-    await refused(refusal)
+    if refused is not None:
+        await refused(refusal)
     return None

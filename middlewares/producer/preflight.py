@@ -113,13 +113,9 @@ def _check(probes: Sequence[NodeProbe], *, feed: bool) -> list[str]:
 def prepare(
     request: CrawlRequest, nodes: Sequence[Node], *, code: CrawlCode = TODAYS, dry_run: bool = False
 ) -> Prepared:
-    """See to it that nodes are there and have the crawl's code. Without any, local ones are started.
+    """See to it that nodes are there and have the crawl's code, with its spider. Without any, local ones are started.
 
-    Args:
-        request: what the crawl is to be; the code must have its spider.
-        nodes: where it may run.
-        code: what is settled of it; the rest is the working tree's.
-        dry_run: only look.
+    What `code` does not settle is the working tree's; `dry_run`: only look.
 
     Raises:
         DistError: no node can be used, items have no way home, or the code cannot run on any node.
@@ -129,7 +125,7 @@ def prepare(
         nodes = local_nodes.up(request.project.state, LOCAL_NODES)
     probes = probe(nodes, timeout=options.limits.request_timeout) if nodes else ()
     warnings = _check(probes, feed=options.feed_url is not None) if nodes else []
-    egg, key = (code.egg, code.key) if code.egg is not None else _build(request)
+    egg, key = (code.egg, code.files.key) if code.files is not None else _build(request)
     if dry_run:
         return Prepared(probes=probes, version=None, key=key, egg=egg, warnings=tuple(warnings))
     up = [p.node for p in probes if p.error is None]
@@ -150,28 +146,23 @@ def prepare(
 
 def _build(request: CrawlRequest) -> tuple[Egg | None, bytes | None]:
     project = request.project
-    if project.config is None or not project.settings_module:
+    if project.config is None or not project.config.settings_module:
         if request.options.deploy == "never":
             return None, None
         raise ConfigError(
             "There is no scrapy.cfg here, so the project cannot be deployed. Run this inside the project, or set"
             ' DISTRIBUTED_DEPLOY = "never" when the nodes have it already.'
         )
-    key = state_key(project.state)
-    return eggs.build(project.root, project.settings_module, key=key, requirements=redis_client(request.store)), key
+    key, client = state_key(project.state), redis_client(request.store)
+    return eggs.build(project.root, project.config.settings_module, key=key, requirements=client), key
 
 
 def _roll_out(
     request: CrawlRequest, nodes: Sequence[Node], egg: Egg | None, *, version: str | None, dirty: bool = True
 ) -> rollout.RollOut:
-    """Bring the code to these nodes; DistError if none of them can run it.
+    """Bring the code, which must have the spider, to these nodes; DistError if none of them can run it.
 
-    Args:
-        request: what the crawl is to be; the code must have its spider.
-        nodes: where to.
-        egg: the code; None with mode "never".
-        version: its name; None = by its content.
-        dirty: whether it is the working tree's, which may have changes that are not committed.
+    Without a version it is named by its content; `dirty`: it is the working tree's, and may not be committed.
     """
     project = request.project
     result = rollout.ensure(

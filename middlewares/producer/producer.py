@@ -6,40 +6,28 @@ the account; none is dropped without being counted.
 
 from __future__ import annotations
 
-import json
-import logging
-import re
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 from scrapy import Request, signals
 from scrapy.exceptions import DontCloseSpider
 from scrapy.spidermiddlewares.httperror import HttpError
 
-from scrapyd_dist.items.merging import FORMATS
-
 from ..classifier import Disposition
 from ..codec import WatchedDict, own_errback
 from ..worker.work_unit import judge
-from .crawl_start import CrawlStart
+from .crawl_run import CrawlStart
 from .discovery import PAGE, SHARD
-from .item_exporters import KEPT, exporter_for, exporters_of, with_format
 from .lifecycle import LifecycleMiddleware, begin
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator
 
     from scrapy import Spider
     from scrapy.crawler import Crawler
     from scrapy.http import Response
-    from scrapy.settings import BaseSettings
     from twisted.python.failure import Failure
 
     from .crawl_run import CrawlRun
-
-logger = logging.getLogger(__name__)
 
 #: request meta: a target request that the producer crawls itself
 LOCAL = "distributed_local"
@@ -149,7 +137,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         run = self.run
         if PAGE not in meta:
             if LOCAL in meta:
-                run.local_missed(url, "failed", reason)
+                run.reporter.local_missed(url, "failed", reason)
             return
         shard, index = meta[SHARD], run.parts.index
         following = index.lost(shard, meta[PAGE], url, reason)
@@ -158,7 +146,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
 
     def _local_failed(self, errback: Any, failure: Failure) -> Any:
         request = failure.request  # type: ignore[attr-defined]  # Scrapy adds it
-        self.run.local_missed(request.url, *judge(failure))
+        self.run.reporter.local_missed(request.url, *judge(failure))
         return errback(failure) if errback else failure
 
     # signals
@@ -181,56 +169,3 @@ def _first_url(page: Response | Request) -> str:
     """The address that was asked for first, before redirects."""
     redirected: list[str] = page.meta.get("redirect_urls", [])
     return redirected[0] if redirected else page.url
-
-
-def take_outputs(settings: BaseSettings, spider: Spider | type[Spider] | None) -> None:
-    """Make the producer's own local feeds the merged output: `scrapy crawl SPIDER -o FILE` then has every item.
-
-    Args:
-        settings: the producer's; they lose these feeds.
-        spider: whose attributes the feeds' addresses may name, as Scrapy lets them.
-    """
-    outputs = [dict(output) for output in settings.getlist("DISTRIBUTED_OUTPUTS")]
-    instead = bool(outputs) and settings.getpriority("FEEDS") != 40  # -o and -O replace the feeds of settings.py
-    feeds, formats = settings.getdict("FEEDS"), exporters_of(settings)
-    left = {}
-    for uri, feed in feeds.items():
-        output = _as_output(str(uri), feed, spider, formats)
-        if output is None:
-            left[uri] = feed
-            logger.warning(
-                "FEEDS: %s gets the producer's own items only; workers write their own feeds.", _shown(str(uri))
-            )
-        elif not instead:
-            outputs.append(output)
-    for output in outputs:
-        exporter_for(with_format(output), settings, None)  # one that cannot be imported is said before the crawl
-    settings.set("DISTRIBUTED_OUTPUTS", outputs, priority="cmdline")
-    settings.set("FEEDS", json.dumps(left), priority="cmdline")
-
-
-def _as_output(uri: str, feed: dict[str, Any], spider: Any, formats: Mapping[str, Any]) -> dict[str, Any] | None:
-    parts = urlsplit(uri)
-    if parts.scheme not in {"", "file"}:
-        return None
-    path = unquote(parts.path) if parts.scheme else uri
-    known = {"jl": "jsonlines", "jsonl": "jsonlines"}
-    kind = feed.get("format") or FORMATS.get(Path(path).suffix.lower())
-    kind = known.get(str(kind), kind)
-    if kind not in formats:
-        return None
-    path = str(Path(_filled(path, spider)).absolute())
-    kept = {name: feed[name] for name in KEPT if name in feed}
-    return {"path": path, "format": kind, "overwrite": bool(feed.get("overwrite", False)), **kept}
-
-
-def _filled(path: str, spider: Any) -> str:
-    """The path with what stands for `%(time)s` and for attributes of the spider; others stay as they are."""
-    stamp = time.strftime("%Y-%m-%dT%H-%M-%S+00-00", time.gmtime())  # as Scrapy writes it
-    path = path.replace("%(time)s", stamp)
-    return re.sub(r"%\((\w+)\)s", lambda found: str(getattr(spider, found[1], found[0])), path)
-
-
-def _shown(uri: str) -> str:
-    parts = urlsplit(uri)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

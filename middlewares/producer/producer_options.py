@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 from scrapyd_dist.batches import check_crawl_name
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier.backlog import UNFAIR
 from scrapyd_dist.frontier.intake import BATCH_SIZE as LEASED
 from scrapyd_dist.frontier.intake import FAIR_SIZE
 from scrapyd_dist.scheduling.base import SchedulerLimits
@@ -60,13 +59,11 @@ class ProducerOptions:
     max_failed: int = 0
     limit: int = 0  #: target requests that are handed out, the first ones; 0: all
     store: str | None = None
-    lease: float = 60.0  #: for which a worker that reaches the store has its work
     limits: SchedulerLimits = field(default_factory=SchedulerLimits)
     mode: str = "auto"
     leases: bool = True  #: workers lease batches, where they reach the store
     only_leased: str = ""  #: the settings, of those given, that only workers know which lease
-    fair: str = UNFAIR  #: how sites share batches and workers, one of `frontier.values.FAIR`
-    scaling: ScalingPolicy = field(default_factory=ScalingPolicy)  #: of workers that lease
+    scaling: ScalingPolicy = field(default_factory=ScalingPolicy)  #: of workers that lease, and how sites share them
     throttled: bool = False  #: workers ask the store for permits
     heeds: bool = True  #: nothing was said of the throttle: the rules of the store hold, where it is reached
 
@@ -93,11 +90,7 @@ class ProducerOptions:
 
 
 def read_options(settings: BaseSettings) -> ProducerOptions:
-    """The options in these settings.
-
-    Raises:
-        ConfigError: a value is not of its kind, or two do not go together.
-    """
+    """The options in these settings; ConfigError if a value is not of its kind, or two do not go together."""
     reader, throttle = SettingReader(settings), ThrottleOptions.from_settings(settings)
     read, feed_url = reader.value, reader.value("DISTRIBUTED_TARGET_FEED_URL")
     crawl, hosts, scaling = read("DISTRIBUTED_CRAWL"), read("DISTRIBUTED_TARGET_HOSTS"), _scaling(reader)
@@ -126,7 +119,6 @@ def read_options(settings: BaseSettings) -> ProducerOptions:
         max_failed=read("DISTRIBUTED_MAX_FAILED"),
         limit=read("DISTRIBUTED_LIMIT"),
         store=read("DISTRIBUTED_STORE") if reader.given("DISTRIBUTED_STORE") else None,
-        lease=scaling.terms.lease,
         limits=SchedulerLimits(
             poll=read("DISTRIBUTED_POLL_INTERVAL"),
             request_timeout=read("DISTRIBUTED_REQUEST_TIMEOUT"),
@@ -140,7 +132,6 @@ def read_options(settings: BaseSettings) -> ProducerOptions:
         mode=mode,
         leases=mode == "pull" or (mode == "auto" and _may_lease(reader, settings)),
         only_leased=", ".join(name for name, row in SETTINGS.items() if row.pull_only and reader.value(name)),
-        fair=scaling.terms.fair,
         scaling=scaling,
         throttled=throttle.on,
         heeds=throttle.heeds,
@@ -222,17 +213,6 @@ def _may_travel(feed_url: str | None, settings: BaseSettings) -> bool:
     """Whether the feed URL can be sent as a setting; one with a password must be on the nodes already."""
     if feed_url is None:
         return False
-    if not _has_password(feed_url):
-        return True
-    if (settings.getpriority("DISTRIBUTED_TARGET_FEED_URL") or 0) >= CMDLINE:
-        raise ConfigError(
-            "The feed URL has a password, and a job's settings can be read in its node's process list and job list. Put"
-            " DISTRIBUTED_TARGET_FEED_URL into the project's settings.py, which is deployed, not on the command line."
-        )
-    return False
-
-
-def _has_password(feed_url: str) -> bool:
     try:
         parts = urlsplit(feed_url)
         _ = parts.port  # reading it is what fails
@@ -242,4 +222,11 @@ def _has_password(feed_url: str) -> bool:
             "The feed URL (DISTRIBUTED_TARGET_FEED_URL, --feed) cannot be read: its host or port is none. In a user"
             " name or a password, write : as %3A, @ as %40 and / as %2F."
         ) from None
-    return parts.password is not None
+    if parts.password is None:
+        return True
+    if (settings.getpriority("DISTRIBUTED_TARGET_FEED_URL") or 0) >= CMDLINE:
+        raise ConfigError(
+            "The feed URL has a password, and a job's settings can be read in its node's process list and job list. Put"
+            " DISTRIBUTED_TARGET_FEED_URL into the project's settings.py, which is deployed, not on the command line."
+        )
+    return False

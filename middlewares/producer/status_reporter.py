@@ -15,19 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from scrapyd_dist.batches import CrawlState
-    from scrapyd_dist.progress.completion_policy import CompletionPolicy
     from scrapyd_dist.scheduling.scheduler import Scheduler
-    from scrapyd_dist.transports import AsyncSender
 
     from ..targets import Target
+    from .completion_hooks import CompletionPolicy
     from .crawl_nodes import CrawlNodes
     from .crawl_repository import CrawlRepository
     from .discovery import Capture, IndexWalk, OwnItems
     from .producer_options import ProducerOptions
 
 logger = logging.getLogger(__name__)
-
-
 #: seconds between two lines in the log
 LOG_EVERY = 10.0
 
@@ -38,19 +35,11 @@ class CrawlParts:
 
     options: ProducerOptions
     target: Target
-    repository: CrawlRepository
     nodes: CrawlNodes
     index: IndexWalk
     capture: Capture
     own: OwnItems
-    scheduler: Scheduler
-    sender: AsyncSender
     policy: CompletionPolicy
-
-    @property
-    def pages(self) -> int:
-        """Index pages that were walked, by earlier processes too."""
-        return self.index.pages + self.index.done_before
 
 
 @dataclass(kw_only=True)
@@ -68,21 +57,15 @@ class BaseReporter:
 
     def _summary(self, state: CrawlState, *, own_pages: int = 0, own_items: int = 0, **more: Any) -> dict[str, Any]:
         """The summary document; `more` are fields of a `Snapshot`."""
-        repository, scheduler = self.repository, self.scheduler
-        spec, work = scheduler.spec, scheduler.work
+        scheduler = self.scheduler
         self._progress.look(scheduler.members, time.monotonic(), own_pages=own_pages, own_items=own_items)
         return summary(
             Snapshot(
-                crawl=repository.id,
-                spider=spec.spider,
-                project=spec.project,
-                version=spec.version,
+                spec=scheduler.spec,
                 state=state.value,
                 paused=scheduler.paused,
-                counts=repository.counts,
-                waiting=work.waiting,
-                waiting_requests=work.waiting_requests,
-                batches=work.batches,
+                counts=self.repository.counts,
+                work=scheduler.work,
                 counters=scheduler.counters,
                 members=scheduler.members,
                 unheeded=self.unheeded,
@@ -133,11 +116,11 @@ class StatusReporter(BaseReporter):
 
     async def recall(self) -> None:
         """Take in what an earlier process left."""
-        before = await self.parts.repository.missed_before()
+        before = await self.repository.missed_before()
         self.parts.index.failed = before["index"]
         for kind in self._local_missed:
             self._local_missed[kind] = before[kind]
-        self._progress.recall(await self.parts.repository.accepted())
+        self._progress.recall(await self.repository.accepted())
 
     def warn(self, *warnings: str) -> None:
         """Write it to the log, and into every summary from now on."""
@@ -148,52 +131,50 @@ class StatusReporter(BaseReporter):
     def local_missed(self, url: str, kind: str, reason: str) -> None:
         """A request that the producer crawls itself gave no result."""
         self._local_missed[kind] += 1
-        self.parts.repository.missed(Miss(url=url, kind=kind, reason=reason))
+        self.repository.missed(Miss(url=url, kind=kind, reason=reason))
 
     # what is written down
 
     async def write_down(self) -> None:
         """The account since the last time, and the misses."""
-        parts = self.parts
-        parts.repository.missed(*parts.index.take_misses(), *parts.capture.take_misses())
-        await parts.repository.write_down(parts.capture.take_counts())
-        await parts.repository.recount()  # workers count, too
+        index, capture = self.parts.index, self.parts.capture
+        self.repository.missed(*index.take_misses(), *capture.take_misses())
+        await self.repository.write_down(capture.take_counts())
+        await self.repository.recount()  # workers count, too
 
     async def enter(self, state: CrawlState, **changes: Any) -> None:
         """Write the state and the summary."""
-        await self.parts.repository.enter(state, self.summary(state), **changes)
+        await self.repository.enter(state, self.summary(state), **changes)
 
     async def sample(self, state: CrawlState | None = None) -> None:
         """How the whole crawl stands, now and then; always when a state is named."""
-        repository = self.parts.repository
-        if state is None and not repository.sample_due():
-            return
-        document = self.summary(state or repository.state)
-        await repository.sample(sample_of(document, self.parts.index.take_news()))
+        if state is not None or self.repository.sample_due():
+            document = self.summary(state or self.repository.state)
+            await self.repository.sample(sample_of(document, self.parts.index.take_news()))
 
     def log_now_and_then(self) -> None:
         """A line in the log, when the last one is some time ago."""
         if time.monotonic() - self._logged < LOG_EVERY:
             return
         self._logged = time.monotonic()
-        now = self.summary(self.parts.repository.state)
+        now = self.summary(self.repository.state)
         done, total = now["batches"]["done"], now["batches"]["total"]
         found, items = now["urls_found"], now["items"]
-        name = self.parts.repository.id
+        name = self.repository.id
         logger.info("Crawl %s: %d URLs found, %d of %d batches done, %d items", name, found, done, total, items)
 
     def summary(self, state: CrawlState) -> dict[str, Any]:
         """The summary document."""
-        parts, repository, index = self.parts, self.repository, self.parts.index
+        parts, index = self.parts, self.parts.index
         return self._summary(
             state,
             own_pages=index.pages,
             own_items=parts.own.count,
-            earlier_versions=repository.earlier_versions,
+            earlier_versions=self.repository.earlier_versions,
             code=self.code,
-            duration=repository.ran,
+            duration=self.repository.ran,
             buffered=parts.capture.buffered,
             out=self.scheduler.work.out,
-            index=IndexProgress(pages=parts.pages, total=index.total, failed=index.failed),
+            index=IndexProgress(pages=index.pages + index.done_before, total=index.total, failed=index.failed),
             local_missed=self._local_missed,
         )

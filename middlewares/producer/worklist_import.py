@@ -37,20 +37,12 @@ if TYPE_CHECKING:
 
 #: requests in one step of the store
 STEP = 2_000
-
-
 #: seconds after which what has come in is written, however little it is
 MAX_AGE = 2.0
-
-
 #: rows that are read ahead
 AHEAD = 5_000
-
-
-#: bad rows that are told one by one
+#: bad rows that are shown one by one
 TOLD = 20
-
-
 #: characters from which a request is weighed before it is taken
 LARGE = BATCH_MAX_BYTES // 4
 
@@ -72,29 +64,17 @@ class WorklistImport:
     def __init__(
         self, settings: Settings, slotting: SlotRouting, *, key: bytes, callback: str | None, priority: int
     ) -> None:
-        """A way to read rows.
+        """A way to read rows; the callback and priority are for rows without one of their own.
 
-        Args:
-            settings: the project's, or Scrapy's own.
-            slotting: the slots.
-            key: the Fernet key for what must be hidden.
-            callback: of rows that name none; None for the one that the worker's settings say.
-            priority: of rows that name none.
+        Without a callback, the worker's settings name it. The Fernet key is for what must be hidden.
         """
         crawler = Crawler(Spider, settings)
         fingerprinter = build_from_crawler(load_object(settings["REQUEST_FINGERPRINTER_CLASS"]), crawler)
         self._placing = SlotPlacement(fingerprinter.fingerprint, slotting, salt=uuid4().hex)
-        self._slotting = slotting
-        self._key = key
-        self._callback = callback
-        self._priority = priority
+        self._slotting, self._key, self._callback, self._priority = slotting, key, callback, priority
 
     def found(self, row: WorklistRow) -> FrontierIntake:
-        """The row's request on its way into the frontier.
-
-        Raises:
-            ValueError: it cannot be one.
-        """
+        """The row's request on its way into the frontier; ValueError if it cannot be one."""
         value = {**({"callback": self._callback} if self._callback else {}), **row.value}
         value.setdefault("priority", self._priority)
         request = plain_request(value)
@@ -144,7 +124,7 @@ def fill(
     filling = _ImportRun(producer, worklist)
     try:
         yield filling.account
-        for some in _ReadAhead(rows):
+        for some in _read_ahead(rows):
             for row in some:
                 filling.take(row)
             if filling.write_due():
@@ -167,22 +147,18 @@ class _ImportRun:
         self.account = ImportResult()
 
     def take(self, row: AnyRow) -> None:
-        self.account.rows += 1
-        if isinstance(row, BadWorklistRow):
-            self._tell(row)
-            return
-        try:
-            found = self._worklist.found(row)
-        except (ValueError, TypeError) as error:
-            self._tell(BadWorklistRow(row.line, str(error)))
-            return
-        cut = self._cutter.add(found, time.monotonic())
-        self._waiting += [] if cut is None else cut.found
-
-    def _tell(self, row: BadWorklistRow) -> None:
-        self.account.bad += 1
-        if len(self.account.told) < TOLD:
-            self.account.told.append(row)
+        account, bad = self.account, row if isinstance(row, BadWorklistRow) else None
+        account.rows += 1
+        if isinstance(row, WorklistRow):
+            try:
+                cut = self._cutter.add(self._worklist.found(row), time.monotonic())
+                self._waiting += [] if cut is None else cut.found
+            except (ValueError, TypeError) as error:
+                bad = BadWorklistRow(row.line, str(error))
+        if bad is not None:
+            account.bad += 1
+            if len(account.told) < TOLD:
+                account.told.append(bad)
 
     def write_due(self) -> bool:
         """Write what has waited long enough, or is enough for a step; whether there was something."""
@@ -207,63 +183,57 @@ class _ImportRun:
         return True
 
 
-class _ReadAhead:
-    """Rows that a thread reads ahead, in lists; an empty one when none has come for a second: a clock waits for it."""
-
-    def __init__(self, rows: Iterable[AnyRow]) -> None:
-        self._rows = rows
-        self._ahead: queue.Queue[AnyRow | _End] = queue.Queue(AHEAD)
-        self._enough = threading.Event()
-
-    def __iter__(self) -> Iterator[list[AnyRow]]:
-        # A daemon: nothing ends a read from a terminal or a pipe.
-        threading.Thread(target=self._read, name="sdist-worklist", daemon=True).start()
-        try:
-            while True:
-                some, end = self._next()
-                yield some
-                if end is not None:
-                    end.tell()
-                    return
-        finally:
-            self._enough.set()
-
-    def _next(self) -> tuple[list[AnyRow], _End | None]:
-        some: list[AnyRow] = []
-        with suppress(queue.Empty):
-            row = self._ahead.get(timeout=1.0)
-            while not isinstance(row, _End):
-                some.append(row)
-                if len(some) >= STEP:
-                    return some, None
-                row = self._ahead.get_nowait()
-            return some, row
-        return some, None
-
-    def _read(self) -> None:
-        end = _End()
-        try:
-            for row in self._rows:
-                if not self._put(row):
-                    return
-        except Exception as error:  # noqa: BLE001 - it is told where the rows are taken
-            end = _End(error)
-        self._put(end)
-
-    def _put(self, what: AnyRow | _End) -> bool:
-        while not self._enough.is_set():
-            with suppress(queue.Full):
-                self._ahead.put(what, timeout=1.0)
-                return True
-        return False
-
-
 @dataclass(frozen=True)
 class _End:
     """No more rows, and why if it is not their end."""
 
     error: Exception | None = None
 
-    def tell(self) -> None:
-        if self.error is not None:
-            raise self.error
+
+def _read_ahead(rows: Iterable[AnyRow]) -> Iterator[list[AnyRow]]:
+    """Rows that a thread reads ahead, in lists; an empty one when none has come for a second: a clock waits for it."""
+    ahead: queue.Queue[AnyRow | _End] = queue.Queue(AHEAD)
+    enough = threading.Event()
+
+    def put(row: AnyRow | _End) -> bool:
+        while not enough.is_set():
+            with suppress(queue.Full):
+                ahead.put(row, timeout=1.0)
+                return True
+        return False
+
+    def read() -> None:
+        end = _End()
+        try:
+            for row in rows:
+                if not put(row):
+                    return
+        except Exception as error:  # noqa: BLE001 - it is raised where the rows are taken
+            end = _End(error)
+        put(end)
+
+    # A daemon: nothing ends a read from a terminal or a pipe.
+    threading.Thread(target=read, name="sdist-worklist", daemon=True).start()
+    try:
+        end = None
+        while end is None:
+            some, end = _rows_in(ahead)
+            yield some
+        if end.error is not None:
+            raise end.error
+    finally:
+        enough.set()
+
+
+def _rows_in(ahead: queue.Queue[AnyRow | _End]) -> tuple[list[AnyRow], _End | None]:
+    """The rows that are there, a step's at most, and the end after them."""
+    some: list[AnyRow] = []
+    with suppress(queue.Empty):
+        row = ahead.get(timeout=1.0)
+        while not isinstance(row, _End):
+            some.append(row)
+            if len(some) >= STEP:
+                return some, None
+            row = ahead.get_nowait()
+        return some, row
+    return some, None

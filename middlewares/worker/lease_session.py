@@ -16,9 +16,9 @@ from scrapyd_dist.keys import SealError, public_half
 from scrapyd_dist.settings import uploading_feeds
 
 from ..assignment import Assignment, crawl_key, egg_key
-from ..classifier import Disposition, FoundRequests, RequestClassifier
+from ..classifier import FoundRequests
 from ..engine_compat import under_way
-from ..slot_routing import SlotHome, SlotRouting, hides_addon
+from ..slot_routing import SlotRouting, hides_addon
 from ..store_access import OutOfReach, reach
 from ..targets import Target, find_target
 from ..throttle.install import problem_of as throttle_problem
@@ -87,8 +87,9 @@ class LeasedWork:
         renewer: LeaseRenewer, client: LeaseClient, crawl: Crawl, fail: Fail,
     ) -> None:  # fmt: skip
         self._crawler, self._renewer = crawler, renewer
-        home = SlotHome(project=crawl.project, spider=crawl.spider)
-        self._slotting = SlotRouting.from_settings(crawler.settings, home=home, own=job.other_slot)
+        self._slotting = SlotRouting.from_settings(
+            crawler.settings, project=crawl.project, spider=crawl.spider, own=job.other_slot
+        )
         tracker = RequestTracker(
             crawler, crawl=job.crawl, rules_lead_away=crawl.kind == "crawl", changed=self._changed,
             target=_target(crawler), again=self._again,
@@ -162,9 +163,10 @@ class LeasedWork:
     def _finds(self, salt: str) -> FoundRequests:
         spider = self._crawler.spider
         assert spider
-        refuse = self._crawler.settings.get("DISTRIBUTED_UNSENDABLE") == "refuse"
-        sorter = RequestClassifier(self._crawler, spider, key=self.context.key, slotting=self._slotting, salt=salt)
-        return FoundRequests(sorter, stay=Disposition.REFUSED if refuse else Disposition.LOCAL)
+        stay = self._crawler.settings.get("DISTRIBUTED_UNSENDABLE")
+        return FoundRequests(
+            crawler=self._crawler, spider=spider, key=self.context.key, stay=stay, slotting=self._slotting, salt=salt
+        )
 
     def _changed(self, begun: WorkUnit) -> None:
         self.acker.changed(begun)

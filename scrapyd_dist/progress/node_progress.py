@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,20 @@ if TYPE_CHECKING:
 WINDOW = 30.0
 #: maximum number of samples per window
 KEPT = 60
+#: fraction of the index that must be walked before the total can be estimated from it
+KNOWN_FROM = 0.1
+#: seconds that a batch must run before it can be a straggler
+SLOW_AFTER = 20.0
+#: how many times slower than the median a straggler is
+SLOW_BY = 4.0
+#: minimum number of batches for the median
+SLOW_NEEDS = 3
+#: number of ended batches whose pace is kept for the median
+REMEMBERED = 200
+#: seconds before a batch has a pace
+TOO_SHORT = 1.0
+#: maximum number of stragglers returned
+NAMED = 10
 
 
 @dataclass(kw_only=True)
@@ -49,10 +64,6 @@ class Rate:
         return tuple(max(0.0, (b - a) / span) if span > 0 else 0.0 for a, b in zip(before, after, strict=True))
 
 
-#: fraction of the index that must be walked before the total can be estimated from it
-KNOWN_FROM = 0.1
-
-
 class KnownTotals(str, Enum):
     """How reliable the total number of requests is, as in the summary."""
 
@@ -61,57 +72,20 @@ class KnownTotals(str, Enum):
     AT_LEAST = "at-least"  #: a lower bound
 
 
-@dataclass(frozen=True, kw_only=True)
-class Eta:
-    """The expected total number of requests, and the time left."""
+def outlook(
+    *, found: int, done: int, rate: float, finding: bool, pages: int = 0, total_pages: int | None = None
+) -> dict[str, Any]:
+    """The expected number of requests, and the seconds that are left, as a part of the summary.
 
-    requests: int
-    sure: KnownTotals
-    eta: float | None = None  #: seconds until all requests are done; None if unknown
-
-    @classmethod
-    def of(
-        cls, *, found: int, done: int, rate: float, finding: bool, pages: int = 0, total_pages: int | None = None
-    ) -> Eta:
-        """Compute the outlook.
-
-        Args:
-            found: target requests found so far.
-            done: target requests done.
-            rate: current requests per second.
-            finding: whether the index is still being walked.
-            pages: index pages walked.
-            total_pages: total number of index pages; None if unknown.
-        """
-        expected, sure = found, KnownTotals.KNOWN
-        if finding:
-            judged = bool(total_pages) and pages >= KNOWN_FROM * (total_pages or 0)
-            sure = KnownTotals.ESTIMATE if judged else KnownTotals.AT_LEAST
-            expected = max(found, found * (total_pages or 0) // pages) if judged and pages else found
-        left = expected - done
-        return cls(requests=expected, sure=sure, eta=left / rate if rate > 0 and left > 0 else None)
-
-    def document(self) -> dict[str, Any]:
-        """Return the outlook as a part of the summary document."""
-        return {
-            "requests": self.requests,
-            "sure": self.sure.value,
-            "eta_s": None if self.eta is None else round(self.eta, 1),
-        }
-
-
-#: seconds that a batch must run before it can be a straggler
-SLOW_AFTER = 20.0
-#: how many times slower than the median a straggler is
-SLOW_BY = 4.0
-#: minimum number of batches for the median
-SLOW_NEEDS = 3
-#: number of ended batches whose pace is kept for the median
-REMEMBERED = 200
-#: seconds before a batch has a pace
-TOO_SHORT = 1.0
-#: maximum number of stragglers returned
-NAMED = 10
+    `rate` is in requests per second; `finding`: the index is still being walked, of which so many pages are.
+    """
+    expected, sure = found, KnownTotals.KNOWN
+    if finding:
+        judged = bool(total_pages) and pages >= KNOWN_FROM * (total_pages or 0)
+        sure = KnownTotals.ESTIMATE if judged else KnownTotals.AT_LEAST
+        expected = max(found, found * (total_pages or 0) // pages) if judged and pages else found
+    left = expected - done
+    return {"requests": expected, "sure": sure.value, "eta_s": round(left / rate, 1) if rate > 0 and left > 0 else None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,20 +104,6 @@ class JobCounts:
             items=self.items + other.items,
             failed=self.failed + other.failed,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Straggler:
-    """A batch that is far slower than the others."""
-
-    batch: int
-    attempt: int
-    job: str
-    node: str
-    seconds: float  #: seconds since its worker's first report
-    done: int  #: requests
-    size: int
-    slower: float | None  #: how many times slower than the median; None if no request is done
 
 
 @dataclass(kw_only=True)
@@ -210,14 +170,7 @@ class Progress:
             self._ended[attempt.node] = self._ended.get(attempt.node, JobCounts()) + counts
 
     def look(self, members: Sequence[NodeState], now: float, *, own_pages: int = 0, own_items: int = 0) -> None:
-        """Update counts and rates.
-
-        Args:
-            members: all nodes.
-            now: seconds of a monotonic clock.
-            own_pages: pages that the producer itself has crawled.
-            own_items: items that the producer has made from them.
-        """
+        """Update counts and rates at `now` by a monotonic clock, with what the producer has crawled itself."""
         self._now = now
         out = {job: one for member in members for job, one in member.out.items()}
         for job in self._jobs.keys() - out.keys():
@@ -257,29 +210,29 @@ class Progress:
         requests, pages, items, failed = found or (0.0, 0.0, 0.0, 0.0)
         return requests, pages, items, failed
 
-    def stragglers(self) -> list[Straggler]:
-        """Return the batches that are far slower than the others, slowest first."""
-        running = {job: pace for job, one in self._jobs.items() if (pace := one.pace(self._now)) is not None}
-        known = [*self._batch_paces, *(pace for pace in running.values() if pace)]
+    def stragglers(self) -> list[dict[str, Any]]:
+        """Return the batches that are far slower than the others, slowest first, as a part of the summary."""
+        running = [(job, pace) for job in self._jobs.values() if (pace := job.pace(self._now)) is not None]
+        known = [*self._batch_paces, *(pace for _, pace in running if pace)]
         if len(known) < SLOW_NEEDS:
             return []
         usual = median(known)
         slow = [
-            job
-            for job, pace in running.items()
-            if pace * SLOW_BY < usual and self._jobs[job].age(self._now) >= SLOW_AFTER and self._jobs[job].is_batch
+            (job, pace)
+            for job, pace in running
+            if pace * SLOW_BY < usual and job.age(self._now) >= SLOW_AFTER and job.is_batch
         ]
-        slow.sort(key=lambda job: running[job])
-        return [self._straggler(self._jobs[job], running[job], usual) for job in slow[:NAMED]]
-
-    def _straggler(self, job: _JobProgress, pace: float, usual: float) -> Straggler:
-        return Straggler(
-            batch=job.out.batch.number,
-            attempt=job.out.number,
-            job=job.out.job,
-            node=job.out.member.node.name,
-            seconds=job.age(self._now),
-            done=job.done,
-            size=job.out.batch.size,
-            slower=usual / pace if pace else None,
-        )
+        slow.sort(key=itemgetter(1))
+        return [
+            {
+                "batch": job.out.batch.number,
+                "attempt": job.out.number,
+                "job": job.out.job,
+                "node": job.out.member.node.name,
+                "for_s": round(job.age(self._now)),
+                "done": job.done,
+                "of": job.out.batch.size,
+                "times_slower": round(usual / pace, 1) if pace else None,
+            }
+            for job, pace in slow[:NAMED]
+        ]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.progress.node_progress import Eta, Progress
+from scrapyd_dist.progress.node_progress import Progress, outlook
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from scrapyd_dist.batches import Crawl
-    from scrapyd_dist.progress.node_progress import Straggler
-    from scrapyd_dist.scheduling.base import BatchCounters
+    from scrapyd_dist.scheduling.base import BatchCounters, OpenWork
+    from scrapyd_dist.scheduling.job_request import JobRequest
     from scrapyd_dist.scheduling.node_state import NodeState
 
 #: minimum seconds between two samples
@@ -75,10 +75,7 @@ class IndexProgress:
 class Snapshot:
     """The input of `summary`."""
 
-    crawl: str
-    spider: str
-    project: str
-    version: str | None
+    spec: JobRequest
     earlier_versions: Sequence[str] = ()  #: versions that the crawl ran earlier
     code: Sequence[str] = ()  #: remarks on these versions
     state: str
@@ -86,18 +83,14 @@ class Snapshot:
     duration: float
     counts: Mapping[str, int]  #: counts of found URLs, by `ACCOUNT`
     buffered: int  #: requests found and not in a batch yet
-    waiting: int  #: batches waiting for a node
-    waiting_requests: int = 0  #: requests in waiting batches
-    batches: int  #: number of all batches
+    work: OpenWork
     out: int | None = None  #: batches that are out; None if each job has one
     counters: BatchCounters
     members: Sequence[NodeState] = ()
     unheeded: str = ""  #: why no process of the crawl follows throttle rules; empty if they do
     index: IndexProgress = field(default_factory=IndexProgress)
     own_items: int = 0
-    local_missed: Mapping[str, int] = field(
-        default_factory=dict
-    )  #: locally crawled requests without a result: gone, failed
+    local_missed: Mapping[str, int] = field(default_factory=dict)  #: requests crawled locally in vain: gone, failed
     output: Sequence[str] = ()
     misses: str | None = None
     warnings: Sequence[str] = ()
@@ -108,16 +101,16 @@ class Snapshot:
 def summary(snap: Snapshot) -> dict[str, Any]:
     """Return the summary document, schema 1, as described in `docs/summary.md`."""
     account = {name: snap.counts.get(name, 0) for name in ACCOUNT}
-    counters = snap.counters
+    spec, work, counters = snap.spec, snap.work, snap.counters
     out = [member.progress() for member in snap.members]
     running = {name: sum(row[column] for row in out) for column, name in enumerate(("ended", "pages", "items"))}
     done = counters.requests_done + counters.gone + counters.failed_urls + running["ended"]
     return {
         "schema": SCHEMA,
-        "crawl": snap.crawl,
-        "spider": snap.spider,
-        "project": snap.project,
-        "version": snap.version,
+        "crawl": spec.crawl,
+        "spider": spec.spider,
+        "project": spec.project,
+        "version": spec.version,
         "earlier_versions": list(snap.earlier_versions),
         "code": list(snap.code),
         "state": snap.state,
@@ -127,21 +120,28 @@ def summary(snap: Snapshot) -> dict[str, Any]:
         "urls_distinct": account["sealed"] + account["local"] + account["refused"] + snap.buffered,
         **account,
         "batches": {
-            "total": snap.batches,
+            "total": work.batches,
             "sent": counters.sent,
             "out": snap.out if snap.out is not None else sum(len(member.out) for member in snap.members),
-            "waiting": snap.waiting,
+            "waiting": work.waiting,
             "done": counters.done,
             "failed": counters.failed,
             "dead": counters.dead,
         },
         "requests": {
             "total": account["sealed"],
-            "sent": account["sealed"] - snap.waiting_requests,
+            "sent": account["sealed"] - work.waiting_requests,
             "done": done,
             "succeeded": counters.requests_done + sum(one.succeeded for m in snap.members for one in m.out.values()),
         },
-        "outlook": _outlook(snap, account["sealed"], done).document(),
+        "outlook": outlook(
+            found=account["sealed"] + snap.buffered,
+            done=done,
+            rate=_pace(snap)[0] if snap.state in {*_FINDING, "working"} else 0.0,
+            finding=snap.state in _FINDING,
+            pages=snap.index.pages,
+            total_pages=snap.index.total,
+        ),
         "per_s": _rates(_pace(snap)),
         "pages": snap.index.pages + counters.pages + running["pages"],
         "items": snap.own_items + counters.items + running["items"],
@@ -152,7 +152,7 @@ def summary(snap: Snapshot) -> dict[str, Any]:
         "index_failed": snap.index.failed,
         "nodes": [_node(member, snap) for member in snap.members],
         "throttle": _throttle(snap),
-        "stragglers": [_straggler(one) for one in snap.progress.stragglers()],
+        "stragglers": snap.progress.stragglers(),
         "output": list(snap.output),
         "misses": snap.misses,
         "warnings": list(snap.warnings),
@@ -182,17 +182,6 @@ def succeeded(document: Mapping[str, Any]) -> int:
     return max(0, int((requests.get("done") or 0) - missed))
 
 
-def _outlook(snap: Snapshot, found: int, done: int) -> Eta:
-    return Eta.of(
-        found=found + snap.buffered,
-        done=done,
-        rate=_pace(snap)[0] if snap.state in {*_FINDING, "working"} else 0.0,
-        finding=snap.state in _FINDING,
-        pages=snap.index.pages,
-        total_pages=snap.index.total,
-    )
-
-
 def _pace(snap: Snapshot, node: str | None = None) -> tuple[float, float, float, float]:
     """Return the rates; 0 for a paused crawl, even while its last jobs still finish."""
     return (0.0, 0.0, 0.0, 0.0) if snap.paused else snap.progress.rates(node)
@@ -201,19 +190,6 @@ def _pace(snap: Snapshot, node: str | None = None) -> tuple[float, float, float,
 def _rates(rates: tuple[float, float, float, float]) -> dict[str, float]:
     names = ("requests", "pages", "items", "failed")
     return {name: round(rate, 2) for name, rate in zip(names, rates, strict=True)}
-
-
-def _straggler(one: Straggler) -> dict[str, Any]:
-    return {
-        "batch": one.batch,
-        "attempt": one.attempt,
-        "job": one.job,
-        "node": one.node,
-        "for_s": round(one.seconds),
-        "done": one.done,
-        "of": one.size,
-        "times_slower": None if one.slower is None else round(one.slower, 1),
-    }
 
 
 def _node(member: NodeState, snap: Snapshot) -> dict[str, Any]:

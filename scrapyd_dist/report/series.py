@@ -15,7 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import AttemptState
-from scrapyd_dist.progress.node_progress import Eta
+from scrapyd_dist.progress.node_progress import outlook
 from scrapyd_dist.progress.summary import NUMBER, told
 from scrapyd_dist.report.facts import has_items, hidden, natural, number, of
 
@@ -247,7 +247,7 @@ def _forecast(facts: Facts, at: Sequence[float], done: Sequence[float]) -> Forec
         return None
     last = facts.samples[-1][1]
     pages, total_pages = [*(last.get("index") or ()), None, None][:2]
-    eta = Eta.of(
+    expected = outlook(
         found=int(number(last.get("sealed"))),
         done=int(done[-1]),
         rate=max(rates),
@@ -255,11 +255,11 @@ def _forecast(facts: Facts, at: Sequence[float], done: Sequence[float]) -> Forec
         pages=int(number(pages)),
         total_pages=int(number(total_pages)) or None,
     )
-    left = eta.requests - done[-1]
+    left = expected["requests"] - done[-1]
     if left <= 0:
         return None
     soonest, latest = (round(at[-1] + left / rate, 1) for rate in (max(rates), min(rates)))
-    return Forecast(requests=eta.requests, sure=eta.sure.value, soonest=soonest, latest=latest)
+    return Forecast(requests=expected["requests"], sure=expected["sure"], soonest=soonest, latest=latest)
 
 
 def _rate(at: Sequence[float], done: Sequence[float], part: float) -> float:

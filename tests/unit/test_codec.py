@@ -2,7 +2,7 @@
 
 import json
 import string
-from collections import OrderedDict, defaultdict, namedtuple
+from collections import ChainMap, OrderedDict, defaultdict, namedtuple
 from datetime import datetime, timezone
 from enum import Enum
 from functools import partial
@@ -55,21 +55,6 @@ class Ruled(CrawlSpider):
 
 SPIDER = Plain()
 RULED = Ruled()
-FIELDS = (
-    "url",
-    "method",
-    "headers",
-    "body",
-    "cookies",
-    "meta",
-    "cb_kwargs",
-    "priority",
-    "dont_filter",
-    "flags",
-    "encoding",
-    "callback",
-    "errback",
-)
 
 
 def there_and_back(request: Request, spider: Spider = SPIDER) -> Request:
@@ -80,7 +65,7 @@ def there_and_back(request: Request, spider: Spider = SPIDER) -> Request:
 
 def check_same(request: Request, spider: Spider = SPIDER) -> None:
     back = there_and_back(request, spider)
-    for field in FIELDS:
+    for field in Request.attributes:
         came, went = getattr(back, field), getattr(request, field)
         assert came == went, field
         if isinstance(went, dict):
@@ -112,35 +97,27 @@ WHOLE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("fields", WHOLE.values(), ids=WHOLE)
+@pytest.mark.parametrize("fields", [*WHOLE.values(), dict(ChainMap(*reversed(WHOLE.values())))], ids=[*WHOLE, "all"])
 def test_every_field_comes_back_as_it_was(fields: dict[str, Any]) -> None:
     check_same(Request("http://web/a?b=c#d", **fields))
-
-
-def test_all_fields_at_once() -> None:
-    fields: dict[str, Any] = {}
-    for some in WHOLE.values():
-        fields |= some
-    check_same(Request("http://web/", **fields))
-
-
-@pytest.mark.parametrize(
-    "url", ["http://web/%20a%2Fb?q=%zz&x=100%", "http://wéb/é?ü", "http://web/a b", "data:,x", "http://[::1]/"]
-)
-def test_urls_are_not_quoted_twice(url: str) -> None:
-    check_same(Request(url))
 
 
 @pytest.mark.parametrize(
     "request_",
     [
+        *map(
+            Request,
+            ("http://web/%20a%2Fb?q=%zz&x=100%", "http://wéb/é?ü", "http://web/a b", "data:,x", "http://[::1]/"),
+        ),
         FormRequest("http://web/", formdata={"a": "1", "b": ["2", "ü"]}),
         FormRequest("http://web/", method="GET", formdata={"a": "1"}),
         JsonRequest("http://web/", data={"a": [1, None]}),
         XmlRpcRequest("http://web/", methodname="login", params=("me", 1)),
     ],
 )
-def test_scrapys_own_kinds_of_requests_travel_as_what_they_send(request_: Request) -> None:
+def test_urls_are_not_quoted_twice_and_scrapys_own_kinds_travel_as_what_they_send(
+    request_: Request,
+) -> None:
     check_same(request_)
 
 
@@ -307,9 +284,6 @@ def test_parse_of_a_crawl_spider_is_not_what_it_calls_without_a_callback() -> No
 def test_a_method_that_the_spider_does_not_have_is_not_called(value: dict[str, Any], why: str) -> None:
     with pytest.raises(CannotTravel, match=why):
         from_value({"url": "http://web/", **value}, RULED)
-
-
-def test_a_plain_spider_has_no_rules() -> None:
     with pytest.raises(CannotTravel, match="has no rule 0"):
         from_value({"url": "http://web/", "rule": 0}, SPIDER)
 

@@ -248,6 +248,7 @@ def exists(module: str) -> bool:
 PRODUCER_ONLY = {
     "scrapyd_dist.middlewares.producer.filler",
     "scrapyd_dist.middlewares.producer.crawl_request",
+    "scrapyd_dist.middlewares.producer.item_exporters",
     "scrapyd_dist.middlewares.producer.producer",
 }
 

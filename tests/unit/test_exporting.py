@@ -7,8 +7,7 @@ from typing import IO, Any
 import pytest
 from scrapy.exporters import BaseItemExporter
 from scrapy.settings import Settings
-from scrapyd_dist.middlewares.producer.item_exporters import exporter_for
-from scrapyd_dist.middlewares.producer.producer import take_outputs
+from scrapyd_dist.middlewares.producer.item_exporters import exporter_for, take_outputs
 
 from scrapyd_dist.items.json_lines import Items
 from scrapyd_dist.items.merging import ItemOutput, merge

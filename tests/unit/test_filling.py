@@ -1,8 +1,8 @@
-"""What is found goes into a frontier: its slot, its form for whoever it is for, and once only."""
+"""What is found ends in the account, and goes to the fleet once: its slot, its form for its spider, its batch."""
 
 import json
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+import random
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -13,20 +13,19 @@ from scrapy.linkextractors import LinkExtractor
 from scrapy.settings import Settings
 from scrapy.spiders import CrawlSpider, Rule
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.classifier import Disposition, FoundRequests, RequestClassifier
+from scrapyd_dist.middlewares.classifier import LARGE, Disposition, FoundRequests
 from scrapyd_dist.middlewares.codec import from_value, set_attributes
 from scrapyd_dist.middlewares.producer.discovery import Capture
-from scrapyd_dist.middlewares.slot_routing import SlotHome, SlotRouting
+from scrapyd_dist.middlewares.slot_routing import SlotRouting
 from scrapyd_dist.middlewares.targets import find_target
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier.backlog import NewBatch, SeenBefore
-from scrapyd_dist.frontier.intake import FrontierIntake, add_unseen, pack
-from scrapyd_dist.payload import decode
+from scrapyd_dist.frontier.intake import FrontierIntake, pack
+from scrapyd_dist.payload import BATCH_MAX_BYTES, decode
 from scrapyd_dist.scheduling.batcher import Batcher, SlotBatcher
 
 KEY = Fernet.generate_key()
-HOME = SlotHome(project="shop", spider="links")
+HOME = {"project": "shop", "spider": "links"}
 
 
 class Links(CrawlSpider):
@@ -72,8 +71,9 @@ class Bench:
         offsite.spider_opened(self.spider)
         # in the place of the real one, whatever is asked for
         crawler.get_downloader_middleware = lambda cls: offsite  # type: ignore[method-assign,assignment,return-value]
-        slotting = None if push else SlotRouting.from_settings(crawler.settings, home=HOME, own=own)
-        self.finds = FoundRequests(RequestClassifier(crawler, self.spider, key=KEY, slotting=slotting, salt="x"))
+        self.crawler = crawler
+        slotting = None if push else SlotRouting.from_settings(crawler.settings, **HOME, own=own)
+        self.finds = FoundRequests(crawler=crawler, spider=self.spider, key=KEY, slotting=slotting, salt="x")
 
     def take(self, url: str = "http://web/", **fields: Any) -> str:
         return self.finds.take(Request(url, **fields)).value
@@ -98,11 +98,8 @@ class Bench:
 # slots
 
 
-def test_without_settings_there_is_one_slot() -> None:
-    assert Bench().slot() == "0"
-
-
 def test_prefix_and_number_are_those_of_the_settings() -> None:
+    assert Bench().slot() == "0"
     bench = Bench(DISTRIBUTED_SLOT_PREFIX="p", DISTRIBUTED_SLOTS="8")
     assert {bench.slot(f"http://web/{number}") for number in range(200)} == {f"p{number}" for number in range(8)}
 
@@ -138,11 +135,10 @@ BAD_META: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("meta", BAD_META)
-def test_meta_that_makes_no_sense_keeps_a_request_here_and_is_told(meta: dict[str, Any]) -> None:
+def test_meta_that_makes_no_sense_keeps_a_request_here_and_is_told() -> None:
     bench = Bench()
-    assert bench.take(meta=meta) == "local"
-    assert len(bench.finds.reasons) == 1
+    assert [bench.take(f"http://web/{n}", meta=meta) for n, meta in enumerate(BAD_META)] == ["local"] * len(BAD_META)
+    assert sum(bench.finds.reasons.values()) == len(BAD_META)
 
 
 @pytest.mark.parametrize(
@@ -183,9 +179,7 @@ def test_pages_are_known_by_method_address_and_body() -> None:
 def test_what_is_not_to_be_filtered_is_new_each_time_and_in_each_process() -> None:
     bench = Bench()
     here = [bench.found(dont_filter=True).fingerprint for _ in range(2)]
-    other = FoundRequests(
-        RequestClassifier(bench.spider.crawler, bench.spider, key=KEY, slotting=SlotRouting(), salt="y")
-    )
+    other = FoundRequests(crawler=bench.crawler, spider=bench.spider, key=KEY, slotting=SlotRouting(), salt="y")
     other.take(Request("http://web/", dont_filter=True))
     assert len({*here, other.found[0].fingerprint}) == 3
 
@@ -212,13 +206,9 @@ def test_a_request_for_another_spider_is_rebuilt_there_with_all_that_it_has() ->
     assert (back.callback, back.errback) == (there.parse_login, there.gone)
     assert (back.method, back.body, back.meta, back.cb_kwargs) == ("POST", b"x", {"a": [1]}, {"k": 1})
     assert (back.priority, back.flags, back.cookies, back.headers) == (3, ["f"], {"c": "d"}, {b"A": [b"b"]})
-
-
-def test_without_a_callback_the_other_spider_takes_it_as_any_page() -> None:
-    bench = Bench()
     value = bench.found(meta={"distribute": {"spider": "login"}}).value
-    assert value["callback"] is None  # and not whatever the targets of that spider's settings are
-    assert from_value(value, Login()).callback is None
+    assert value["callback"] is None  # as any page, and not by the targets of that spider's settings
+    assert from_value(value, there).callback is None
 
 
 def test_a_mapping_of_callbacks_sends_to_other_spiders() -> None:
@@ -235,14 +225,19 @@ def test_a_mapping_of_callbacks_sends_to_other_spiders() -> None:
     assert target.takes(Request("http://web/", callback=parse_login), bench.spider)
 
 
-def test_of_another_project_nobody_here_knows_the_spiders() -> None:
-    assert Bench().slot(meta={"distribute": {"spider": "nobody", "project": "other"}}) == "@other:nobody"
-
-
-@pytest.mark.parametrize("project", ["", "shop"])
-def test_the_frontiers_own_spider_has_the_ordinary_slots(project: str) -> None:
-    said = {"spider": "links", **({"project": project} if project else {})}
-    assert Bench().slot(meta={"distribute": said}) == "0"
+@pytest.mark.parametrize(
+    ("said", "slot"),
+    [
+        ({"spider": "links"}, "0"),
+        ({"spider": "links", "project": "shop"}, "0"),
+        ({"spider": "nobody", "project": "other"}, "@other:nobody"),
+        ({"spider": "hiding", "project": "other"}, "@other:hiding"),
+    ],
+)
+def test_the_frontiers_own_spider_has_the_ordinary_slots_and_spiders_of_another_project_are_not_known(
+    said: dict[str, str], slot: str
+) -> None:
+    assert Bench().slot(meta={"distribute": said}) == slot
 
 
 def test_what_a_worker_for_another_spider_finds_is_its_own_or_goes_back() -> None:
@@ -269,25 +264,18 @@ BAD_ADDRESSES: list[Any] = [
 
 @pytest.mark.parametrize("said", BAD_ADDRESSES)
 def test_what_no_spider_can_take_is_a_miss_with_the_reason(said: Any) -> None:
-    assert Bench().why_not(meta={"distribute": said})
-
-
-def test_an_unknown_spider_is_named_with_those_that_there_are() -> None:
-    assert Bench().why_not(meta={"distribute": "nobody"}).startswith("there is no spider 'nobody'")
+    why = Bench().why_not(meta={"distribute": said})
+    assert why.startswith("there is no spider 'nobody'") == ("nobody" in str(said))
 
 
 def test_a_spider_that_hides_the_addon_gets_nothing_since_its_workers_would_enter_its_own_start() -> None:
     why = Bench().why_not(meta={"distribute": "hiding"})
     assert why.startswith("the custom_settings of the spider hiding set ADDONS")
-    assert Bench().slot(meta={"distribute": {"spider": "hiding", "project": "other"}}) == "@other:hiding"
 
 
-def test_what_cannot_travel_to_another_spider_is_a_miss_too() -> None:
+def test_what_cannot_travel_to_another_spider_is_a_miss_too_as_is_all_for_others_where_batches_are_sent() -> None:
     why = Bench().why_not(meta={"distribute": "login", "a": {1}})
     assert why == "it is for the spider login, and its meta has a set, which JSON cannot carry"
-
-
-def test_a_crawl_that_sends_its_batches_has_no_way_to_another_spider() -> None:
     assert "--pull" in Bench(push=True).why_not(meta={"distribute": {"spider": "login"}})
 
 
@@ -300,7 +288,7 @@ def test_offsite_is_judged_by_whoever_makes_the_request() -> None:
 # attributes
 
 
-def test_attributes_of_the_spider_travel_with_its_requests() -> None:
+def test_attributes_of_the_spider_travel_with_its_requests_or_are_named() -> None:
     bench = Bench(DISTRIBUTED_SPIDER_ATTRIBUTES=["token", "missing"])
     bench.spider.token = ("a", b"b")
     value = bench.found().value
@@ -308,18 +296,10 @@ def test_attributes_of_the_spider_travel_with_its_requests() -> None:
     set_attributes(value, there)
     assert there.token == ("a", b"b")
     assert from_value(value, there).url == "http://web/"
-
-
-def test_only_attributes_that_the_worker_expects_are_set() -> None:
-    there = Bench(DISTRIBUTED_SPIDER_ATTRIBUTES=["token"]).spider
     set_attributes({"url": "http://web/", "attributes": {"parse": 1, "token": 2}}, there)
-    assert (there.token, callable(there.parse)) == (2, True)
-
-
-def test_an_attribute_that_cannot_travel_is_named() -> None:
-    bench = Bench(DISTRIBUTED_SPIDER_ATTRIBUTES=["token"])
+    assert (there.token, callable(there.parse)) == (2, True), "only those that the worker expects are set"
     bench.spider.token = object()
-    assert bench.take() == "local"
+    assert bench.take("http://web/2") == "local"
     assert "token (an attribute of the spider)" in next(iter(bench.finds.reasons))
 
 
@@ -353,73 +333,145 @@ def test_batches_have_one_slot_and_one_priority_and_as_many_requests_as_allowed(
 
 
 def test_a_batch_that_is_too_large_when_encoded_is_two() -> None:
-    import random
-
     noise = random.Random(7)
     batches = pack([found(n, url=f"http://web/{noise.randbytes(40_000).hex()}") for n in range(12)], size=100, key=None)
     assert len(batches) > 1
     assert [one for batch in batches for one in batch.fingerprints] == [str(n).encode() for n in range(12)]
 
 
-class Kept:
-    """A frontier that has seen something, and learns of more at each try."""
-
-    def __init__(self, *seen: Collection[bytes]) -> None:
-        self._seen = list(seen)
-        self.batches: list[NewBatch] = []
-        self.counts: Counter[str] = Counter()
-
-    def add(self, new: Sequence[NewBatch], counts: Mapping[str, int]) -> int:
-        if self._seen:
-            raise SeenBefore(frozenset(self._seen.pop(0)))
-        self.batches += new
-        self.counts.update(counts)
-        return len(new)
-
-
-def test_what_the_frontier_has_seen_is_left_out_and_counted() -> None:
-    kept = Kept({b"1", b"2"}, {b"3"})
-    answer, counts = add_unseen(
-        kept.add, [found(n) for n in (0, 1, 2, 3, 4, 4)], size=9, key=None, counts={"offsite": 5}
-    )
-    assert answer == 1
-    assert kept.batches[0].fingerprints == (b"0", b"4")
-    assert counts == kept.counts == {"sealed": 2, "duplicate": 4, "offsite": 5}
-
-
-def test_the_account_is_kept_though_nothing_is_new() -> None:
-    kept = Kept({b"1"})
-    answer, counts = add_unseen(kept.add, [found(1)], size=9, key=None)
-    assert (answer, counts, kept.batches) == (0, {"duplicate": 1}, [])
-
-
 # the producer of a crawl
 
 
-def captured(slotting: SlotRouting | None) -> Capture:
-    bench = Bench()
-    cutter: Any = SlotBatcher(size=1, max_age=9) if slotting else Batcher(size=1, max_age=9)
-    return Capture(bench.spider.crawler, bench.spider, cutter, key=KEY, stay="local", slotting=slotting)
+class Captured(Bench):
+    """A producer of a crawl that sends its batches, or, with slots, lets workers lease them."""
+
+    def __init__(
+        self,
+        *,
+        size: int = 3,
+        key: bytes | None = None,
+        stay: str = "local",
+        before: Iterable[bytes] = (),
+        slotting: SlotRouting | None = None,
+    ) -> None:
+        super().__init__()
+        cutter: Any = SlotBatcher(size=size, max_age=60) if slotting else Batcher(size=size, max_age=60)
+        self.capture = Capture(
+            crawler=self.crawler, spider=self.spider, cutter=cutter, key=key, stay=stay, slotting=slotting
+        )
+        self.capture.remember(iter(before))
+
+    def take(self, url: str = "http://web/", shard: int = 0, **fields: Any) -> str:
+        return self.capture.take(Request(url, **fields), shard)[0].value
 
 
-def test_a_crawl_that_sends_its_batches_has_no_slots() -> None:
-    fate, cut = captured(None).take(Request("http://web/", priority=4), 0)
+def test_a_batch_is_cut_when_it_is_full_and_its_fingerprints_are_scrapys() -> None:
+    bench = Captured(size=2)
+    assert bench.capture.take(Request("http://web/1"), 0) == (Disposition.SEALED, None)
+    assert bench.capture.buffered == 1
+    fate, cut = bench.capture.take(Request("http://web/2"), 0)
     assert fate is Disposition.SEALED
     assert cut
-    assert (cut.slot, cut.priority) == (None, 0)
+    assert [from_value(value, bench.spider).url for value in cut.values] == ["http://web/1", "http://web/2"]
+    fingerprinter = bench.spider.crawler.request_fingerprinter
+    assert cut.fingerprints == [fingerprinter.fingerprint(Request(f"http://web/{n}")) for n in (1, 2)]
+    assert (bench.capture.buffered, bench.capture.rest()) == (0, [])
 
 
-def test_a_pulled_crawl_cuts_by_slot_and_priority() -> None:
-    _, cut = captured(SlotRouting(home=HOME)).take(Request("http://web/", priority=4), 0)
+def test_each_fate_is_counted_and_sealed_ones_with_their_batch() -> None:
+    bench = Captured()
+    fates = [
+        bench.take("http://web/1"), bench.take("http://web/1#x"), bench.take("http://elsewhere/"),
+        bench.take("http://web/2", callback=lambda _: None), bench.take("http://web/2", callback=lambda _: None),
+    ]  # fmt: skip
+    assert fates == ["sealed", "duplicate", "offsite", "local", "duplicate"]
+    assert bench.capture.take_counts() == {"duplicate": 2, "offsite": 1, "local": 1}
+    assert bench.capture.take_counts() == {}
+    assert len(bench.capture.reasons) == 1
+
+
+@pytest.mark.parametrize("fields", [{"dont_filter": True}, {"meta": {"allow_offsite": True}}])
+def test_offsite_can_be_allowed_as_in_scrapy(fields: dict[str, Any]) -> None:
+    assert Captured().take("http://elsewhere/", **fields) == "sealed"
+
+
+def found_by(bench: Captured) -> list[bytes]:
+    """What a walk of two shards finds; the fingerprints of what it sealed."""
+    for shard in (0, 1):
+        for n in (1, 2, 1):
+            bench.take(f"http://web/{n}", shard)
+            bench.take(f"http://web/{n}", shard, dont_filter=True)
+    return [fingerprint for cut in bench.capture.rest() for fingerprint in cut.fingerprints]
+
+
+def test_a_shard_that_is_walked_again_seals_only_what_was_not_sealed_before() -> None:
+    every = found_by(Captured(size=99))
+    assert len(every) == len(set(every)) == 2 + 6
+    assert found_by(Captured(size=99, before=every)) == []
+    assert sorted(found_by(Captured(size=99, before=every[:3]))) == sorted(every[3:])
+
+    bench = Captured(size=99, before=every)
+    assert bench.take("http://web/1") == "sealed"
+    assert bench.take("http://web/1") == "duplicate"
+    assert bench.capture.buffered == 0
+
+
+HIDDEN: list[dict[str, Any]] = [
+    {"cookies": {"a": "b"}}, {"headers": {"Authorization": "x"}}, {"method": "POST", "body": b"x"},
+    {"meta": {"proxy": "http://u:p@proxy/", "$x": 1}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", HIDDEN)
+@pytest.mark.parametrize(
+    ("key", "stay", "fate"),
+    [(KEY, "local", "sealed"), (None, "local", "local"), (None, "refuse", "refused")],
+    ids=["sealed", "local", "refused"],
+)
+def test_what_must_be_hidden_travels_with_a_key_only(
+    fields: dict[str, Any], key: bytes | None, stay: str, fate: str
+) -> None:
+    bench = Captured(key=key, stay=stay)
+    assert bench.take("http://web/", **fields) == fate
+    assert bool(bench.capture.reasons) == (fate != "sealed")
+
+
+def test_a_request_that_is_too_large_for_a_job_stays() -> None:
+    noise = random.Random(7).randbytes(BATCH_MAX_BYTES).hex()
+    bench = Captured()
+    assert bench.take("http://web/fits?" + "x" * LARGE * 2) == "sealed"  # it can be compressed
+    assert bench.take("http://web/large?" + noise[:LARGE]) == "sealed"
+    assert bench.take("http://web/larger?" + noise) == "local"
+    assert "too large" in next(iter(bench.capture.reasons))
+
+
+def test_reasons_are_told_the_most_frequent_first() -> None:
+    bench = Captured(stay="refuse")
+    for n in range(3):
+        bench.take(f"http://web/{n}", cookies={"a": "b"})
+    bench.take("http://web/9", meta={"a": {1}})
+    told = bench.capture.stayed()
+    assert told[0].startswith("3 target requests are refused, and not crawled: it has cookies")
+    assert told[1].startswith("1 target requests are refused, and not crawled: its meta has a set")
+
+
+@pytest.mark.parametrize(
+    ("slotting", "cut_by"), [(None, (None, 0)), (SlotRouting(project="shop", spider="links"), ("0", 4))]
+)
+def test_a_crawl_that_sends_its_batches_has_no_slots_and_a_pulled_one_cuts_by_slot_and_priority(
+    slotting: SlotRouting | None, cut_by: tuple[str | None, int]
+) -> None:
+    fate, cut = Captured(size=1, slotting=slotting).capture.take(Request("http://web/", priority=4), 0)
+    assert fate is Disposition.SEALED
     assert cut
-    assert (cut.slot, cut.priority) == ("0", 4)
+    assert (cut.slot, cut.priority) == cut_by
 
 
 def test_what_goes_nowhere_is_told_at_the_end() -> None:
-    capture = captured(SlotRouting(home=HOME))
-    assert capture.take(Request("http://web/", meta={"distribute": 3}), 0) == (Disposition.REFUSED, None)
-    (line,) = capture.stayed()
+    bench = Captured(slotting=SlotRouting(project="shop", spider="links"))
+    assert bench.take(meta={"distribute": 3}) == "refused"
+    (line,) = bench.capture.stayed()
     assert line.startswith("1 requests for another spider are in the list of misses: its address 3")
-    assert capture.take_counts() == {"refused": 1}
-    assert len(capture.take_misses()) == 1
-    assert capture.take_misses() == []
+    assert bench.capture.take_counts() == {"refused": 1}
+    assert len(bench.capture.take_misses()) == 1
+    assert bench.capture.take_misses() == []

@@ -1,7 +1,7 @@
 """What a producer has found stays in its process until the store has it."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import cast
 
@@ -46,46 +46,52 @@ class Frontier:
         return {**counts, "sealed": len(found)}
 
 
-async def test_everything_is_written_once_in_order_with_its_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filler, "STEP", 4)
-    frontier = Frontier()
+@pytest.fixture
+def frontier() -> Frontier:
+    return Frontier()
+
+
+@pytest.fixture
+def writer(frontier: Frontier) -> Iterator[FrontierWriter]:
     with closing(StoreThread(cast("Store", frontier))) as thread:
-        writer = FrontierWriter(cast("FrontierProducer", frontier), thread)
-        writer.take(found(6), {"offsite": 2})
-        writer.take(found(10)[6:], {"offsite": 1, "local": 1}, [MISS])
-        await writer.write()
-        assert (writer.waiting, writer.fault) == (0, "")
-        assert writer.totals == {"offsite": 3, "local": 1, "sealed": 10}
+        yield FrontierWriter(cast("FrontierProducer", frontier), thread)
+
+
+async def test_everything_is_written_once_in_order_with_its_account(
+    frontier: Frontier, writer: FrontierWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filler, "STEP", 4)
+    writer.take(found(6), {"offsite": 2})
+    writer.take(found(10)[6:], {"offsite": 1, "local": 1}, [MISS])
+    await writer.write()
+    assert (writer.waiting, writer.fault) == (0, "")
+    assert writer.totals == {"offsite": 3, "local": 1, "sealed": 10}
     assert frontier.requests == found(10)
     assert frontier.counts == [{"offsite": 3, "local": 1}, {}, {}]
     assert frontier.misses == [MISS]
 
 
 @pytest.mark.parametrize("error", [StoreError("the store is away."), ConnectionError("reset")])
-async def test_what_the_store_does_not_take_is_kept_for_the_next_time(error: Exception) -> None:
-    frontier = Frontier()
-    with closing(StoreThread(cast("Store", frontier))) as thread:
-        writer = FrontierWriter(cast("FrontierProducer", frontier), thread)
-        writer.take(found(3), {"offsite": 2}, [MISS])
-        frontier.away = error
-        await writer.write()
-        assert str(error).rstrip(".") in writer.fault
-        assert (writer.waiting, writer.totals) == (3, {})
-        frontier.away = None
-        await writer.write()
-        assert (writer.waiting, writer.fault) == (0, "")
+async def test_what_the_store_does_not_take_is_kept_for_the_next_time(
+    error: Exception, frontier: Frontier, writer: FrontierWriter
+) -> None:
+    writer.take(found(3), {"offsite": 2}, [MISS])
+    frontier.away = error
+    await writer.write()
+    assert str(error).rstrip(".") in writer.fault
+    assert (writer.waiting, writer.totals) == (3, {})
+    frontier.away = None
+    await writer.write()
+    assert (writer.waiting, writer.fault) == (0, "")
     assert (frontier.requests, frontier.misses) == (found(3), [MISS])
 
 
-async def test_while_too_much_waits_scrapy_waits_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_while_too_much_waits_scrapy_waits_too(writer: FrontierWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filler, "ROOM", 5)
-    frontier = Frontier()
-    with closing(StoreThread(cast("Store", frontier))) as thread:
-        writer = FrontierWriter(cast("FrontierProducer", frontier), thread)
-        await asyncio.wait_for(writer.room(), 10)
-        writer.take(found(5), {})
-        waits = asyncio.ensure_future(writer.room())
-        await asyncio.wait([waits], timeout=0)
-        assert not waits.done()
-        await writer.write()
-        await asyncio.wait_for(waits, 10)
+    await asyncio.wait_for(writer.room(), 10)
+    writer.take(found(5), {})
+    waits = asyncio.ensure_future(writer.room())
+    await asyncio.wait([waits], timeout=0)
+    assert not waits.done()
+    await writer.write()
+    await asyncio.wait_for(waits, 10)

@@ -8,26 +8,22 @@ from typing import Any
 import pytest
 from rig.badpeer import BadPeer, Connection
 from scrapy.settings import Settings
-from scrapyd_dist.middlewares.producer.completion_hooks import read_wishes, refusal, tell
-
-from scrapyd_dist.batches import Crawl, CrawlState
-from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.progress.completion_policy import (
+from scrapyd_dist.middlewares.producer.completion_hooks import (
     RUNS,
     CompletionPolicy,
     earlier_items,
     environment,
-    shown,
+    read_wishes,
+    refusal,
+    tell,
     too_few,
     unusual,
 )
 
+from scrapyd_dist.batches import Crawl, CrawlState
+from scrapyd_dist.errors import ConfigError
+
 DOCUMENT = {"schema": 1, "crawl": "easy-1", "spider": "easy", "state": "finished", "exit_code": 3, "items": 12}
-
-
-def test_fewer_items_than_were_asked_for() -> None:
-    assert too_few(10, 10) == too_few(0, 0) == ""
-    assert too_few(1234, 5000).startswith("The crawl has 1,234 items, and at least 5,000 were asked for")
 
 
 @pytest.mark.parametrize(
@@ -44,11 +40,10 @@ def test_fewer_items_than_were_asked_for() -> None:
         (5000, [1000, 1000, 1000], False),
     ],
 )
-def test_unusually_few_items(items: int, earlier: list[int], is_unusual: bool) -> None:
-    said = unusual(items, earlier)
-    assert bool(said) is is_unusual
-    if said:
-        assert f"{items:,} items are unusually few" in said
+def test_unusually_few_items_and_fewer_than_were_asked_for(items: int, earlier: list[int], is_unusual: bool) -> None:
+    assert (f"{items:,} items are unusually few" in unusual(items, earlier)) is is_unusual
+    assert too_few(10, 10) == too_few(0, 0) == ""
+    assert too_few(1234, 5000).startswith("The crawl has 1,234 items, and at least 5,000 were asked for")
 
 
 def row(number: int, **fields: Any) -> Crawl:
@@ -73,31 +68,23 @@ def test_a_crawl_is_compared_with_finished_ones_of_its_kind() -> None:
     assert len(earlier_items("x", {"shop": "a"}, [row(n) for n in range(50)], "easy")) == RUNS
 
 
-@pytest.mark.parametrize("text", ["ftp://host/x", "file:///etc/passwd", "http://", "https://h:port/", "http:///x"])
-def test_what_is_no_command_and_no_http_address_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="--on-finish"):
-        CompletionPolicy(on_finish=text)
+FOREIGN = ("ftp://host/x", "file:///etc/passwd", "http://", "https://h:port/", "http:///x")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [*(("ON_FINISH", text) for text in FOREIGN), *(("MIN_ITEMS", text) for text in ("-1", "many", "1.5"))],
+)
+def test_what_is_no_command_no_http_address_and_no_least_number_is_refused(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"DISTRIBUTED_{name}"):
+        read_wishes(Settings({f"DISTRIBUTED_{name}": value}))
 
 
 @pytest.mark.parametrize("text", ["", "mail -s done me", "curl ftp://host/x", "https://u:p@h:8/p?t=1", "HTTP://h/"])
-def test_commands_and_addresses(text: str) -> None:
-    assert CompletionPolicy(on_finish=text).on_finish == text
-
-
-def test_an_address_is_shown_without_what_may_be_a_secret() -> None:
-    assert shown("https://me:hush@hooks.example:8443/services/SECRET?token=t") == "https://hooks.example:8443/…"
-
-
-@pytest.mark.parametrize("value", ["-1", "many", "1.5"])
-def test_a_least_number_that_is_none(value: str) -> None:
-    with pytest.raises(ConfigError, match="DISTRIBUTED_MIN_ITEMS"):
-        read_wishes(Settings({"DISTRIBUTED_MIN_ITEMS": value}))
-
-
-def test_the_settings_are_read() -> None:
-    assert read_wishes(Settings({})) == CompletionPolicy()
-    given = Settings({"DISTRIBUTED_MIN_ITEMS": "7", "DISTRIBUTED_ON_FINISH": "true"})
-    assert read_wishes(given) == CompletionPolicy(min_items=7, on_finish="true")
+def test_the_settings_are_read(text: str) -> None:
+    given = Settings({"DISTRIBUTED_MIN_ITEMS": "7", "DISTRIBUTED_ON_FINISH": text})
+    assert read_wishes(given) == CompletionPolicy(min_items=7, on_finish=text)
+    assert read_wishes(Settings({})) == CompletionPolicy(min_items=0, on_finish="")
 
 
 def test_a_command_gets_the_summary_and_the_variables(tmp_path: Path) -> None:
@@ -109,11 +96,8 @@ def test_a_command_gets_the_summary_and_the_variables(tmp_path: Path) -> None:
     assert variables.strip() == "easy-1 easy finished 3 12"
 
 
-def test_what_a_command_does_not_read_harms_nobody() -> None:
+def test_a_command_that_fails_is_told_of_with_its_last_words_and_one_that_reads_nothing_does_not_fail() -> None:
     assert tell("exec true", {**DOCUMENT, "warnings": ["x" * 100] * 5000}) == ""
-
-
-def test_a_command_that_fails_is_told_of_with_its_last_words() -> None:
     said = tell("echo one; echo 'no such channel.' >&2; exit 7", DOCUMENT)
     assert said == "The command to be run at the end (--on-finish) ended with code 7: no such channel."
     assert "SECRET" not in tell("false SECRET", DOCUMENT)
@@ -156,7 +140,7 @@ def test_an_address_that_does_not_listen_is_told_of_without_its_secrets(play: An
     with closing(BadPeer(play)) as peer:
         said = tell(f"http://me:hush@127.0.0.1:{peer.port}/SECRET?token=SECRET", DOCUMENT, patience=0.3)
     assert words in said
-    assert f"http://127.0.0.1:{peer.port}/…" in said
+    assert f"http://127.0.0.1:{peer.port}/… could" in said
     assert "SECRET" not in said
     assert "hush" not in said
 

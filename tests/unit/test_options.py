@@ -1,25 +1,42 @@
-"""The settings of a producer, checked at one door."""
+"""The settings of a producer, and its modes: what is read, what is refused, and what travels to workers that lease."""
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from scrapy.settings import Settings
+from scrapyd_dist.middlewares.producer.crawl_nodes import check_reach
+from scrapyd_dist.middlewares.producer.crawl_request import check_mode, shared_settings, worker_settings
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions, read_options
+from scrapyd_dist.middlewares.slot_routing import SlotRouting
+from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
 
+from scrapyd_dist.batches import Batch
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.joblogs.worker_report import WorkerReport
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.base import SchedulerLimits
+from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
 from scrapyd_dist.settings import SETTINGS
+from scrapyd_dist.store.reach import Way
 
 
 def options(values: dict[str, Any] | None = None, priority: str = "project", **more: Any) -> ProducerOptions:
-    settings = Settings()
-    for name, value in {**(values or {}), **more}.items():
-        settings.set(f"DISTRIBUTED_{name}", value, priority=priority)
-    return read_options(settings)
+    return read_options(settings(priority, **{**(values or {}), **more}))
+
+
+def settings(priority: str = "project", **values: Any) -> Settings:
+    made = Settings()
+    for name, value in values.items():
+        made.set(f"DISTRIBUTED_{name}", value, priority=priority)
+    return made
+
+
+# what is read, and what is wrong
 
 
 def test_without_settings_everything_is_as_documented() -> None:
-    assert options() == ProducerOptions()
     usual = ProducerOptions()
     assert (usual.batch_size, usual.sent_size, usual.batch_max_age) == (100, 10_000, 30.0)
     assert usual.placement == "by-capacity"
@@ -27,31 +44,24 @@ def test_without_settings_everything_is_as_documented() -> None:
 
 
 def test_values_of_the_command_line_are_read_like_those_of_a_file() -> None:
-    as_text = options(
-        CRAWL="c-1", NODES="a,b:6801", INDEX="http://web/%d", PAGES="7", FIRST_PAGE="2", SHARDS="3", BATCH_SIZE="5",
-        BATCH_MAX_AGE="0.5", MAX_JOBS="4", MAX_ATTEMPTS="2", MAX_FAILED="9", WAIT="0", POLL_INTERVAL="2",
-        PLACEMENT="least-loaded",
-    )  # fmt: skip
-    as_values = options(
-        CRAWL="c-1", NODES=["a", "b:6801"], INDEX="http://web/%d", PAGES=7, FIRST_PAGE=2, SHARDS=3, BATCH_SIZE=5,
-        BATCH_MAX_AGE=0.5, MAX_JOBS=4, MAX_ATTEMPTS=2, MAX_FAILED=9, WAIT=False, POLL_INTERVAL=2,
-        PLACEMENT="least-loaded",
-    )  # fmt: skip
-    assert as_text == as_values
+    values = {
+        "CRAWL": "c-1", "INDEX": "http://web/%d", "PAGES": 7, "FIRST_PAGE": 2, "SHARDS": 3, "BATCH_SIZE": 5,
+        "BATCH_MAX_AGE": 0.5, "MAX_JOBS": 4, "MAX_ATTEMPTS": 2, "MAX_FAILED": 9, "POLL_INTERVAL": 2,
+        "PLACEMENT": "least-loaded",
+    }  # fmt: skip
+    as_text = options({name: str(value) for name, value in values.items()}, NODES="a,b:6801", WAIT="0")
+    assert as_text == options(values, NODES=["a", "b:6801"], WAIT=False)
     assert (as_text.nodes, as_text.sharded, as_text.limits.wait) == (("a", "b:6801"), True, False)
 
 
 def test_batches_have_the_size_that_was_given_and_adapt_where_none_was() -> None:
     assert options().batch_adapt
+    assert options(BATCH_SIZE="auto") == options() == ProducerOptions()
+    assert options(MODE="pull", BATCH_SIZE="auto") == options(MODE="pull")
     assert not options(BATCH_SIZE=50).batch_adapt
     assert options(BATCH_SIZE=50, BATCH_ADAPT="1").batch_adapt
     assert not options(BATCH_ADAPT=False).batch_adapt
     assert not options(WAIT=False).batch_adapt  # who does not stay cannot see what fits
-
-
-def test_auto_is_the_size_that_no_setting_says() -> None:
-    assert options(BATCH_SIZE="auto") == options() == ProducerOptions()
-    assert options(MODE="pull", BATCH_SIZE="auto") == options(MODE="pull")
 
 
 def test_old_names_of_lists_are_entries_of_the_one_list() -> None:
@@ -70,7 +80,7 @@ def test_the_books_settings_keep_their_names() -> None:
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"CRAWL": "a/b"}, "cannot name a crawl"),
     ({"PAGES": "ten", "INDEX": "u%d"}, "DISTRIBUTED_PAGES is 'ten'"),
-    ({"PAGES": 1.5, "INDEX": "u%d"}, "whole number"),
+    ({"PAGES": 1.5}, "whole number"),
     ({"BATCH_SIZE": 0}, "BATCH_SIZE is 0, and must be 1 or more"),
     ({"BATCH_SIZE": "-1"}, "1 or more"),
     ({"BATCH_SIZE": "all"}, "a whole number, or auto"),
@@ -130,3 +140,200 @@ def test_a_feed_url_that_cannot_be_read_is_told_without_showing_it(url: str) -> 
     with pytest.raises(ConfigError) as caught:
         options(TARGET_FEED_URL=url)
     assert url not in str(caught.value)
+
+
+# push and pull
+
+
+def test_workers_lease_a_hundred_requests_at_a_time_unless_told_otherwise() -> None:
+    pulled = options(MODE="pull")
+    assert (pulled.leases, pulled.batch_size, pulled.batch_adapt) == (True, 100, True)
+    told = options(MODE="pull", BATCH_SIZE=7)
+    assert (told.batch_size, told.batch_adapt, told.scaling.terms.batch_size) == (7, False, 7)
+
+
+def test_the_limits_of_workers() -> None:
+    made = options(
+        MODE="pull", WORKERS="6", MAX_BATCHES=3, MAX_REQUESTS="40", MAX_TIME="2.5", IDLE=9, LEASE=30, START="first"
+    )
+    terms = made.scaling.terms
+    assert (made.scaling.most, terms.max_batches, terms.max_requests) == (6, 3, 40)
+    assert (terms.max_time, terms.idle, terms.lease, terms.start) == (2.5, 9.0, 30.0, "first")
+    assert options(MODE="pull", WORKERS=6, MAX_JOBS=2).scaling.most == 2
+    assert options(MODE="pull", MAX_JOBS=2).scaling.most == 2
+    assert options(MODE="pull").scaling.most == 0
+
+
+def test_batches_are_leased_where_that_can_be_and_sent_where_it_cannot() -> None:
+    usual = options()
+    assert (usual.leases, usual.sends, usual.why_reach, usual.batch_size) == (True, True, "", 100)
+    for sent in (options(MODE="push"), options(TARGET_FEED_URL="ftp://web/items.jl"), options(WAIT=False)):
+        assert (sent.leases, sent.sends, sent.why_reach) == (False, True, "")
+    for leased in (options(MODE="pull"), options(LOGIN="log_in")):
+        assert (leased.leases, leased.sends, bool(leased.why_reach)) == (True, False, True)
+
+
+# what is refused
+
+
+def test_feeds_that_are_uploaded_when_a_job_closes_do_not_go_with_workers_that_lease() -> None:
+    feeds = {"s3://key:secret@bucket/items.jl": {"format": "jsonlines"}, "items.jl": {"format": "jsonlines"}}
+    pulled, made = options(MODE="pull"), settings()
+    made.set("FEEDS", feeds)
+    with pytest.raises(ConfigError, match="s3://bucket/") as refused:
+        check_mode(pulled, made)
+    assert "secret" not in str(refused.value)
+    usual = read_options(made)
+    assert not usual.leases
+    check_mode(usual, made)
+    made.set("FEEDS", {"items.jl": {"format": "jsonlines"}})
+    check_mode(pulled, made)
+    with pytest.raises(ConfigError, match="DISTRIBUTED_TARGET_FEED_URL"):
+        options(MODE="pull", TARGET_FEED_URL="ftp://files.example/items.jl")
+
+
+# what travels
+
+
+def test_of_what_was_given_on_the_command_line_workers_get_what_they_need_to_find_targets() -> None:
+    made = settings(TARGET_RULE=1)
+    given = {
+        "DISTRIBUTED_TARGET_CALLBACKS": ["parse_item", "parse_more"],
+        "DISTRIBUTED_CALLBACK_SLOTS": {"parse_item": "p/4"},
+        "DISTRIBUTED_SLOTS": "8",
+        "DISTRIBUTED_STORE": "redis://:secret@host/0",
+    }
+    for name, value in given.items():
+        made.set(name, value, priority="cmdline")
+    sent = worker_settings(options(MODE="pull"), made)
+    assert sent == {
+        "DISTRIBUTED_TARGET_CALLBACKS": "parse_item,parse_more",
+        "DISTRIBUTED_CALLBACK_SLOTS": '{"parse_item": "p/4"}',
+        "DISTRIBUTED_SLOTS": "8",
+    }
+    received = Settings(sent)
+    assert received.getlist("DISTRIBUTED_TARGET_CALLBACKS") == given["DISTRIBUTED_TARGET_CALLBACKS"]
+    assert json.loads(received["DISTRIBUTED_CALLBACK_SLOTS"]) == given["DISTRIBUTED_CALLBACK_SLOTS"]
+    assert worker_settings(options(MODE="push"), made) == {}
+
+
+def test_workers_of_another_project_get_the_slots_and_the_limits_of_the_crawl_and_nothing_else() -> None:
+    slots: dict[str, Any] = {"SLOTS": 4, "CALLBACK_SLOTS": {"parse_item": "p/4"}}
+    made = settings(**slots, TARGET_CALLBACKS=["parse_item"], LOGIN="log_in", FAIR="", THROTTLE_MODERATED=False)
+    made.set("QUEUE_WINDOW", 30, priority="project")
+    of_slots = {"DISTRIBUTED_SLOTS": "4", "DISTRIBUTED_CALLBACK_SLOTS": '{"parse_item": "p/4"}'}
+    of_slots |= dict.fromkeys(("DISTRIBUTED_FAIR", "DISTRIBUTED_SLOT_PREFIX", "DISTRIBUTED_SLOT_BY"), "")
+    assert shared_settings(made) == of_slots
+    made.set("DISTRIBUTED_THROTTLE_HITS", 60, priority="cmdline")  # now there are limits
+    limits = {"DISTRIBUTED_THROTTLE_HITS": "60", "DISTRIBUTED_THROTTLE_MODERATED": "False"}
+    limits["DISTRIBUTED_THROTTLE_WINDOW"] = "30"
+    assert shared_settings(made) == {**of_slots, **limits}
+
+
+def test_what_another_project_says_of_its_own_slots_and_limits_does_not_count_for_workers_of_this_crawl() -> None:
+    crawl = settings(THROTTLE=True)
+    crawl.setdict({"QUEUE_HITS": 60, "PUBLIC_IP_URL": "https://me:secret@ip.example/"}, priority="project")
+    other = settings(SLOTS=9, SLOT_PREFIX="b", SLOT_BY="site", CALLBACK_SLOTS={"x": "x/3"}, THROTTLE_HITS=600)
+    told = shared_settings(crawl)
+    assert "secret" not in str(told)  # the arguments of a job are for everybody to see
+    other.setdict(told, priority="cmdline")
+    assert replace(SlotRouting.from_settings(other), known=None) == replace(
+        SlotRouting.from_settings(crawl), known=None
+    )
+    limit = ThrottleOptions.from_settings(other).limit
+    assert limit
+    assert limit.hits == 60
+
+
+# who reaches the store
+
+
+def members(*names: str) -> list[NodeState]:
+    return [NodeState(node=Node.parse(f"{name}:6800", name=name), prepared=True) for name in names]
+
+
+def far(node: Node) -> Way:
+    return Way(reason="it is another machine.") if node.name.startswith("far") else Way(told={"store": "/x"})
+
+
+def test_nodes_that_do_not_reach_the_store_are_named_and_not_used() -> None:
+    here = members("far1", "near")
+    assert check_reach(options(MODE="pull"), here, far, rules=0) == ["far1 gets no workers: it is another machine."]
+    assert [member.able for member in here] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("mode", "rules", "named"),
+    [
+        ("pull", 0, ["Workers need a store that they reach (--pull, DISTRIBUTED_MODE)"]),
+        ("push", 1, ["SDIST_STORE=redis://", "sdist throttle show", "DISTRIBUTED_THROTTLE = False"]),
+    ],
+)
+def test_without_any_node_that_reaches_the_store_nothing_is_started(mode: str, rules: int, named: list[str]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_reach(options(MODE=mode), members("far1", "far2"), far, rules=rules)
+    assert str(refused.value).count("it is another machine") == 1
+    assert [words for words in named if words not in str(refused.value)] == []
+
+
+def test_without_rules_nodes_that_do_not_reach_the_store_are_used_and_noted() -> None:
+    here = members("far1", "near")
+    assert check_reach(options(MODE="push"), here, far, rules=0) == []
+    assert [(member.able, member.deaf) for member in here] == [(True, "it is another machine."), (True, "")]
+
+
+def test_nodes_that_are_away_may_reach_it_when_they_are_back() -> None:
+    away = members("far1")
+    away[0].missed("refused", 1.0)
+    assert check_reach(options(MODE="pull"), away, far, rules=0) == []
+
+
+# a worker as a job that is out
+
+
+def test_a_workers_progress_is_what_has_not_come_home_and_its_batch_may_be_to_blame() -> None:
+    (member,) = members("one")
+    job: dict[str, Any] = {"batch": Batch(number=1, size=0), "number": 1, "member": member, "since": 0, "start_by": 0}
+    out = member.out["c.w1.a1"] = WorkerRun(**job, job="c.w1.a1", pool="")
+    assert member.progress() == (0, 0, 0)
+    assert out.to_blame
+    assert not JobRun(**job, job="c.b1.a1").to_blame
+    out.heard(WorkerReport(ended=False, updated=9.0, requests=9, done=5, missed=1, pages=6, items=5), 1.0)
+    assert member.progress() == (6, 6, 5)
+    home = WorkerReport(ended=False, updated=9.0, requests=9, done=4, missed=0, pages=4, items=4)
+    out.came_home(home)
+    assert member.progress() == (2, 2, 1)
+    out.came_home(home)  # its next report is still on the way
+    assert member.progress() == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"SEEDS": True}, {"SPIDER_CALLBACKS": {"enter": "login"}}, {"SPIDER_ATTRIBUTES": ["token"]},
+        {"LOGIN": "log_in"}, {"REQUEST_HOOK": "change"},
+    ],
+)  # fmt: skip
+def test_what_only_workers_that_lease_know_of_is_refused_without_them(own: dict[str, Any]) -> None:
+    (name,) = own
+    with pytest.raises(ConfigError, match=f"DISTRIBUTED_{name}: only workers that lease"):
+        check_mode(options(**own, MODE="push"), settings(**own))
+    check_mode(options(**own, MODE="pull"), settings(**own))
+
+
+def test_settings_that_ask_for_nothing_are_no_reason() -> None:
+    nothing: dict[str, Any] = {"SEEDS": "False", "SPIDER_CALLBACKS": "{}", "SPIDER_ATTRIBUTES": []}
+    check_mode(options(**nothing), settings(**nothing))
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        ({"SLOTS": "many"}, "DISTRIBUTED_SLOTS"),
+        ({"SEEDS": True, "INDEX": "http://web/%d", "PAGES": 3}, "Leave out one of the two"),
+        ({"SEEDS": True, "LIMIT": 5}, "Leave out one of the two"),
+    ],
+)
+def test_slots_that_cannot_be_and_seeds_with_an_index_or_a_limit_are_refused(own: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        check_mode(options(**own, MODE="pull"), settings(**own, MODE="pull"))

@@ -1,11 +1,20 @@
 """Parts of a project that cannot work in a distributed crawl, and faults in words."""
 
 import logging
+import signal
+from collections.abc import AsyncIterator
+from types import ModuleType
+from typing import Any
 
 import pytest
+from rig.scheduling import run as run_async
+from scrapy import Spider
 from scrapy.settings import Settings
+from scrapy.utils.test import get_crawler
+from scrapyd_dist.middlewares.producer import crawl_run, filler, lifecycle
 from scrapyd_dist.middlewares.producer.crawl_request import check_parts, put_aside
-from scrapyd_dist.middlewares.producer.lifecycle import Fault, Faults, Signals, ending, faults, signals
+from scrapyd_dist.middlewares.producer.lifecycle import ExitCode, Fault, Faults, Signals, ending, faults, signals
+from scrapyd_dist.middlewares.producer.producer import Producer
 
 from scrapyd_dist.errors import ConfigError
 
@@ -77,8 +86,6 @@ def test_only_a_signal_interrupts(
 
 
 def test_a_signal_is_noticed_and_does_what_it_did() -> None:
-    import signal
-
     got: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: got.append(number))
     try:
@@ -88,3 +95,34 @@ def test_a_signal_is_noticed_and_does_what_it_did() -> None:
         assert (seen.came, got) == (True, [signal.SIGTERM])
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def broken(*_: Any, **__: Any) -> Any:
+    raise ZeroDivisionError("ours")
+
+
+async def nothing() -> AsyncIterator[Any]:
+    for one in list[Any]():
+        yield one
+
+
+@pytest.mark.parametrize(
+    ("module", "middleware"), [(crawl_run, Producer), (filler, filler.Filler)], ids=["crawl", "frontier"]
+)
+def test_a_fault_at_the_start_is_told_with_its_traceback(
+    module: ModuleType, middleware: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    exits = ExitCode()
+    exits._registered = True  # this process is not to end with it
+    monkeypatch.setattr(lifecycle, "exit_code", exits)
+    monkeypatch.setattr(module, "read_options", broken)
+
+    async def begin(crawler: Any) -> None:
+        assert not [one async for one in middleware(crawler).process_start(nothing())]
+
+    crawler = get_crawler(Spider, {"DISTRIBUTED_FRONTIER": "shop"})
+    crawler.spider = Spider(name="easy")
+    run_async(begin(crawler))
+    assert "scrapyd-dist itself failed: ZeroDivisionError: ours" in exits.refusal
+    tracebacks = [one for one in caplog.records if one.exc_info and one.exc_info[0] is ZeroDivisionError]
+    assert [one.levelno for one in tracebacks] == [logging.ERROR]

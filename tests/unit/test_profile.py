@@ -14,7 +14,6 @@ from scrapyd_dist.middlewares.addon import (
     FAST,
     NONE,
     PROFILE_SETTINGS,
-    PROFILES,
     USUAL,
     Addon,
     apply_profile,
@@ -62,22 +61,21 @@ SCRAPYS = of_the_profile(Settings())
         ({"DISTRIBUTED_PROFILE": NONE}, SCRAPYS),
     ],
 )
-def test_a_profile_takes_the_place_of_scrapys_defaults(asked: dict[str, str], gets: dict[str, Any]) -> None:
+def test_a_profile_takes_the_place_of_scrapys_defaults_and_the_jobs_get_the_same(
+    asked: dict[str, str], gets: dict[str, Any]
+) -> None:
     made = settings(**asked)
     apply_profile(made, None)
     assert of_the_profile(made) == gets
     assert asked.get("DISTRIBUTED_PROFILE") == NONE or gets != SCRAPYS
-
-
-def test_the_usual_profile_touches_no_log() -> None:
-    assert set(PROFILE_SETTINGS[USUAL]) == {"CONCURRENT_ITEMS"}
+    assert job_settings({}, read_options(made))["DISTRIBUTED_PROFILE"] == asked.get("DISTRIBUTED_PROFILE", USUAL)
 
 
 @pytest.mark.parametrize("profile", [USUAL, FAST])
 @pytest.mark.parametrize("priority", ["project", "spider", "cmdline"])
-def test_what_anybody_has_set_stays(priority: str, profile: str) -> None:
+def test_what_the_user_has_set_stays_and_the_usual_profile_touches_no_log(priority: str, profile: str) -> None:
     own = {"CONCURRENT_ITEMS": 100, "LOG_LEVEL": "DEBUG"}  # even where it is what Scrapy would do anyway
-    assert set(own) == set(PROFILE_SETTINGS[FAST])
+    assert (set(PROFILE_SETTINGS[FAST]), set(PROFILE_SETTINGS[USUAL])) == (set(own), {"CONCURRENT_ITEMS"})
     made = settings(priority, DISTRIBUTED_PROFILE=profile, **own)
     apply_profile(made, None)
     assert of_the_profile(made) == own
@@ -123,12 +121,6 @@ def test_workers_and_producers_get_it_and_no_other_crawl(process: dict[str, Any]
     made = settings(DISTRIBUTED_PROFILE=FAST, **process)
     Addon().update_settings(made)
     assert (of_the_profile(made) == PROFILE_SETTINGS[FAST]) is gets
-
-
-@pytest.mark.parametrize("name", PROFILES)
-def test_the_jobs_are_told_which(name: str) -> None:
-    options = read_options(settings(DISTRIBUTED_PROFILE=name))
-    assert job_settings({}, options)["DISTRIBUTED_PROFILE"] == name
 
 
 def test_what_an_earlier_crawl_of_this_process_has_left_behind_is_collected(as_before: None) -> None:

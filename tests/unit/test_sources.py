@@ -43,18 +43,11 @@ def command(folder: Path, body: str) -> str:
     return f"{sys.executable} {script}"
 
 
-def test_scrapy_cfg_is_read_again_when_it_has_changed(folder: Path) -> None:
-    found = sources()
-    assert names(found.read()) == ["one"]
-    (folder / "scrapy.cfg").write_text(f"{CFG}[deploy:two]\nurl = http://web2:6800/\n")
-    assert names(found.read()) == ["one", "two"]
-
-
-def test_a_scrapy_cfg_that_is_broken_meanwhile_changes_nothing_and_is_told_once(
+def test_a_changed_scrapy_cfg_is_read_again_and_one_that_is_broken_meanwhile_changes_nothing_and_is_told_once(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = sources()
-    found.read()
+    assert names(found.read()) == ["one"]
     with caplog.at_level(logging.WARNING):
         for text in ("[deploy:two]\npassword = s3cret\n", "[deploy:two]\npassword = s3cret\n\n"):
             (folder / "scrapy.cfg").write_text(f"{CFG}{text}")
@@ -100,11 +93,6 @@ def test_a_line_that_makes_no_sense_is_named(text: str, why: str, tmp_path: Path
         nodes_of(text, "the list", (), tmp_path)
 
 
-def test_a_list_that_is_not_there_at_the_start_is_an_error(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nodes\.txt \(DISTRIBUTED_NODES\) cannot be read: No such file"):
-        sources(nodes=("file:nodes.txt",)).read()
-
-
 def test_a_command_prints_nodes_and_is_run_again_after_a_while(folder: Path) -> None:
     (folder / "now").write_text("web1:6800")
     run = command(folder, "print(open('now').read())")
@@ -132,11 +120,18 @@ def test_a_command_that_fails_meanwhile_changes_nothing_and_its_words_are_told(
 
 
 @pytest.mark.parametrize(
-    ("run", "why"), [("/not/there", "cannot be run: .*No such file"), ("'half a quote", "cannot be run: No closing")]
+    ("entry", "why"),
+    [
+        ("file:nodes.txt", r"nodes\.txt \(DISTRIBUTED_NODES\) cannot be read: No such file"),
+        ("cmd:/not/there", "cannot be run: .*No such file"),
+        ("cmd:'half a quote", "cannot be run: No closing"),
+    ],
 )
-def test_a_command_that_cannot_be_run(folder: Path, run: str, why: str) -> None:
+def test_a_list_that_is_not_there_at_the_start_and_a_command_that_cannot_be_run(
+    folder: Path, entry: str, why: str
+) -> None:
     with pytest.raises(ConfigError, match=why):
-        sources(nodes=(f"cmd:{run}",)).read()
+        sources(nodes=(entry,)).read()
 
 
 def test_nodes_that_were_added_to_the_store_are_there_unless_nodes_were_named(folder: Path) -> None:

@@ -1,26 +1,47 @@
-"""A crawl in numbers, and the exit code it means."""
+"""A crawl in numbers: how fast it gets on, how long it will take, which batch lags behind, and its exit code."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from scrapyd_dist.batches import Batch, Crawl, CrawlState
+from scrapyd_dist.batches import Attempt, Batch, Crawl, CrawlState
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.progress.node_progress import Progress
+from scrapyd_dist.progress.node_progress import KEPT, SLOW_AFTER, KnownTotals, Progress, Rate, outlook
 from scrapyd_dist.progress.summary import IndexProgress, Snapshot, exit_code, summary, told
-from scrapyd_dist.scheduling.base import BatchCounters
+from scrapyd_dist.scheduling.base import BatchCounters, OpenWork
+from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 
 
-def snapshot(**fields: Any) -> Snapshot:
+def snapshot(*, waiting: int = 0, **fields: Any) -> Snapshot:
     values: dict[str, Any] = {
-        "crawl": "c", "spider": "s", "project": "p", "version": "v", "state": "working", "duration": 1.23456,
-        "counts": {"offsite": 1, "duplicate": 2, "refused": 3, "local": 4, "sealed": 20}, "buffered": 5, "waiting": 1,
-        "batches": 4, "counters": BatchCounters(done=2, requests_done=8, gone=1, failed_urls=1, pages=11, items=9),
+        "spec": JobRequest(crawl="c", home="c.1", project="p", spider="s", version="v"),
+        "work": OpenWork(waiting=1, waiting_requests=waiting, out=0, batches=4),
+        "state": "working", "duration": 1.23456,
+        "counts": {"offsite": 1, "duplicate": 2, "refused": 3, "local": 4, "sealed": 20}, "buffered": 5,
+        "counters": BatchCounters(done=2, requests_done=8, gone=1, failed_urls=1, pages=11, items=9),
     }  # fmt: skip
     return Snapshot(**{**values, **fields})
+
+
+def node(name: str) -> NodeState:
+    return NodeState(node=Node.parse(f"{name}:6800", name=name), prepared=True)
+
+
+def at_work(member: NodeState, number: int, done: int = 0, *, size: int = 1000, **fields: Any) -> JobRun:
+    report = WorkerReport(ended=False, updated=1.0, requests=size, done=done, missed=0, pages=done, items=done)
+    out = JobRun(batch=Batch(number=number, size=size), number=1, job=f"c.b{number}.a1", member=member, since=0.0,
+              start_by=9.0, report=replace(report, **fields))  # fmt: skip
+    member.out[out.job] = out
+    return out
+
+
+def gets_to(out: JobRun, done: int, **fields: Any) -> None:
+    assert out.report
+    out.report = replace(out.report, done=done, pages=done, items=done, **fields)
 
 
 def test_the_account_balances() -> None:
@@ -29,7 +50,9 @@ def test_the_account_balances() -> None:
     assert document["urls_found"] == sum(document[name] for name in parts) + 5
     assert document["urls_distinct"] == 20 + 4 + 3 + 5
     assert document["requests"] == {"total": 20, "sent": 20, "done": 10, "succeeded": 8}
-    assert summary(snapshot(waiting_requests=12))["requests"]["sent"] == 8
+    assert summary(snapshot(waiting=12))["requests"]["sent"] == 8
+    with_own = summary(snapshot(local_missed={"gone": 2, "failed": 3}))  # of what the producer crawled itself
+    assert (with_own["gone_urls"], with_own["failed_urls"]) == (3, 4)
 
 
 def test_it_is_json_of_schema_one_with_the_names_that_scripts_read() -> None:
@@ -43,9 +66,7 @@ def test_it_is_json_of_schema_one_with_the_names_that_scripts_read() -> None:
 
 def test_what_runs_is_counted_with_what_is_done() -> None:
     member = NodeState(node=Node.parse("http://one:6800", name="one"), jobs=2, items=9, prepared=True)
-    out = JobRun(batch=Batch(number=3, size=5), number=1, job="c.b3.a1", member=member, since=0.0, start_by=9.0)
-    out.report = WorkerReport(ended=False, updated=1.0, requests=5, done=2, missed=1, pages=7, items=4)
-    member.out[out.job] = out
+    at_work(member, 3, done=2, size=5, missed=1, pages=7, items=4)
     progress = Progress()
     progress.look([member], 0.0)
     document = summary(
@@ -56,21 +77,11 @@ def test_what_runs_is_counted_with_what_is_done() -> None:
     assert document["items"] == 1 + 9 + 4
     assert document["nodes"] == [
         {
-            "name": "one",
-            "url": "http://one:6800",
-            "state": "up",
-            "reason": "",
-            "unreached": "",
-            "slots": 4,
-            "running": 1,
-            "waiting": 0,
-            "jobs": 2,
-            "items": 13,
-            "pages": 7,
-            "failed": 0,
+            "name": "one", "url": "http://one:6800", "state": "up", "reason": "", "unreached": "", "slots": 4,
+            "running": 1, "waiting": 0, "jobs": 2, "items": 13, "pages": 7, "failed": 0,
             "per_s": {"requests": 0.0, "pages": 0.0, "items": 0.0, "failed": 0.0},
         }
-    ]
+    ]  # fmt: skip
     assert (document["batches"]["out"], document["index_failed"]) == (1, 1)
 
 
@@ -84,11 +95,6 @@ def test_a_node_shows_why_it_gets_no_work_and_no_password() -> None:
         ("unfit", "no log folder"),
     ]
     assert "secret" not in json.dumps(document)
-
-
-def test_requests_that_the_producer_crawled_itself_are_in_the_account() -> None:
-    document = summary(snapshot(local_missed={"gone": 2, "failed": 3}))
-    assert (document["gone_urls"], document["failed_urls"]) == (3, 4)
 
 
 @pytest.mark.parametrize(
@@ -134,12 +140,126 @@ def test_a_crawl_that_rests_has_no_pace_and_no_end() -> None:
 
 
 def test_a_job_without_a_report_waits() -> None:
-    member = NodeState(node=Node.parse("http://one:6800", name="one"))
-    for number in (1, 2):
-        batch = Batch(number=number, size=5)
-        out = JobRun(batch=batch, number=1, job=f"c.b{number}.a1", member=member, since=0.0, start_by=9.0)
-        member.out[out.job] = out
-    out.report = WorkerReport(ended=False, updated=1.0, requests=5, done=2, missed=1, pages=7, items=4)
+    member = node("one")
+    at_work(member, 1, size=5).report = None
+    at_work(member, 2, done=2, size=5, missed=1)
     document = summary(snapshot(members=[member]))
     assert (document["nodes"][0]["running"], document["nodes"][0]["waiting"]) == (2, 1)
     assert document["requests"]["succeeded"] == 8 + 2
+
+
+# rates, the time that is left, stragglers
+
+
+def test_a_pace_looks_back_over_its_window_only() -> None:
+    pace = Rate(window=10)
+    assert (pace.rates(), pace.span) == ((), 0)
+    pace.add(0, 0, 5)
+    assert pace.rates() == (0, 0)
+    pace.add(5, 500, 5)
+    assert pace.rates() == (100, 0)
+    for now in (10, 15, 20, 25):
+        pace.add(now, 500, 5)
+    assert pace.rates() == (0, 0)
+
+
+def test_a_pace_never_runs_backwards_and_keeps_little() -> None:
+    pace = Rate(window=10)
+    pace.add(0, 100)
+    pace.add(1, 40)  # a batch failed, its requests are to be done again
+    assert pace.rates() == (0,)
+    for step in range(5000):
+        pace.add(1 + step / 100, 40 + step)
+    assert len(pace._seen) <= KEPT + 2
+    assert pace.rates()[0] == pytest.approx(100, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"pages": 9, "total_pages": 100}, (3000, KnownTotals.AT_LEAST, 15.0)),
+        ({"pages": 10, "total_pages": 100}, (30000, KnownTotals.ESTIMATE, 285.0)),
+        ({"pages": 50, "total_pages": None}, (3000, KnownTotals.AT_LEAST, 15.0)),  # nobody knows how long the index is
+        ({"pages": 0, "total_pages": 1}, (3000, KnownTotals.AT_LEAST, 15.0)),
+        ({"pages": 200, "total_pages": 100}, (3000, KnownTotals.ESTIMATE, 15.0)),  # never fewer than are found
+        ({"pages": 9, "total_pages": 100, "finding": False}, (3000, KnownTotals.KNOWN, 15.0)),
+        ({"finding": False, "rate": 0.0}, (3000, KnownTotals.KNOWN, None)),
+        ({"finding": False, "done": 3000}, (3000, KnownTotals.KNOWN, None)),
+    ],
+)
+def test_the_outlook(fields: dict[str, Any], expected: tuple[int, KnownTotals, float | None]) -> None:
+    values = {"found": 3000, "done": 1500, "rate": 100.0, "finding": True, **fields}
+    assert tuple(outlook(**values).values()) == expected
+
+
+def test_rates_go_on_when_a_job_ends_and_another_begins() -> None:
+    member, progress = node("one"), Progress()
+    first = at_work(member, 1)
+    progress.look([member], 0.0)
+    gets_to(first, 100)
+    progress.look([member], 10.0)
+    assert progress.rates("one") == progress.rates() == (10, 10, 10, 0)
+    gets_to(first, 150, ended=True, missed=2, errors=2)
+    member.out.clear()  # what it did at last is in its Out
+    second = at_work(member, 2)
+    progress.look([member], 15.0)
+    gets_to(second, 48)
+    progress.look([member], 20.0)
+    counts = progress.counts("one")
+    assert (counts.requests, counts.pages, counts.failed) == (200, 198, 2)
+    assert progress.rates("one") == (10, 9.9, 9.9, 0.1)
+    assert progress.rates("nobody") == (0, 0, 0, 0)
+
+
+def test_what_an_earlier_process_had_accepted_counts_and_is_no_pace() -> None:
+    member, progress = node("one"), Progress()
+    report = {"done": 90, "missed": 10, "errors": 3, "pages": 120, "items": 80}
+    progress.recall([Attempt(batch=1, number=1, job="c.b1.a1", node="one", url="", report=report)])
+    progress.look([member], 0.0, own_pages=5)
+    progress.look([member], 1.0, own_pages=7)
+    counts = progress.counts("one")
+    assert (counts.requests, counts.pages, counts.items, counts.failed) == (100, 120, 80, 3)
+    assert progress.rates() == (0, 2, 0, 0)
+
+
+def test_the_one_batch_that_is_far_slower_is_named() -> None:
+    members, progress = [node("one"), node("two")], Progress()
+    quick = [at_work(members[0], number) for number in (1, 2, 3)]
+    slow, stuck = at_work(members[1], 4), at_work(members[1], 5)
+    progress.look(members, 0.0)
+    for now in (10.0, SLOW_AFTER - 1, SLOW_AFTER + 1):
+        for out in quick:
+            gets_to(out, int(now * 10))
+        gets_to(slow, int(now))
+        progress.look(members, now)
+        assert bool(progress.stragglers()) is (now >= SLOW_AFTER)
+    named = progress.stragglers()
+    assert [(one["batch"], one["node"], one["done"], one["of"]) for one in named] == [
+        (5, "two", 0, 1000), (4, "two", 21, 1000),
+    ]  # fmt: skip
+    assert [one["times_slower"] for one in named] == [None, 10]
+    assert (named[1]["for_s"], named[0]["job"]) == (SLOW_AFTER + 1, stuck.job)
+
+
+def test_the_last_batch_is_measured_by_those_that_have_ended() -> None:
+    member, progress = node("one"), Progress()
+    for number in (1, 2, 3):
+        out = at_work(member, number)
+        progress.look([member], number * 10.0)
+        gets_to(out, 1000, ended=True)
+        member.out.clear()
+        progress.look([member], number * 10.0 + 5)
+    at_work(member, 4, done=1)
+    progress.look([member], 100.0)
+    progress.look([member], 100.0 + SLOW_AFTER)
+    assert [one["batch"] for one in progress.stragglers()] == [4]
+
+
+def test_two_batches_are_not_enough_to_call_one_slow() -> None:
+    member, progress = node("one"), Progress()
+    quick = at_work(member, 1)
+    at_work(member, 2)
+    progress.look([member], 0.0)
+    gets_to(quick, 900)
+    progress.look([member], 100.0)
+    assert progress.stragglers() == []
