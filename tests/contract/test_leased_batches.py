@@ -14,14 +14,10 @@ from scrapyd_dist.batches import Attempt
 from scrapyd_dist.errors import ApiRefused, ConnectionRefused
 from scrapyd_dist.frontier.backlog import Lessee, NewBatch
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling.base import SchedulerLimits
 from scrapyd_dist.scheduling.job_request import WorkerRequest
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.store.reach import Way
-
-#: sends once, and leaves
-LEAVING = SchedulerLimits(poll=0.01, request_timeout=1, node_timeout=0.1, wait=False)
 
 
 async def one_worker(o: Bench, number: int = 1) -> ModelWorker:
@@ -390,7 +386,8 @@ async def test_once_and_then_leave_the_workers_alone(tmp_path: Path) -> None:
 
 
 async def test_who_does_not_wait_leaves_when_workers_are_sent(tmp_path: Path) -> None:
-    async with leasing(tmp_path, model("one"), limits=LEAVING, scaling=ScalingPolicy(most=1), producer="me") as o:
+    once = replace(QUICK, wait=False)
+    async with leasing(tmp_path, model("one"), limits=once, scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(1)
         await o.over()
         await asyncio.wait_for(o.scheduler.left(), 5)
@@ -438,7 +435,7 @@ async def test_a_worker_that_never_arrived_is_replaced_under_another_number(tmp_
 
 
 async def test_parts_on_a_node_that_is_away_for_a_moment_are_waited_for(tmp_path: Path) -> None:
-    patient = SchedulerLimits(poll=0.01, request_timeout=1, node_timeout=30, max_attempts=3)
+    patient = replace(QUICK, node_timeout=30)
     one = model("one")
     async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me", limits=patient) as o:
         o.add(2)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from rig.nodemodel import ModelNode, model
-from rig.scheduling import Bench, leasing, until
+from rig.scheduling import leasing, until
 
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.scaling_policy import OF_A_NODE, ScalingPolicy
@@ -27,13 +27,6 @@ def sent(node: ModelNode) -> list[str]:
     return [job for job in node.posts if ".b" in job]
 
 
-async def whole(b: Bench, batches: int) -> None:
-    await b.over()
-    assert (b.scheduler.stopped, b.scheduler.fault) == ("", None)
-    assert b.states() == ["done"] * batches
-    assert b.merged() == [(number, item) for number in range(1, batches + 1) for item in range(2)]
-
-
 async def test_each_node_works_as_it_can(tmp_path: Path) -> None:
     far, near = model("far", quick=False), model("near")
     async with auto(tmp_path, far, near, reach=far_away) as b:
@@ -50,7 +43,8 @@ async def test_each_node_works_as_it_can(tmp_path: Path) -> None:
         await until(lambda: len(b.merged()) > 30, "both have gone on")
         for worker in b.workers():
             worker.work_off().end()
-        await whole(b, 40)
+        await b.over()
+        b.whole(40)
         assert [".w" in job for job in far.posts] == [False] * len(far.posts)
         assert all(".w" in job for job in near.posts)
         assert len(b.attempts()) == 40, "no batch was given out twice"
@@ -67,7 +61,8 @@ async def test_where_no_worker_reaches_the_store_all_batches_are_sent(tmp_path: 
             await until(lambda: len(b.workers()) == 2, "a worker each")
             for worker in b.workers():
                 worker.begin().end("refused", problem="The store is out of reach.", unreached=True)
-        await whole(b, 9)
+        await b.over()
+        b.whole(9)
         assert all(sent(node) for node in nodes)
         assert all(member.unreached and not member.unfit for member in b.scheduler.members)
 
@@ -80,7 +75,8 @@ async def test_what_a_worker_had_leased_before_its_node_was_cut_off_is_sent(tmp_
         (worker,) = b.workers()
         assert worker.begin().lease()
         worker.end("store-lost", problem="The store was lost.", unreached=True)
-        await whole(b, 2)
+        await b.over()
+        b.whole(2)
         assert sent(one) == ["c.b1.a2", "c.b2.a1"]
 
 
@@ -91,7 +87,8 @@ async def test_a_node_whose_workers_lose_the_store_again_and_again_is_sent_its_b
         for _ in range(OF_A_NODE):
             await until(b.workers, "a worker")
             b.workers()[-1].begin().end("store-lost", problem="The store is out of this worker's reach: refused.")
-        await whole(b, 2)
+        await b.over()
+        b.whole(2)
         assert sent(one) == ["c.b1.a1", "c.b2.a1"]
         (member,) = b.scheduler.members
         assert "refused" in member.unreached
