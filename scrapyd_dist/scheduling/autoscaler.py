@@ -20,6 +20,7 @@ from scrapyd_dist.scheduling.dispatcher import SAID_NO, said_no
 from scrapyd_dist.scheduling.job_request import call_for_worker
 from scrapyd_dist.scheduling.node_state import WorkerRun
 from scrapyd_dist.scheduling.scaling_policy import ALL
+from scrapyd_dist.scheduling.worker_registry import read_workers
 from scrapyd_dist.scrapyd import api
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from scrapyd_dist.scheduling.job_request import WorkerRequest
     from scrapyd_dist.scheduling.node_state import JobRun, NodeState
     from scrapyd_dist.scheduling.scaling_policy import CircuitBreaker
-    from scrapyd_dist.scheduling.worker_registry import WorkerRegistry
     from scrapyd_dist.store.reach import Way
 
 logger = logging.getLogger(__name__)
@@ -45,13 +45,13 @@ class Autoscaler:
     """Starts workers, and receives from the node monitor how they end."""
 
     state: SchedulerState
-    registry: WorkerRegistry
     terms: WorkerRequest
     reach: Callable[[Node], Way] | None  #: None: workers lease nothing
     breaker: CircuitBreaker
     collector: Collector
     others: ForeignProjects
     again: bool = False  #: workers start in rounds: one that ended as its settings say starts again in the next round
+    last: int = field(default=0, init=False)  #: the highest number that a worker was given
     ending: int = field(default=0, init=False)  #: workers that have ended and are not judged yet
     retired: dict[str, list[str]] = field(default_factory=dict, init=False)  #: pool -> why its workers ended
 
@@ -61,7 +61,7 @@ class Autoscaler:
         member = max(self._with_room(pool, project), key=lambda one: room(one) / max(1, one.slots), default=None)
         if member is None:
             return False
-        number = self.registry.take_number()
+        self.last = number = self.last + 1
         entry = WorkerEntry(
             number=number, job=worker_id(self.state.spec.crawl, number), url=member.node.url, pool=pool,
             since=time.time(), project=project, spider=spider, introduces=self.others.is_new(member, pool, project),
@@ -99,11 +99,13 @@ class Autoscaler:
 
     async def recover(self, accepted: Sequence[Attempt]) -> None:
         """Take up the workers of an earlier process; `accepted`: attempts that were accepted there."""
-        for one in await self.registry.read():
+        left = await read_workers(self.state.store, self.state.spec.crawl)
+        self.last = await self.state.run(self.state.db.last_worker)
+        for one in left:
             member = self.state.member_at(one.url)
             if member is None:
                 await self.collector.worker_gone(one.job, "its node is not in the fleet any more")
-                await self.registry.remove(one.job)
+                await self._unlist(one.job)
                 continue
             worker = self._run_of(one, member, posted=True)
             for attempt in accepted:
@@ -132,7 +134,7 @@ class Autoscaler:
         try:
             if await self.state.client.signal(worker.member, worker.given_up) is api.JobState.PENDING:
                 self._forget(worker)
-                await self.registry.remove(worker.job)
+                await self._unlist(worker.job)
         except NodeError as error:
             self.state.lost_touch(worker.member, error)
         self.state.wake(worker.member).set()
@@ -155,13 +157,12 @@ class Autoscaler:
         except NodeError as error:
             await self._refused(worker, error)
             return
-        await self.registry.add(
-            WorkerEntry(
-                number=worker.batch.number, job=worker.job, url=node.url, pool=worker.pool, since=worker.since,
-                project=worker.project, spider=worker.spider, version=worker.version or self.state.spec.version or "",
-                introduces=worker.introduces,
-            )
+        entry = WorkerEntry(
+            number=worker.batch.number, job=worker.job, url=node.url, pool=worker.pool, since=worker.since,
+            project=worker.project, spider=worker.spider, version=worker.version or state.spec.version or "",
+            introduces=worker.introduces,
         )  # fmt: skip
+        await state.run(state.db.add_workers, [entry], last=entry.number)
         try:
             await state.sender.send(node, call, timeout=state.limits.request_timeout)
         except NodeError as error:
@@ -175,7 +176,7 @@ class Autoscaler:
     async def _refused(self, worker: WorkerRun, error: NodeError) -> None:
         """The node certainly did not take it."""
         self._forget(worker)
-        await self.registry.remove(worker.job)
+        await self._unlist(worker.job)
         if isinstance(error, ApiRefused) and worker.project:
             self.others.refused(worker, error)
         elif isinstance(error, ApiRefused) and worker.spider:
@@ -191,6 +192,10 @@ class Autoscaler:
             self.state.wake(worker.member).set()
         self.state.check_unfit()
         self.state.news.set()
+
+    async def _unlist(self, job: str) -> None:
+        """It has ended, or never was."""
+        await self.state.run(self.state.db.remove_worker, job)
 
     def _forget(self, worker: WorkerRun) -> None:
         worker.member.out.pop(worker.job, None)
@@ -238,7 +243,7 @@ class Autoscaler:
             had = await self.collector.worker_gone(
                 worker.job, reason or "its worker has ended without it", blame=blame and bool(reason)
             )
-            await self.registry.remove(worker.job)
+            await self._unlist(worker.job)
             self._judge(worker, reason, begun=had > 0)
         finally:
             self.ending -= 1

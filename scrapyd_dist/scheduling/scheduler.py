@@ -28,7 +28,6 @@ from scrapyd_dist.scheduling.monitor import NodeMonitor
 from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN, AbandonedJob, JobRun, settled_pace
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scheduling.scaling_policy import ALL, CircuitBreaker, ScalingPolicy, decide, work_in
-from scrapyd_dist.scheduling.worker_registry import WorkerRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -102,7 +101,6 @@ class Scheduler:
         )
         self._autoscaler = Autoscaler(
             state=state,
-            registry=WorkerRegistry(crawl=self.spec.crawl, store=self.store),
             terms=self.scaling.terms,
             reach=self.reach,
             breaker=self.breaker,

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from scrapyd_dist.batches import AttemptState, WorkerEntry
-from scrapyd_dist.scheduling.worker_registry import WorkerRegistry
+from scrapyd_dist.scheduling.worker_registry import read_workers
 from scrapyd_dist.store import Store
 from scrapyd_dist.store.worker_thread import StoreThread
 
@@ -53,13 +53,11 @@ def check_workers_taken_over(store: Store) -> None:
     thread = StoreThread(store)
 
     async def left() -> tuple[list[str], int]:
-        roster = WorkerRegistry(crawl="shop", store=thread)
-        there = [worker.job for worker in await roster.read()]
-        number = roster.take_number()
-        await roster.add(
-            WorkerEntry(number=number, job=f"shop.w{number}.a1", url="http://one:6800", pool="", since=1.0)
-        )
-        await roster.remove(f"shop.w{number}.a1")
+        there = [worker.job for worker in await read_workers(thread, "shop")]
+        number = await thread(store.last_worker, "shop") + 1
+        one = WorkerEntry(number=number, job=f"shop.w{number}.a1", url="http://one:6800", pool="", since=1.0)
+        await thread(store.add_workers, "shop", [one], last=number)
+        await thread(store.remove_worker, "shop", one.job)
         return there, number
 
     assert store.workers("shop") == []
