@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,8 +33,6 @@ COMMANDS = {
     "nodes": ("nodes",),
     "watch": ("watch", "--fleet", "--timeout", "1"),
 }
-#: commands that a number of 5,000 digits in each answer makes fail
-ASK = ("jobs", "nodes", "doctor")
 
 
 def hostile(connection: Connection, request: bytes) -> None:
@@ -53,17 +52,13 @@ def digits(connection: Connection, _: bytes) -> None:
 
 @pytest.fixture
 def on(project: MakeProject) -> Iterator[MakeProject]:
-    peers = []
+    with ExitStack() as stack:
 
-    def make(play: Callable[[Connection, bytes], None]) -> Project:
-        peer = BadPeer(play)
-        peers.append(peer)
-        section = f"[deploy:bad]\nurl = http://127.0.0.1:{peer.port}/\nproject = properties\n"
-        return project(extra=section)
+        def make(play: Callable[[Connection, bytes], None]) -> Project:
+            peer = stack.enter_context(closing(BadPeer(play)))
+            return project(extra=f"[deploy:bad]\nurl = http://127.0.0.1:{peer.port}/\nproject = properties\n")
 
-    yield make
-    for peer in peers:
-        peer.close()
+        yield make
 
 
 def test_nothing_steers_the_terminal(run_cli: RunCommand, on: MakeProject) -> None:
@@ -83,7 +78,7 @@ def test_nothing_steers_the_terminal(run_cli: RunCommand, on: MakeProject) -> No
 
 def test_numbers_without_an_end_are_a_bad_answer(run_cli: RunCommand, on: MakeProject) -> None:
     it = on(digits)
-    for command in ASK:
+    for command in ("jobs", "nodes", "doctor"):  # 5,000 digits in each answer make them fail
         done = run_cli(it, command)
         said = done.out + done.err
         assert "no words for" not in said, (command, said)

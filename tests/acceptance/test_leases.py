@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -19,14 +18,10 @@ from scrapyd_dist.store import open_store
 
 
 def test_workers_hold_leases_where_they_reach_the_store_and_work_as_well_where_they_do_not(
-    project: MakeProject,
-    scrapyd_node: Callable[..., ScrapydNode],
-    site: StartSite,
-    run_scrapy: RunCommand,
-    tmp_path: Path,
+    project: MakeProject, fleet: StartFleet, site: StartSite, run_scrapy: RunCommand, tmp_path: Path
 ) -> None:
     pages = site(80, per_page=40)
-    near, far = scrapyd_node(), scrapyd_node(env={"SDIST_STORE": str(tmp_path / "another-machine.db")})
+    near, far = *fleet(1), *fleet(1, env={"SDIST_STORE": str(tmp_path / "another-machine.db")})
     settings = {**QUICK, "ADDONS": ADDON, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 20}
     it = project(nodes=[near, far], settings=settings)
     run_scrapy(it, "crawl", "easy", "-o", ITEMS, code=0)
@@ -48,9 +43,14 @@ def busy(nodes: list[ScrapydNode]) -> tuple[ScrapydNode, int, str] | None:
 @pytest.mark.black_box
 @pytest.mark.parametrize(("redis", "orphan"), [(True, True), (False, False)], ids=["orphan", "on a node that lives"])
 def test_a_worker_that_is_stopped_until_its_batch_is_done_elsewhere_makes_no_more_requests(
-    redis: bool, orphan: bool, project: MakeProject, fleet: StartFleet, site: StartSite, start_scrapy: StartCommand,
+    redis: bool,
+    orphan: bool,
+    project: MakeProject,
+    fleet: StartFleet,
+    site: StartSite,
+    start_scrapy: StartCommand,
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     """By SIGSTOP; as an orphan it hears of nothing but its lease. Then it goes on."""
     nodes, pages = fleet(2), site(200, "--latency=0.1", per_page=50)
     settings = {**IMPATIENT, "DISTRIBUTED_LEASE": 3, "START_URL": pages.start_url, "CONCURRENT_REQUESTS": 1}
@@ -80,17 +80,17 @@ def test_a_worker_that_is_stopped_until_its_batch_is_done_elsewhere_makes_no_mor
 
 @pytest.mark.black_box
 def test_where_no_worker_finds_the_store_the_crawl_says_so_and_can_begin_when_that_is_mended(
-    project: MakeProject, scrapyd_node: Callable[..., ScrapydNode], site: StartSite, run_cli: RunCommand, tmp_path: Path
+    project: MakeProject, fleet: StartFleet, site: StartSite, run_cli: RunCommand, tmp_path: Path
 ) -> None:
     """A container with its own disk: its address is this machine's, and only a worker there finds out."""
     pages = site(20, per_page=20)
-    elsewhere = scrapyd_node(poll_interval=0.2, env={"SDIST_STORE": str(tmp_path / "not-here.db")})
-    it = project(nodes=[elsewhere], settings={**QUICK, "ADDONS": ADDON, "START_URL": pages.start_url})
+    elsewhere = fleet(1, poll_interval=0.2, env={"SDIST_STORE": str(tmp_path / "not-here.db")})
+    it = project(nodes=elsewhere, settings={**QUICK, "ADDONS": ADDON, "START_URL": pages.start_url})
     done = run_cli(it, "crawl", "easy", "--pull", "--workers", 2, "-o", "items.jl", code=2)
     assert "there is no file" in done.out + done.err
     assert pages.item_hits() == {}
     row = last_crawl(it)
     assert (row.state.value, row.exit_code) == ("stopped", 2)
-    it.targets([scrapyd_node(poll_interval=0.2)])
+    it.targets(fleet(1, poll_interval=0.2))
     run_cli(it, "resume", row.id, code=0)
     assert pages.differences(it.items("items.jl")) == {}

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 import pytest
 from rig.commands import Result
-from rig.documents import DOCUMENTS
+from rig.documents import DOCUMENTS, misfits
 from rig.fixtures import StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
-from rig.shapes import misfits
 from rig.sites import SiteProcess
 from rig.tls import Authority, Front
 from rig.waiting import wait_for
@@ -48,7 +47,6 @@ class Shop(NamedTuple):
     project: Project
     site: SiteProcess
     nodes: list[ScrapydNode]
-    front: Front
 
     def wait_idle(self) -> None:
         for node in self.nodes:
@@ -69,7 +67,7 @@ def shop(module_fleet: StartFleet, module_site: StartSite, tmp_path_factory: pyt
     project.spider("slow", SLOW)
     with closing(Front(nodes[2], authority.context(), base="/crawlers/one", certificates=authority.file)) as front:
         project.targets(nodes[:2], front.section("properties", NAMES[2]))
-        yield Shop(project, site, nodes, front)
+        yield Shop(project, site, nodes)
 
 
 class Sdist:
@@ -116,21 +114,6 @@ def test_a_crawl_over_all_three(sdist: Sdist, shop: Shop) -> None:
     assert {row["state"] for row in rows if row["items"]} == {"finished"}
     assert {row["state"] for row in rows} <= {"finished", "cancelled", "unknown"}
     assert sdist("stats", crawl)["stats"]["item_scraped_count"]["sum"] == 60
-
-
-def test_the_address_below_the_base_path_needs_its_password_and_its_authority(sdist: Sdist, shop: Shop) -> None:
-    assert sdist.run("api", NAMES[2], "daemonstatus").json()["status"] == "ok"
-    stranger = shop.front.url.replace("crawlers/one", "crawlers/two")
-    assert "certificate verify failed" in sdist.run("api", stranger, "daemonstatus", code=6).err
-    config = shop.project.path / "scrapy.cfg"
-    kept = config.read_text(encoding="utf-8")
-    try:
-        config.write_text(kept.replace("ca =", "verify = no\n#"), encoding="utf-8")
-        assert sdist.run("api", NAMES[2], "daemonstatus").json()["status"] == "ok"
-        config.write_text(kept.replace("hush:hush", "no"), encoding="utf-8")
-        assert "user name or password refused" in sdist.run("api", NAMES[2], "daemonstatus", code=6).err
-    finally:
-        config.write_text(kept, encoding="utf-8")
 
 
 @pytest.mark.black_box

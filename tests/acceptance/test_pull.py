@@ -4,11 +4,10 @@ import os
 import signal
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rig.bad_days import IMPATIENT, ITEMS, arguments, assert_exact, assert_resumed, wait_accepted
-from rig.crawls import ADDON, assert_each_page_once, assert_one_paragraph, crawls, last_crawl
+from rig.crawls import ADDON, QUICK, assert_each_page_once, crawls, last_crawl
 from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.redis import PASSWORD, RedisServer
@@ -168,9 +167,10 @@ def test_a_machine_that_is_named_while_a_crawl_runs_works_beside_the_first(
 ) -> None:
     """N17: as many workers as there are slots."""
     one, two = fleet(2, max_proc=1, poll_interval=0.2)
-    pages = site(400, "--latency=0.5", per_page=100)
-    it = project(nodes=[one], settings={**PULL, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 2})
-    command = start_cli(it, *arguments("sdist", pages), "--name", "grows")
+    pages = site(400, "--latency=1", per_page=100)
+    slow = {"CONCURRENT_REQUESTS": 2, "DISTRIBUTED_BATCH_SIZE": 2}
+    it = project(nodes=[one], settings={**IMPATIENT, **slow, "START_URL": pages.start_url})
+    command = start_cli(it, *arguments("sdist", pages), "--pull", "--name", "grows")
     wait_accepted(it, node=one.name)
     it.targets([one, two])
     wait_accepted(it, node=two.name)
@@ -179,21 +179,56 @@ def test_a_machine_that_is_named_while_a_crawl_runs_works_beside_the_first(
     run_cli(it, "cancel", "--crawl", "grows", "--yes", code=0)
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"FEEDS": {"ftp://me:secret@files.example/%(name)s.jl": {"format": "jsonlines"}}}, "ftp://files.example"),
-        ({"DISTRIBUTED_TARGET_FEED_URL": "ftp://files.example/items.jl"}, "DISTRIBUTED_TARGET_FEED_URL"),
-        ({"DISTRIBUTED_MODE": "pulll"}, "push or pull"),
-    ],
-)
+INDEX = """
+import scrapy
+
+
+class Index(scrapy.Spider):
+    name = "index"
+
+    async def start(self):
+        for page in range(3):
+            yield scrapy.Request(f"{self.settings['SITE']}/properties/index_{page:05d}.html")
+
+    def parse(self, response):
+        yield {"page": response.url, "agent": response.request.headers[b"User-Agent"].decode()}
+        for number, link in enumerate(response.css('a[itemprop="url"]::attr(href)').getall()):
+            callback = self.parse_odd if number % 2 else self.parse_even
+            yield response.follow(link, callback, priority=number % 2)
+
+    def parse_odd(self, response):
+        yield {"odd": response.url}
+
+    def parse_even(self, response):
+        yield {"even": response.url}
+"""
+
+
 @pytest.mark.black_box
-def test_what_does_not_go_with_workers_that_lease_is_refused_by_name(
-    settings: dict[str, Any], words: str, project: MakeProject, run_cli: RunCommand
-) -> None:
-    it = project(settings={"ADDONS": ADDON, "DISTRIBUTED_MODE": "pull", **settings})
-    done = run_cli(it, "crawl", "easy", "--quiet", code=2)
-    assert words in done.err
-    assert "secret" not in done.err
-    assert_one_paragraph(done.err)
-    assert crawls(it) == []
+def test_start_requests_as_seeds_leave_nothing_for_the_producer_to_request(
+    project: MakeProject, run_cli: RunCommand, fleet: StartFleet,
+    site: StartSite
+) -> None:  # fmt: skip
+    the_site = site(90)
+    own = {
+        "DISTRIBUTED_TARGET_CALLBACKS": ["parse_odd", "parse_even"], "DISTRIBUTED_SEEDS": True,
+        "DISTRIBUTED_CALLBACK_SLOTS": {"parse_odd": "odd/2", "parse_even": "even/3"}, "DISTRIBUTED_SLOT_PREFIX": "p",
+    }  # fmt: skip
+    settings = {**QUICK, "ADDONS": ADDON, "SITE": the_site.url, **own}
+    it = project(nodes=fleet(2), spiders={"index": INDEX}, settings=settings)
+    run_cli(it, "crawl", "index", "--pull", "-o", "items.jl", code=0)
+    items = list(it.items("items.jl"))
+    assert len([item for item in items if "page" in item]) == 3
+    assert sorted([item.get("odd") or item["even"] for item in items if "page" not in item]) == [
+        the_site.detail(number) for number in range(90)
+    ]
+    row = last_crawl(it)
+    assert row.summary["index"]["pages"] == 0, "the producer itself made no request"
+    with closing(open_store(it.path / ".sdist" / "store.db")) as store:
+        sizes = {slot.slot: sum(slot.requests.values()) for slot in store.slots(row.id)}
+        priorities = {(batch.slot[:-1], batch.priority) for batch in store.batches(row.id)}
+    families = {"p": ["p0"], "odd": ["odd0", "odd1"], "even": ["even0", "even1", "even2"]}
+    assert set(sizes) == {slot for slots in families.values() for slot in slots}
+    totals = {name: sum(sizes[slot] for slot in slots) for name, slots in families.items()}
+    assert totals == {"p": 3, "odd": 45, "even": 45}
+    assert priorities == {("p", 0), ("odd", 1), ("even", 0)}

@@ -30,6 +30,7 @@ def test_by_settings_alone(
     for log in (done.err, *filter(None, logs)):
         assert "Not using a Twisted reactor" in log
     assert {node["name"]: node["jobs"] > 0 for node in row.summary["nodes"]}["down"] is False
+    assert any("goes on without it" in text for text in row.summary["warnings"])
 
 
 @pytest.mark.black_box

@@ -1,7 +1,7 @@
 """Whole crawls with their store on a Redis server: run, killed, resumed, cleaned; and its password seen nowhere."""
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -10,11 +10,10 @@ from rig.crawls import QUICK
 from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.projects import Project
 from rig.redis import PASSWORD, RedisServer
-from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
-from scrapyd_dist.batches import AttemptState, CrawlState
-from scrapyd_dist.store import Store, open_store
+from scrapyd_dist.batches import CrawlState
+from scrapyd_dist.store import open_store
 
 SECRETS = (PASSWORD, "p%3Ass%2Fw%40rd")
 
@@ -25,19 +24,14 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
         yield one
 
 
-def crawl_words(pages: SiteProcess, count: int) -> tuple[str, ...]:
-    return ("crawl", "easy", "--index", pages.template, "--pages", str(count), "--shards", "3", "-O", "items.jl")
-
-
-def arguments_of_all_processes() -> str:
+def arguments_with_producer() -> str:
+    """The arguments of all processes of this machine, once a producer is among them."""
     lines = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                lines.append((entry / "cmdline").read_bytes().decode("utf-8", "replace"))
-            except OSError:
-                continue
-    return "\n".join(lines)
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it is over
+            lines.append(path.read_bytes().decode("utf-8", "replace"))
+    shown = "\n".join(lines)
+    return shown if "scrapyd_dist.middlewares.producer.process" in shown else ""
 
 
 def assert_told_nowhere(it: Project, *results: Result) -> None:
@@ -45,16 +39,6 @@ def assert_told_nowhere(it: Project, *results: Result) -> None:
     texts = {str(path): path.read_bytes().decode("utf-8", "replace") for path in files}
     texts |= {f"result {number}": f"{result.out}{result.err}" for number, result in enumerate(results)}
     assert [name for name, text in texts.items() if any(secret in text for secret in SECRETS)] == []
-
-
-def accepted(store: Store) -> int:
-    return sum(len(store.attempts(crawl.id, {AttemptState.ACCEPTED})) for crawl in store.crawls())
-
-
-def arguments_with_producer() -> str:
-    """The arguments of all processes of this machine, once a producer is among them."""
-    shown = arguments_of_all_processes()
-    return shown if "scrapyd_dist.middlewares.producer.process" in shown else ""
 
 
 def test_a_crawl_lives_on_the_server_and_its_password_is_told_nowhere(
@@ -72,7 +56,8 @@ def test_a_crawl_lives_on_the_server_and_its_password_is_told_nowhere(
         extra="[sdist]\nstore = $THE_STORE\n",
     )
     env = {"THE_STORE": server.url}
-    command = start_cli(it, *crawl_words(pages, 3), "--json", env=env)
+    words = ("--index", pages.template, "--pages", 3, "--shards", 3, "-O", "items.jl", "--json")
+    command = start_cli(it, "crawl", "easy", *words, env=env)
     with closing(open_store(server.url)) as store:
         row = wait_for(store.crawls, 60, "the crawl on the server")[0]
         shown = wait_for(arguments_with_producer, 30, "the producer's process")
@@ -112,23 +97,3 @@ def test_what_is_wrong_with_the_store_is_said_without_its_password(
     assert (given.code, "lists the processes" in given.err) == (2, True), given.err
     (it.path / it.name / "settings.py").unlink()
     assert_told_nowhere(it, computed, nonsense, literal, told, unset, given)
-
-
-@pytest.mark.black_box
-def test_a_server_that_is_killed_and_comes_back_with_its_file_costs_nothing(
-    fleet: StartFleet, site: StartSite, project: MakeProject, server: RedisServer, start_cli: StartCommand
-) -> None:
-    pages = site(400, "--latency=0.2", per_page=100)
-    it = project(nodes=fleet(2), settings={"START_URL": pages.start_url, **QUICK})
-    command = start_cli(it, *crawl_words(pages, 4), "--json", env={"SDIST_STORE": server.url})
-    for batches in (1, 3, 5):
-        with closing(open_store(server.url)) as store:
-            wait_for(lambda wanted=batches, store=store: accepted(store) >= wanted, 60, "accepted batches")  # type: ignore[misc]  # defaults bind them
-        server.kill()
-        server.start()
-    command.wait(180, code=0)
-    urls = [str(item["url"]) for item in it.items("items.jl")]
-    assert len(urls) == len(set(urls)) == 400
-    with closing(open_store(server.url)) as store:
-        (row,) = store.crawls()
-        assert (row.summary["items"], row.state) == (400, CrawlState.FINISHED)

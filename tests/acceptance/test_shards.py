@@ -65,16 +65,6 @@ def test_any_number_of_shards_walks_each_page_once(
     assert summary["index"] == {"pages": PAGES, "total": PAGES, "failed": 0}
 
 
-@pytest.mark.black_box
-def test_a_first_page_other_than_0_and_an_end_before_the_site_s(
-    crawl: Callable[..., dict[str, Any]], it: Project, site_now: SiteProcess
-) -> None:
-    crawl("--shards", 2, "--first-page", 3, pages=4)
-    expected = set(range(3 * PER_PAGE, 7 * PER_PAGE))
-    assert site_now.differences(it.items("items.jl"), without=set(range(ITEMS)) - expected) == {}
-    assert index_hits(site_now) == dict.fromkeys(map(site_now.site.index_path, range(3, 7)), 1)
-
-
 @pytest.mark.parametrize(
     "bad",
     [

@@ -44,29 +44,27 @@ SETTINGS = {"ADDONS": ADDON, "DISTRIBUTED_ENABLED": False, "DISTRIBUTED_THROTTLE
 
 @pytest.fixture
 def place(project: MakeProject) -> Callable[..., Project]:
-    return lambda **settings: project(spiders={"pages": SPIDER}, settings={**SETTINGS, **settings})
+    """`place(hits=10, …)`: a project whose crawls may ask a domain that often in a second."""
+
+    def make(hits: int = 0, **settings: Any) -> Project:
+        limit = {"DISTRIBUTED_THROTTLE_HITS": hits, "DISTRIBUTED_THROTTLE_WINDOW": 1.0} if hits else {}
+        return project(spiders={"pages": SPIDER}, settings={**SETTINGS, **limit, **settings})
+
+    return make
 
 
-def urls(site: SiteProcess, number: int, *, host: str = "127.0.0.1", query: str = "") -> list[str]:
+def urls(site: SiteProcess, number: int, *, host: str = "127.0.0.1") -> list[str]:
     port = urlsplit(site.url).port
-    return [f"http://{host}:{port}{site.site.detail_path(at)}{query}" for at in range(number)]
+    return [f"http://{host}:{port}{site.site.detail_path(at)}" for at in range(number)]
 
 
 def crawling(pages: list[str], output: str = "items.jl") -> list[str]:
     return ["crawl", "pages", "-a", f"urls={json.dumps(pages)}", "-O", output]
 
 
-def grants(place: Project, *names: str) -> list[float]:
-    return sorted(item["at"] for name in names or ("items.jl",) for item in place.items(name))
-
-
 def stat(done: Result, name: str) -> int:
     lines = [line for line in done.err.splitlines() if f"'distributed/throttle/{name}': " in line]
     return int(float(lines[-1].rpartition(": ")[2].rstrip(",}"))) if lines else 0
-
-
-def limit(hits: int, window: float = 1.0, **more: Any) -> dict[str, Any]:
-    return {"DISTRIBUTED_THROTTLE_HITS": hits, "DISTRIBUTED_THROTTLE_WINDOW": window, **more}
 
 
 def test_a_slow_domain_holds_up_no_other(place: MakeProject, run_scrapy: RunCommand, site: StartSite) -> None:
@@ -89,7 +87,7 @@ def test_what_leaves_is_charged_and_nothing_else(place: MakeProject, run_scrapy:
     pages = urls(there, 4)
     turned, failing = there.site.detail_path(0), there.site.detail_path(1)
     there.behave({turned: f"redirect:{there.site.detail_path(9)}", failing: "fail:1"})
-    it = place(**limit(50), ROBOTSTXT_OBEY=True, HTTPCACHE_ENABLED=True, HTTPCACHE_IGNORE_HTTP_CODES=[500, 502, 503])
+    it = place(50, ROBOTSTXT_OBEY=True, HTTPCACHE_ENABLED=True, HTTPCACHE_IGNORE_HTTP_CODES=[500, 502, 503])
     first = run_scrapy(it, *crawling(pages), code=0)
     assert len(list(it.items("items.jl"))) == 4
     assert there.hits()["/robots.txt"] == 1
@@ -108,7 +106,7 @@ def test_without_its_store_nothing_leaves(
     """What has its permit still goes; the rest waits for the store, and then goes on."""
     there = site(40)
     with closing(RedisServer(tmp_path / "redis", password=None)) as server:
-        it = place(**limit(10), DISTRIBUTED_STORE=server.url, LOGSTATS_INTERVAL=1.0)
+        it = place(10, DISTRIBUTED_STORE=server.url, LOGSTATS_INTERVAL=1.0)
         crawl = start_scrapy(it, *crawling(urls(there, 20)))
         wait_for(lambda: len(there.log()) >= 3, 60, "the first hits")
         server.kill()
@@ -120,7 +118,7 @@ def test_without_its_store_nothing_leaves(
         server.start()
         assert crawl.wait().code == 0
         assert len(there.log()) == 20
-        assert most_in_window(grants(it), 1.0 - TINY) <= 10
+        assert most_in_window(sorted(item["at"] for item in it.items("items.jl")), 1.0 - TINY) <= 10
 
 
 @pytest.mark.black_box
@@ -128,7 +126,7 @@ def test_a_stopped_crawl_goes_on_with_its_files(
     place: MakeProject, start_scrapy: StartCommand, site: StartSite
 ) -> None:
     """With JOBDIR the requests that waited for their permits are there again."""
-    there, it = site(30), place(**limit(10, 2.0), JOBDIR="job")
+    there, it = site(30), place(5, JOBDIR="job")
     first = start_scrapy(it, *crawling(urls(there, 30), "first.jl"))
     wait_for(lambda: len(there.log()) >= 3, 60, "some hits")
     first.signal(signal.SIGINT)
@@ -140,7 +138,7 @@ def test_a_stopped_crawl_goes_on_with_its_files(
 
 
 def test_a_crawl_without_a_store_is_refused(place: MakeProject, run_scrapy: RunCommand, site: StartSite) -> None:
-    there, it = site(3), place(**limit(10), DISTRIBUTED_STORE="redis://127.0.0.1:1/0")
+    there, it = site(3), place(10, DISTRIBUTED_STORE="redis://127.0.0.1:1/0")
     done = run_scrapy(it, *crawling(urls(there, 3)))
     assert done.code != 0
     assert "The throttle is on (DISTRIBUTED_THROTTLE), and its store is out of reach" in done.err

@@ -80,10 +80,6 @@ SPIDER = """
 """
 
 
-def host_of(url: str) -> str:
-    return urlsplit(url).netloc
-
-
 def test_many_domains_are_asked_for_together_and_once_each_and_nothing_of_them_stays(
     project: MakeProject, run_scrapy: RunCommand, site: StartSite, tmp_path: Path
 ) -> None:
@@ -100,7 +96,7 @@ def test_many_domains_are_asked_for_together_and_once_each_and_nothing_of_them_s
     first = f"http://127.2.0.1:{port}{page}"
     run_scrapy(it, "crawl", "broad", "-a", f"first={first}", "-a", f"hosts={HOSTS}", code=0)
     told = json.loads((it.path / "told.json").read_text(encoding="utf-8"))
-    assert sorted(hit["host"] for hit in there.log()) == sorted(map(host_of, [first, *urls]))
+    assert sorted(hit["host"] for hit in there.log()) == sorted(urlsplit(url).netloc for url in [first, *urls])
     assert told["permits"] == HOSTS + 1
     assert told["steps"] < HOSTS / 4, told
     # Where a process gets no processor time for long, some permits grow old.

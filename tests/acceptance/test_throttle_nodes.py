@@ -2,12 +2,13 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from rig.crawls import ADDON, QUICK, assert_each_page_once, last_crawl
+from rig.crawls import ADDON, QUICK, assert_each_page_once, last_crawl, misses
 from rig.fixtures import MakeProject, RunCommand, StartCommand, StartSite
 from rig.frontiers import Frontier
 from rig.nodes import ScrapydNode
@@ -38,16 +39,6 @@ def test_a_whole_crawl_keeps_the_limit(
     assert sum(jobs.values()) >= 2, jobs
     times = [hit["time"] for hit in there.log()]
     assert mean_gap(times) >= 0.95 * WINDOW / HITS
-
-
-def test_settings_that_make_no_sense_are_refused(
-    project: MakeProject, run_scrapy: RunCommand, pair: list[ScrapydNode], site: StartSite
-) -> None:
-    there = site(3)
-    wrong = {**THROTTLED, "START_URL": there.start_url, "DISTRIBUTED_THROTTLE_WINDOW": -1}
-    done = run_scrapy(project(nodes=pair, settings=wrong), "crawl", "easy", "-o", "items.jl", code=2)
-    assert "DISTRIBUTED_THROTTLE_WINDOW is -1.0, and must be" in done.err
-    assert there.log() == []
 
 
 #: seconds after which a change is heeded, and for which the site is watched then
@@ -115,19 +106,20 @@ def test_a_refill_after_a_rest_is_spaced_and_a_new_domain_is_crawled_at_once(
 ) -> None:
     """C3, C4: what was not used is not made up for; a domain that appears needs no restart and waits for no other."""
     there = site(100, "--host=0.0.0.0")
+    port = urlsplit(there.url).port
     limit = {"DISTRIBUTED_THROTTLE_HITS": HITS, "DISTRIBUTED_THROTTLE_WINDOW": HITS * GAP}
     it = project(spiders={"pages": SPIDERS}, nodes=pair, settings={**QUICK, **limit, "ADDONS": ADDON})
     frontier = Frontier(it)
     frontier.register(PRODUCER, seconds=600)
 
     def urls(host: str, pages: Iterable[int]) -> list[str]:
-        return [there.detail(page).replace("127.0.0.1", host) for page in pages]
+        return [f"http://{host}:{port}{there.site.detail_path(page)}" for page in pages]
 
     def add(host: str, pages: Iterable[int]) -> None:
         frontier.fill(urls(host, pages), size=2, callback="parse")
 
     def hits(host: str = BUSY) -> list[dict[str, Any]]:
-        return [row for row in there.log() if row["host"] == f"{host}:{urlsplit(there.url).port}"]
+        return [row for row in there.log() if row["host"] == f"{host}:{port}"]
 
     add(BUSY, range(30))
     command = start_cli(it, "consume", "pages", "shop", "--per-slot", 0, "--max-running", 2, "-o", "items.jl")
@@ -150,3 +142,47 @@ def test_a_refill_after_a_rest_is_spaced_and_a_new_domain_is_crawled_at_once(
     permits = permits_of([f"http://{row['host']}{row['target']}" for row in busy], it.items("items.jl"))
     assert part_apart(permits, GAP - TINY) == 1.0
     assert mean_gap([row["time"] for row in busy[30:]]) > 0.9 * GAP
+
+
+#: each page of the calendar leads to the next two; the other site has thirty pages
+CALENDAR = """
+    import scrapy
+
+
+    class Days(scrapy.Spider):
+        name = "days"
+
+        async def start(self):
+            yield scrapy.Request(f"http://{self.calendar}/echo?day=1", self.parse_day)
+            for number in range(30):
+                yield scrapy.Request(f"http://{self.plain}/echo?page={number}", self.parse_page)
+
+        def parse_day(self, response):
+            yield {"url": response.url}
+            day = int(response.url.rpartition("=")[2])
+            for later in (2 * day, 2 * day + 1):
+                yield response.follow(f"?day={later}", self.parse_day)
+
+        def parse_page(self, response):
+            yield {"url": response.url}
+"""
+BUDGET = 40
+
+
+def test_a_site_without_an_end_stops_at_its_budget_and_costs_no_other_a_page(
+    project: MakeProject, pair: list[ScrapydNode], site: StartSite, run_cli: RunCommand
+) -> None:
+    """C13, N16: the budget is one for all workers, the crawl comes to its end, and what was left out is listed."""
+    web = site(1, "--host=0.0.0.0")
+    port = urlsplit(web.url).port
+    calendar, plain = f"127.0.4.1:{port}", f"127.0.4.2:{port}"
+    ours = {**QUICK, "DISTRIBUTED_MAX_JOBS": 2, "DISTRIBUTED_BATCH_SIZE": 5, "DISTRIBUTED_THROTTLE_MAX_PAGES": BUDGET}
+    it = project(spiders={"days": CALENDAR}, nodes=pair, settings={**ours, "ADDONS": ADDON})
+    told = ("-a", f"calendar={calendar}", "-a", f"plain={plain}", "--callback", "parse_day", "--callback", "parse_page")
+    run_cli(it, "crawl", "days", "--pull", *told, "-o", "items.jl", code=0)
+    hits = Counter(row["host"] for row in web.log())
+    assert (hits[calendar], hits[plain]) == (BUDGET, 30)
+    assert Counter(urlsplit(str(item["url"])).netloc for item in it.items("items.jl")) == {calendar: BUDGET, plain: 30}
+    rows = misses(it)
+    assert len(rows) == BUDGET + 1, "each page leads to two others, and each of these is known by one"
+    assert {(row["kind"], "budget" in row["reason"]) for row in rows} == {("gone", True)}

@@ -1,8 +1,9 @@
-"""The throttle in plain processes, at the site's own log: bursts, domains, and a service of addresses that hangs."""
+"""The throttle in plain processes, at the site's own log: bursts, domains, styles, addresses, and what a site says."""
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -78,20 +79,11 @@ def test_hosts_of_one_registered_domain_share_a_limit_and_those_of_a_public_suff
     assert came() == (3, 3, 3)
 
 
-@pytest.fixture
-def service() -> Iterator[Service]:
-    """One that answers until it is told to hang."""
-    one = Service()
-    with closing(one.peer):
-        yield one
-
-
 class Service:
-    """A service that tells who asks his own address."""
+    """A service that tells each client the client's address, until it hangs."""
 
     def __init__(self) -> None:
         self.hangs = threading.Event()
-        #: questions that have no answer
         self.open = 0
         self.peer = BadPeer(self._play)
         self.url = f"http://127.0.0.1:{self.peer.port}/raw"
@@ -102,6 +94,13 @@ class Service:
             return
         self.open += 1
         connection.hang()
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    one = Service()
+    with closing(one.peer):
+        yield one
 
 
 def test_a_service_of_addresses_that_hangs_holds_nothing_up_and_no_limit_is_exceeded(
@@ -135,3 +134,148 @@ def test_a_service_of_addresses_that_hangs_holds_nothing_up_and_no_limit_is_exce
 
 def _spiders(it: Throttled, host: str) -> int:
     return len({row["target"].rpartition("=")[2] for row in it.hits(host)})
+
+
+#: requests of each style in the only window that there is
+STYLE_HITS = 3
+#: host, the settings of its style, and what is counted apart at it
+STYLES: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
+    ("127.0.1.1", {}, ()),
+    ("127.0.1.2", {"DISTRIBUTED_THROTTLE_PER_SPIDER": True}, ("spider",)),
+    ("127.0.1.3", {"DISTRIBUTED_THROTTLE_PER_IP": True}, ("address",)),
+    ("127.0.1.4", {"SCHEDULER_TYPE_ENABLED": True, "SCHEDULER_IP_ENABLED": True}, ("spider", "address")),
+]
+ADDRESSES = "127.0.0.2,127.0.0.3"
+#: no server listens there
+NO_SERVICE = "http://127.0.0.1:9/raw"
+
+
+def test_two_spiders_on_two_addresses_have_one_two_two_or_four_limits(
+    crawls: Callable[..., Throttled],
+) -> None:
+    """C6, C7: and two processes that cannot learn their address crawl, and share one limit."""
+    it = crawls(STYLE_HITS, 3600, DISTRIBUTED_THROTTLE_MODERATED=False)
+    running = [
+        it.crawl(host, 0, 10, spider=spider, addresses=ADDRESSES, **style)
+        for host, style, _ in STYLES
+        for spider in ("pages", "others")
+    ]
+    unknown: dict[str, Any] = {"DISTRIBUTED_THROTTLE_PER_IP": True, "DISTRIBUTED_THROTTLE_PUBLIC_IP": NO_SERVICE}
+    nameless = [it.crawl("127.0.1.5", 0, 10, **unknown) for _ in range(2)]
+    expected = {host: [STYLE_HITS] * 2 ** len(apart) for host, _, apart in STYLES} | {"127.0.1.5": [STYLE_HITS]}
+
+    def came() -> dict[str, list[int]]:
+        counts = {
+            host: Counter(tuple(_part(row, what) for what in apart) for row in it.hits(host))
+            for host, _, apart in [*STYLES, ("127.0.1.5", {}, ())]
+        }
+        return {host: list(count.values()) for host, count in counts.items()}
+
+    # All further requests wait for the next window, an hour from now.
+    def allowed() -> bool:
+        assert came() == expected
+        return True
+
+    wait_for(allowed, 90, "the hits that the limits allow")
+    for command in [*running, *nameless]:
+        command.signal()
+        assert command.wait(90).code == 0
+        assert "log_count/ERROR" not in command.err
+    assert came() == expected
+    assert all("127.0.0.1 does not tell the address" in command.err for command in nameless)
+
+
+def _part(row: dict[str, Any], what: str) -> str:
+    return str(row["target"].rpartition("=")[2] if what == "spider" else row["address"])
+
+
+#: seconds between two requests of the limit
+USUAL_GAP = 0.05
+#: seconds after which the news has reached every process: one look at the store is due in each; and a busy machine
+NEWS = 4.0
+REFUSES, DELAYS, SLOW = "127.0.2.1", "127.0.2.2", "127.0.2.3"
+#: seconds that the site wants to be left alone for
+REST = 8
+DELAY = 0.5
+LATENCY = 0.25
+
+
+def test_what_a_site_says_to_one_worker_is_heeded_by_all(project: Any, site: Any, start_scrapy: StartCommand) -> None:
+    """B9: refusals, a Crawl-delay, and the concurrency of AutoThrottle, each at a host of its own."""
+    shop = site(10_000, "--host=0.0.0.0")
+    shop.behave(
+        {
+            shop.site.detail_path(9000): f"busy:{REST}",
+            "/robots.txt": f"says:User-agent: *\nCrawl-delay: {DELAY}",
+            "/properties/property_0080*": f"slow:{LATENCY}",
+        }
+    )
+    limit = {"DISTRIBUTED_THROTTLE_HITS": 20, "DISTRIBUTED_THROTTLE_WINDOW": 20 * USUAL_GAP, "RETRY_ENABLED": False}
+    crawls = Throttled(project(spiders={"pages": SPIDERS}), shop, start_scrapy, limit)
+
+    bound: dict[str, Any] = {"DISTRIBUTED_THROTTLE_HITS": 2000, "DISTRIBUTED_THROTTLE_CONCURRENCY": 1}
+    workers = [
+        crawls.crawl(REFUSES, 0, 2000),
+        crawls.crawl(REFUSES, 2000, 4000, spider="others"),
+        crawls.crawl(DELAYS, 0, 2000),
+        crawls.crawl(SLOW, 8000, 8050, **bound),
+        crawls.crawl(SLOW, 8050, 8099, spider="others", **bound),
+    ]
+    wait_for(lambda: _spiders(crawls, REFUSES) == 2 and _spiders(crawls, DELAYS) == 1, 60, "hits of three processes")
+    crawls.crawl(REFUSES, 9000, 9001).wait(60)
+    crawls.crawl(DELAYS, 3000, 4000, spider="others", ROBOTSTXT_OBEY=True)
+
+    _check_rest(crawls)
+    _check_delay(crawls)
+    for worker in workers[:3]:
+        worker.interrupt()
+    _check_concurrency(crawls)
+
+
+def _hit(crawls: Throttled, host: str, part: str) -> float:
+    """When the first request with this in its target came."""
+    return float(next(row["time"] for row in crawls.hits(host) if part in row["target"]))
+
+
+def _check_rest(crawls: Throttled) -> None:
+    """No request comes while the site rests, and then both do, half as often as before."""
+    refused = _hit(crawls, REFUSES, "009000")
+    later = wait_for(lambda: _two_after(crawls, refused + REST), 60, "both spiders after the rest")
+    times = crawls.times(REFUSES)
+    before = [moment for moment in times if moment <= refused]
+    assert len(before) > 20
+    assert [moment - refused for moment in times if refused + NEWS < moment < refused + REST] == []
+    assert mean_gap(before) < USUAL_GAP * 1.5
+    assert mean_gap(later) > USUAL_GAP * 2 * 0.9
+
+
+def _two_after(crawls: Throttled, moment: float) -> list[float]:
+    """The hits after a moment, once there are many of both spiders."""
+    rows = [row for row in crawls.hits(REFUSES) if row["time"] >= moment]
+    enough = len(rows) >= 30 and len({row["target"].rpartition("=")[2] for row in rows}) == 2
+    return [row["time"] for row in rows] if enough else []
+
+
+def _check_delay(crawls: Throttled) -> None:
+    """One of the two has read robots.txt; the other does not even ask for it."""
+    read = wait_for(lambda: _robots(crawls), 60, "a look at robots.txt")
+    later = wait_for(lambda: _many([t for t in crawls.times(DELAYS) if t > read + NEWS], 6), 60, "six delayed hits")
+    assert mean_gap([t for t in crawls.times(DELAYS) if t < read]) < DELAY / 2
+    assert mean_gap(later) > DELAY * 0.9
+    assert len([row for row in crawls.hits(DELAYS) if row["target"] == "/robots.txt"]) == 1
+
+
+def _robots(crawls: Throttled) -> float | None:
+    return next((row["time"] for row in crawls.hits(DELAYS) if row["target"] == "/robots.txt"), None)
+
+
+def _many(times: list[float], number: int) -> list[float]:
+    return times if len(times) >= number else []
+
+
+def _check_concurrency(crawls: Throttled) -> None:
+    """Two processes, and one request at a time: it takes as long as the site does."""
+    times = wait_for(lambda: _many(crawls.times(SLOW), 60), 60, "hits of the slow pages")
+    settled = [moment for moment in times if moment > times[0] + NEWS]
+    assert len(settled) > 5
+    assert mean_gap(settled) > LATENCY * 0.9

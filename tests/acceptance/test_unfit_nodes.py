@@ -50,13 +50,11 @@ def test_a_node_with_older_code_gets_no_work_until_it_has_the_crawls(
     assert [item["title"] for item in it.items(ITEMS)] == titles
 
 
-LOCKED = "[deploy:web2]\nurl = {url}\nproject = properties\nusername = me\npassword = {password}\n"
-
-
 @pytest.mark.black_box
 def test_a_fleet_that_refuses_as_one_stops_it(project: MakeProject, fleet: StartFleet, run_cli: RunCommand) -> None:
-    locked = fleet(1, username="me", password="right")[0]
-    it = project(settings=QUICK, extra=LOCKED.format(url=locked.url, password="${WEB2_PASSWORD}"))
+    (locked,) = fleet(1, username="me", password="right")
+    section = f"[deploy:web2]\nurl = {locked.url}\nproject = properties\nusername = me\npassword = ${{WEB2_PASSWORD}}\n"
+    it = project(settings=QUICK, extra=section)
     for command in ("plan", "crawl"):
         done = run_cli(it, command, "easy", code=6)
         assert "WEB2_PASSWORD" in done.err

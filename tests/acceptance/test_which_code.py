@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rig.bad_days import wait_state
 from rig.crawls import QUICK, crawls, last_crawl, said
-from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.sites import SiteProcess
@@ -39,20 +39,20 @@ def versions(node: ScrapydNode) -> list[str]:
 
 @pytest.fixture
 def news(
-    project: MakeProject, module_fleet: StartFleet, site: StartSite
+    project: MakeProject, pair: list[ScrapydNode], site: StartSite
 ) -> Callable[..., tuple[Project, list[ScrapydNode], SiteProcess]]:
     """`news(items)`: the project, its nodes and its site."""
 
     def make(items: int, *options: str, **fields: Any) -> tuple[Project, list[ScrapydNode], SiteProcess]:
-        nodes, the_site = module_fleet(2, poll_interval=0.2), site(items, *options, **fields)
-        for node in nodes:
+        the_site = site(items, *options, **fields)
+        for node in pair:
             for name in node.api("listprojects.json")["projects"]:
                 node.api("delproject.json", project=name)
         settings = {
             **QUICK, "START_URL": the_site.start_url, "DISTRIBUTED_TARGET_CALLBACKS": ["parse_article"],
             "DISTRIBUTED_BATCH_SIZE": 10, "DISTRIBUTED_BATCH_MAX_AGE": 1,
         }  # fmt: skip
-        return project(nodes=nodes[:1], spiders={"news": NEWS}, settings=settings), nodes, the_site
+        return project(nodes=pair[:1], spiders={"news": NEWS}, settings=settings), pair, the_site
 
     return make
 
@@ -60,17 +60,17 @@ def news(
 def test_a_crawl_goes_on_with_the_code_that_it_began_with(
     news: Callable[..., Any], start_cli: StartCommand, run_cli: RunCommand
 ) -> None:
-    it, nodes, the_site = news(80, per_page=4)
+    it, nodes, the_site = news(40, per_page=4)
     failing = {the_site.site.detail_path(number): "fail" for number in (3, 4)}
     # Far from its end when the first batch is at work.
-    the_site.behave({**failing, **{the_site.site.index_path(page): "slow:3" for page in range(4, 20)}})
+    the_site.behave({**failing, **{the_site.site.index_path(page): "slow:3" for page in range(4, 10)}})
     command = start_cli(it, "crawl", "news", "-o", "items.jl")
     wait_for(the_site.item_hits, 60, "a job at work")
     begun = crawls(it)[0]
     os.kill(begun.pid or 0, signal.SIGINT)
     assert command.wait(60).code == 130
     wait_state(it, CrawlState.STOPPED)
-    assert the_site.hits().get(the_site.site.index_path(19), 0) == 0, "the index was walked before the stop"
+    assert the_site.hits().get(the_site.site.index_path(9), 0) == 0, "the index was walked before the stop"
     the_site.behave(failing)
     nodes[0].wait_idle()  # Scrapy reads a spider's source file when its first page comes
     began_with = crawls(it)[0].version
@@ -80,7 +80,7 @@ def test_a_crawl_goes_on_with_the_code_that_it_began_with(
     nodes[0].api("delproject.json", project="small")
     it.targets(nodes)
     done = run_cli(it, "resume", begun.id, timeout=180, code=3)
-    assert by(it) == {"first": 98}, "index and articles are of the code that the crawl began with"
+    assert by(it) == {"first": 48}, "index and articles are of the code that the crawl began with"
     row = last_crawl(it)
     assert row.version == began_with
     assert versions(nodes[0]) == versions(nodes[1]) == [began_with]
@@ -90,10 +90,10 @@ def test_a_crawl_goes_on_with_the_code_that_it_began_with(
     # So does a second try; --new-code takes what is there today, and both are named.
     the_site.behave(dict(list(failing.items())[1:]))
     run_cli(it, "retry", begun.id, "--failed-urls", timeout=180, code=3)
-    assert by(it) == {"first": 99}
+    assert by(it) == {"first": 49}
     the_site.behave({})
     done = run_cli(it, "retry", begun.id, "--failed-urls", "--new-code", timeout=180, code=0)
-    assert by(it) == {"first": 99, "second": 1}
+    assert by(it) == {"first": 49, "second": 1}
     row = last_crawl(it)
     assert row.version != began_with
     assert row.summary["version"] == row.version

@@ -1,34 +1,12 @@
 """The rig keeps its word: nodes are real, know nothing of this project, and leave nothing running behind."""
 
 import json
-import subprocess
-from pathlib import Path
 
 import pytest
-from rig.fixtures import MakeProject, StartCommand, StartFleet, StartSite
+from rig.fixtures import MakeProject, StartSite
 from rig.nodes import Nodes
-from rig.processes import private_environment, with_home
+from rig.processes import with_home
 from rig.waiting import wait_for
-
-
-def test_a_node_cannot_import_this_project(node_python: Path, tmp_path: Path) -> None:
-    line = [str(node_python), "-c", "import scrapyd_dist"]
-    done = subprocess.run(line, cwd=tmp_path, env=private_environment(tmp_path), check=False, capture_output=True)
-    assert b"No module named 'scrapyd_dist'" in done.stderr
-
-
-def test_nodes_start_empty_and_come_back_on_their_port(fleet: StartFleet) -> None:
-    first, second = fleet(2, username="user", password="p w")
-    assert first.url != second.url
-    assert first.api("listprojects.json")["projects"] == []
-    assert first.request("", auth=None).status == 401
-    url = first.url
-    first.kill()
-    with pytest.raises(OSError, match="refused"):
-        first.api("daemonstatus.json")
-    first.restart()
-    assert (first.url, first.api("daemonstatus.json")["status"]) == (url, "ok")
-
 
 PROBE = """
 import json, os, signal, sys
@@ -84,17 +62,3 @@ def test_jobs_outlive_a_killed_daemon_and_end_with_the_node(
     assert list(node.job_pids().values()) == ["j1"]
     node.close()
     assert with_home(node.home) == {}
-
-
-def test_a_command_that_is_not_awaited_ends_with_its_test(
-    start_scrapy: StartCommand, project: MakeProject, site: StartSite
-) -> None:
-    running = site(30)
-    running.behave({"/*": "hang"})
-    demo = project()
-    command = start_scrapy(demo, "crawl", "plain", "-a", f"start={running.start_url}")
-    command.wait_text("Spider opened")
-    with pytest.raises(AssertionError, match="still runs"):
-        command.wait(0.1)
-    command.close()
-    assert with_home(demo.home) == {}

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rig.redis import PASSWORD, RedisServer, ServerCluster, free_port
+from rig.nodes import free_port
+from rig.redis import PASSWORD, RedisServer, ServerCluster
 from rig.stores import CRAWL, add, lease
 from test_store import *  # type: ignore[import-not-found]  # noqa: F403 - the same contract
 from test_store_fair import (  # type: ignore[import-not-found]  # noqa: F401 - the same contract

@@ -129,10 +129,6 @@ class Browser:
         answer = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         return base64.b64decode(answer["data"])
 
-    def tall(self) -> int:
-        """The height of the page."""
-        return int(self.run("document.documentElement.scrollHeight"))
-
     def close(self) -> None:
         """End the browser."""
         self._process.kill()  # its helpers end with the pipe

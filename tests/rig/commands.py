@@ -22,7 +22,7 @@ from .waiting import wait_for
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .forks import RunningProgram
+    from .forks import ForkedProgram
 
 #: as a user's shell would find them, but of the environment that runs the tests
 SDIST = (sys.executable, "-m", "scrapyd_dist")
@@ -75,7 +75,7 @@ class Command:
         home.mkdir(parents=True, exist_ok=True)
         self._home = home
         environment = private_environment(home, env)
-        self._process: RunningProgram
+        self._process: subprocess.Popen[bytes] | ForkedProgram
         if fork and not env and list(arguments[:2]) == [sys.executable, "-m"]:
             self._out.touch()
             self._err.touch()

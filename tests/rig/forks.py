@@ -12,31 +12,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Protocol
 
 from .processes import private_environment
 
 SERVER = Path(__file__).parent / "fork_server.py"
 
 
-class RunningProgram(Protocol):
-    """A program that was started; a Popen is one."""
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-
-    def poll(self) -> int | None:
-        """None while it runs, else its exit code."""
-
-    def wait(self, timeout: float) -> int:
-        """Wait for its end, and return its exit code."""
-
-
 def fork_program(
     python: Path | str, preload: Sequence[str], module: str, arguments: Sequence[str], *,
     cwd: Path, env: Mapping[str, str], out: Path, err: Path,
-) -> RunningProgram:  # fmt: skip
+) -> ForkedProgram:  # fmt: skip
     """What `python -m module` runs, its output appended to files.
 
     Args:
@@ -53,7 +38,7 @@ def fork_program(
     code.unlink(missing_ok=True)
     asked = {"cwd": str(cwd), "env": dict(env), "out": str(out), "err": str(err), "code": str(code)}
     asked |= {"module": module, "arguments": list(arguments)}
-    return _ForkedProgram(*_server(str(python), tuple(preload)).start(asked), code)
+    return ForkedProgram(*_server(str(python), tuple(preload)).start(asked), code)
 
 
 @cache
@@ -90,8 +75,8 @@ class _ForkServer:
         self._process.communicate()
 
 
-class _ForkedProgram:
-    """A program that is the child of another process, which ends after it."""
+class ForkedProgram:
+    """A child of another process, which ends after it; it has what is used of a Popen."""
 
     def __init__(self, pid: int, parent: int, code: Path) -> None:
         self.pid = pid

@@ -12,11 +12,11 @@ VERSION = "20260102T030405Z-0123456789ab"
 
 def made_up(
     *, nodes: int = 2, batches: int = 3, seconds: float = 120.0, size: int = 40, shards: int = 8, runs: int = 5,
-    lives: bool = False, slots: int = 4, names: str = "web{}",
+    lives: bool = False,
 ) -> Facts:  # fmt: skip
     """A crawl that went well but for a few failed jobs; the same for the same arguments."""
     dice = random.Random(nodes * 1_000_003 + batches)
-    attempts = _attempts(dice, [names.format(n + 1) for n in range(nodes)], batches, seconds, size, slots)
+    attempts = _attempts(dice, [f"web{n + 1}" for n in range(nodes)], batches, seconds, size)
     samples = _samples(attempts, seconds, size * batches, shards)
     now = BEGUN + seconds * (0.6 if lives else 1.0)
     if lives:
@@ -40,11 +40,9 @@ def made_up(
     )  # fmt: skip
 
 
-def _attempts(
-    dice: random.Random, names: list[str], batches: int, seconds: float, size: int, slots: int
-) -> list[Attempt]:
-    """As a fleet would take them: each job on the slot that is free first."""
-    free = {(name, slot): 0.02 * seconds + dice.random() for name in names for slot in range(slots)}
+def _attempts(dice: random.Random, names: list[str], batches: int, seconds: float, size: int) -> list[Attempt]:
+    """As a fleet would take them: each job on the slot that is free first, of four on each node."""
+    free = {(name, slot): 0.02 * seconds + dice.random() for name in names for slot in range(4)}
     usual = 0.85 * seconds * len(free) / max(batches, len(free))
     attempts: list[Attempt] = []
     waiting = [(number, 1) for number in range(1, batches + 1)]

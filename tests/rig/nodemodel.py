@@ -81,12 +81,8 @@ class ModelNode:
         lines = b"".join(b'{"batch": %d, "item": %d}\n' % (found.batch, n) for n in range(found.size))
         content = lines if part is None else part
         self.files[f"{self._base(job)}.jl"] = content
-        described = {
-            "file": f"{job}.jl",
-            "items": found.size,
-            "bytes": len(content),
-            "sha256": sha256 or hashlib.sha256(content).hexdigest(),
-        }
+        described = {"file": f"{job}.jl", "items": found.size, "bytes": len(content)}
+        described["sha256"] = sha256 or hashlib.sha256(content).hexdigest()
         usual = {"done": found.size, "items": found.size, "finish_reason": "finished", "part": described}
         self.report(job, **{"state": "ended", **usual, **fields})
 
@@ -149,11 +145,8 @@ class ModelNode:
     def _schedule(self, call: Call[Any]) -> dict[str, Any]:
         data = dict(call.data)
         settings = dict(value.split("=", 1) for name, value in call.data if name == "setting")
-        args = {
-            name: value
-            for name, value in data.items()
-            if name not in {"project", "spider", "jobid", "_version", "setting"}
-        }
+        own = {"project", "spider", "jobid", "_version", "setting"}
+        args = {name: value for name, value in data.items() if name not in own}
         batch = json.loads(settings.get("DISTRIBUTED_START_URLS", "[]"))
         size = len(batch["requests"] if isinstance(batch, dict) else batch)
         job = ModelJob(

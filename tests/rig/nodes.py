@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .forks import RunningProgram, fork_program
+from .forks import ForkedProgram, fork_program
 from .http import Reply, fetch
 from .processes import end_all, private_environment, with_home
 from .waiting import wait_for
@@ -54,7 +54,7 @@ class ScrapydNode:
         self.port = 0
         self._python, self._config, self._env = python, config, env or {}
         self._log_path = folder / "scrapyd.log"
-        self._daemon: RunningProgram | None = None
+        self._daemon: subprocess.Popen[bytes] | ForkedProgram | None = None
         self.home.mkdir(parents=True)
         self.work.mkdir()
 
@@ -93,7 +93,7 @@ class ScrapydNode:
         # A library that is loaded by the environment needs a start of its own.
         self._daemon = (self._execute if self._env else self._fork)(environment)
 
-    def _execute(self, env: dict[str, str]) -> RunningProgram:
+    def _execute(self, env: dict[str, str]) -> subprocess.Popen[bytes] | ForkedProgram:
         with self._log_path.open("ab") as output:
             return subprocess.Popen(
                 [self._python, "-m", *DAEMON],
@@ -105,7 +105,7 @@ class ScrapydNode:
                 start_new_session=True,
             )
 
-    def _fork(self, env: dict[str, str]) -> RunningProgram:
+    def _fork(self, env: dict[str, str]) -> subprocess.Popen[bytes] | ForkedProgram:
         module, *arguments = DAEMON
         log = self._log_path
         return fork_program(self._python, IMPORTS, module, arguments, cwd=self.work, env=env, out=log, err=log)

@@ -9,20 +9,13 @@ from urllib.parse import quote
 
 import redis
 
+from .nodes import free_port
 from .waiting import wait_for
 
 #: with all that has to be percent-encoded in a URL
 PASSWORD = "p:ss/w@rd"
 #: of a cluster
 _SLOTS = 16_384
-
-
-def free_port() -> int:
-    """A port on which nothing listens now."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 class RedisServer:

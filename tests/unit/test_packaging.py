@@ -16,6 +16,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import scrapyd_dist
+
 ROOT = Path(__file__).resolve().parents[2]
 #: folder at the top of the repository -> package that it installs as
 MAPPED = {
@@ -51,9 +53,8 @@ def test_every_folder_with_an_init_is_a_declared_package() -> None:
 
 
 def test_every_folder_with_modules_has_an_init() -> None:
-    for top in MAPPED:
-        for module in (ROOT / top).rglob("*.py"):
-            assert (module.parent / "__init__.py").exists(), module
+    modules = [module for top in MAPPED for module in (ROOT / top).rglob("*.py")]
+    assert [module for module in modules if not (module.parent / "__init__.py").exists()] == []
 
 
 def imported() -> dict[str, set[str]]:
@@ -133,9 +134,9 @@ def test_the_wheel_has_the_data_that_code_reads(wheel: zipfile.ZipFile) -> None:
     assert "scrapyd_dist/examples/properties_project/scrapy.cfg" in names
 
 
-def test_nothing_but_scrapyd_dist_reaches_anyones_site_packages(wheel: zipfile.ZipFile) -> None:
+def test_nothing_but_scrapyd_dist_of_its_version_reaches_anyones_site_packages(wheel: zipfile.ZipFile) -> None:
     (info,) = {name.split("/")[0] for name in wheel.namelist()} - {"scrapyd_dist"}
-    assert info.endswith(".dist-info")
+    assert info == f"scrapyd_dist-{scrapyd_dist.__version__}.dist-info"
     assert wheel.read(f"{info}/top_level.txt").decode().split() == ["scrapyd_dist"]
 
 
@@ -147,10 +148,3 @@ def test_the_command_is_there_and_scrapys_own_commands_are_left_alone(wheel: zip
     assert {section: dict(points[section]) for section in points.sections()} == {
         "console_scripts": {"sdist": "scrapyd_dist.cli.main:main"}
     }
-
-
-def test_the_version_of_the_wheel_is_the_constant(wheel: zipfile.ZipFile) -> None:
-    import scrapyd_dist
-
-    (info,) = {name.split("/")[0] for name in wheel.namelist()} - {"scrapyd_dist"}
-    assert info == f"scrapyd_dist-{scrapyd_dist.__version__}.dist-info"
