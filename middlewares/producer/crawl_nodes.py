@@ -63,10 +63,9 @@ class NodeSources:
         self._wrong: dict[str, str] = {}  #: list -> what was told of it
 
     def read(self, records: Sequence[NodeRecord] = ()) -> tuple[Node, ...]:
-        """The nodes that are listed now, each once; `records` are those of the store.
+        """The nodes that are listed now, each once, with the `records` of the store.
 
-        Raises:
-            ConfigError: a list cannot be read, and could not be before.
+        ConfigError if a list cannot be read, and could not be before.
         """
         named, entries = self._named(), self._options.nodes
         alone = entries and not any(entry.startswith((FILE, COMMAND)) for entry in entries)

@@ -53,10 +53,8 @@ def with_format(output: Mapping[str, Any]) -> dict[str, Any]:
 def exporter_for(output: Mapping[str, Any], settings: BaseSettings, crawler: Crawler | None) -> MakeExporter | None:
     """What makes the exporter of an output (with its format); None where the parts' lines are taken as they are.
 
-    It is used where FEED_EXPORT_… or FEED_EXPORTERS ask for more than parts have.
-
-    Raises:
-        ImportError, NameError: there is no such exporter.
+    It is used where FEED_EXPORT_… or FEED_EXPORTERS ask for more than parts have. ImportError or NameError if there is
+    no such exporter.
     """
     kind = output["format"]
     path = exporters_of(settings).get(kind)

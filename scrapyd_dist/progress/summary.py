@@ -27,12 +27,10 @@ def due(now: float, last: float | None, begun: float) -> bool:
 
 
 def sample_of(summary: Mapping[str, Any], shards: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Return a sample as a JSON document.
+    """Return a sample of the current summary as a JSON document.
 
-    Args:
-        summary: the current summary of the crawl.
-        shards: shard number -> index pages, target requests found, start time, last activity (seconds since the
-            epoch); only shards that changed since the last sample.
+    `shards`: shard number -> index pages, target requests found, start time, last activity (seconds since the epoch);
+    only shards that changed since the last sample.
     """
     requests, index = summary.get("requests") or {}, summary.get("index") or {}
     return {
