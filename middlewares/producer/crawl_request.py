@@ -257,7 +257,7 @@ def _check_start(spider: Spider) -> None:
 
 
 def loop_sender(settings: BaseSettings) -> AsyncSender:
-    """The way to the nodes: treq on Scrapy's reactor, threads where there is none; ConfigError if it is not asyncio's."""
+    """The way to the nodes: treq on Scrapy's reactor, or threads without one; ConfigError if it is not asyncio's."""
     if not settings.getbool("TWISTED_REACTOR_ENABLED", True):
         from scrapyd_dist.transports.requests import ThreadTransport
 
