@@ -9,12 +9,12 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from scrapyd_dist.frontier.backlog import SPREAD, UNFAIR
-from scrapyd_dist.frontier.intake import FrontierIntake
 from scrapyd_dist.frontier.slots import site_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from scrapyd_dist.frontier.intake import FrontierIntake
     from scrapyd_dist.payload import RequestValue
 
 #: seconds of work in a batch in the middle of a crawl: starting a job costs a node more than a second of CPU
@@ -43,17 +43,19 @@ PORTION = 2_000
 class BatchDraft:
     """Requests that are about to become a batch."""
 
-    values: list[RequestValue] = field(default_factory=list)
-    fingerprints: list[bytes] = field(default_factory=list)  #: one for each value
+    found: list[FrontierIntake] = field(default_factory=list)
     slot: str | None = None  #: the frontier slot that workers lease it from; None for a batch that is sent to a node
     priority: int = 0
 
     @property
-    def found(self) -> list[FrontierIntake]:
-        """The requests one by one, as a frontier takes them."""
-        pairs = zip(self.values, self.fingerprints, strict=True)
-        slot, priority = self.slot or "", self.priority
-        return [FrontierIntake(value=value, fingerprint=known, slot=slot, priority=priority) for value, known in pairs]
+    def values(self) -> list[RequestValue]:
+        """The requests as JSON."""
+        return [one.value for one in self.found]
+
+    @property
+    def fingerprints(self) -> list[bytes]:
+        """One for each value."""
+        return [one.fingerprint for one in self.found]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,8 +246,7 @@ class Batcher:
         return cuts
 
     def _cut(self, size: int) -> BatchDraft:
-        found = self._waiting.take(size)
-        return BatchDraft(values=[one.value for one in found], fingerprints=[one.fingerprint for one in found])
+        return BatchDraft(found=self._waiting.take(size))
 
 
 def portions(cuts: Iterable[BatchDraft]) -> Iterator[list[BatchDraft]]:
@@ -260,7 +261,7 @@ def portions(cuts: Iterable[BatchDraft]) -> Iterator[list[BatchDraft]]:
             yield list(some.values())
             some, count = {}, 0
         some[cut.slot, cut.priority] = cut
-        count += len(cut.values)
+        count += len(cut.found)
     if some:
         yield list(some.values())
 
@@ -309,7 +310,7 @@ class SlotBatcher:
             return cut or self._overdue()
         if cut is not None:
             self._full.append(cut)
-            self._count += len(cut.values)
+            self._count += len(cut.found)
         return self._overdue()
 
     def _overdue(self) -> BatchDraft | None:
@@ -318,7 +319,7 @@ class SlotBatcher:
             return None
         if self._full:
             cut = self._full.pop(0)
-            self._count -= len(cut.values)
+            self._count -= len(cut.found)
             return cut
         return self._cut(next(iter(self._waiting)), self._size)[0]
 
@@ -346,7 +347,7 @@ class SlotBatcher:
 
     def _take_full(self) -> list[BatchDraft]:
         cuts, self._full = self._full, []
-        self._count -= sum(len(cut.values) for cut in cuts)
+        self._count -= sum(len(cut.found) for cut in cuts)
         return cuts
 
     def _older_than(self, age: float, now: float) -> list[tuple[str, int]]:
@@ -363,11 +364,6 @@ class SlotBatcher:
         self._count -= len(found)
         slot, priority = place
         return [
-            BatchDraft(
-                values=[one.value for one in found[start : start + size]],
-                fingerprints=[one.fingerprint for one in found[start : start + size]],
-                slot=slot,
-                priority=priority,
-            )
+            BatchDraft(found=found[start : start + size], slot=slot, priority=priority)
             for start in range(0, len(found), size)
         ]

@@ -147,7 +147,7 @@ def test_what_is_held_back_is_bounded_however_many_slots_there_are(
 
 
 def test_many_cuts_are_written_together_and_no_two_of_one_place() -> None:
-    cuts = [BatchDraft(values=[{}] * 1000, fingerprints=[b""] * 1000, slot=slot) for slot in "abcda"]
+    cuts = [BatchDraft(found=[found(0)] * 1000, slot=slot) for slot in "abcda"]
     assert [[cut.slot for cut in some] for some in portions([*cuts, cuts[0]])] == [["a", "b"], ["c", "d"], ["a"], ["a"]]
     assert list(portions([])) == []
 
