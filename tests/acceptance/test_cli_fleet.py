@@ -68,6 +68,7 @@ def test_a_drained_node_ends_its_jobs_and_gets_no_other(shop: Shop, pair: list[S
 
 
 def test_doctor_names_what_is_wrong_and_what_to_do(shop: Shop, pair: list[ScrapydNode]) -> None:
+    shop.scheduled("good", "--all-nodes")  # whether a node serves ranges is tried with a job's log
     for node in pair:
         node.wait_idle()
     well = shop.run("doctor", "--json", code=0)
@@ -239,7 +240,7 @@ def test_two_hundred_nodes_are_drawn_as_they_answer(shop: Shop) -> None:
         nodes = dead + [many.node(f"web{n}") for n in range(150)]
         shop.project.targets([], "".join(f"[deploy:{node.name}]\nurl = {node.url}\n" for node in nodes))
         program = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"
-        line = [sys.executable, "-c", program, *SDIST, "nodes", "--connect-timeout", "3"]
+        line = [sys.executable, "-c", program, *SDIST, "nodes", "--connect-timeout", "5"]
         env = {"TERM": "xterm", "COLUMNS": "150", "LINES": "40"}
         made = shop.project
         with closing(Command(line, cwd=made.path, folder=made.output, home=made.home, env=env)) as command:

@@ -322,6 +322,14 @@ async def test_after_a_fault_of_the_throttle_the_gate_looks_on(monkeypatch: pyte
         assert it.crawler.engine._slot.closing == "throttle-failed"
 
 
+async def test_what_is_not_needed_any_more_is_handed_back() -> None:
+    async with scene() as it:
+        it.push("a.example", "a.example")
+        await it.said()
+        await it.gate._closed()
+        assert sorted(permit.at for permit in it.store.back) == [100.0, 101.0]
+
+
 async def test_what_the_store_gives_while_the_crawl_ends_is_handed_back() -> None:
     async with scene() as it:
         asked, go = threading.Event(), threading.Event()
