@@ -187,7 +187,10 @@ class RedisAttempts(RedisPort, AttemptStore):
         key, batch = self._attempt_key(crawl, attempt.batch, attempt.number), self._batch_key(crawl, attempt.batch)
         old = self._server.read(lambda: self._client.hget(key, "state"))
         fresh = old is None
-        row = {**asdict(attempt), "report": "{}"} if fresh else _again(attempt)
+        row = {**asdict(attempt), "report": "{}"}
+        if not fresh:  # what the refused post of this number left is forgotten
+            kept = {name: getattr(attempt, name) for name in ("node", "url", "sent_at", "worker")}
+            row = {**kept, "state": attempt.state.value, "ended_at": None, "reason": ""}
         needed: list[Condition] = [
             (batch, "state", before(BatchState.SENT)),
             (key, "state", () if fresh else before(AttemptState.SENDING)),
@@ -223,7 +226,8 @@ class RedisAttempts(RedisPort, AttemptStore):
 
         def attempt(named: tuple[str, Mapping[bytes, bytes]]) -> Attempt:
             name, row = named
-            found = self._door.attempt(crawl, {"job": _job(crawl, name), **unpacked(row)})
+            # One that was leased has no job written down.
+            found = self._door.attempt(crawl, {"job": job_id(crawl, *map(int, name.split("."))), **unpacked(row)})
             if f"{found.batch}.{found.number}" != name:
                 raise foreign(f"attempt {name} of {crawl}", "it is another one")
             return found
@@ -310,15 +314,3 @@ class RedisAttempts(RedisPort, AttemptStore):
         names = map(str.encode, self._server.step("expired", self._base(crawl))["attempts"])
         late = self._some_attempts(crawl, self._door.each(attempt_name, names))
         return sorted((a for a in late if a.state in LEASABLE), key=lambda a: (a.sent_at, a.batch, a.number))
-
-
-def _again(attempt: Attempt) -> dict[str, Any]:
-    """An attempt whose number is used again: what its refused post left is forgotten."""
-    kept = {name: getattr(attempt, name) for name in ("node", "url", "sent_at", "worker")}
-    return {**kept, "state": attempt.state.value, "ended_at": None, "reason": ""}
-
-
-def _job(crawl: str, name: str) -> str:
-    """The job of an attempt that was leased; the others have theirs written down."""
-    batch, number = name.split(".")
-    return job_id(crawl, int(batch), int(number))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scrapyd_dist.nodes import NodeRecord
 
 _CRAWL_COLUMNS = ", ".join(CRAWL_COLUMNS)
-#: rows that are removed in one step when a crawl is forgotten, so that nobody waits long for his turn
+#: rows that are removed in one step when a crawl is forgotten, so that no other process waits long
 _ROWS = 50_000
 #: pages of the file given back in one step
 _PAGES = 2_000
