@@ -212,7 +212,7 @@ def ensure(
         saved = find_egg(state, project, egg.content_hash) if state is not None and not wish.for_crawl else None
         common = common_name(there, egg.content_hash, for_crawl=wish.for_crawl, kept=saved.version if saved else None)
         if common is None:
-            moment = later_than(now or datetime.now(timezone.utc), [name for names in there for name in names])
+            moment = later_than(now or datetime.now(timezone.utc), [name for one in uploads for name in one.versions])
             common = version_name(egg.content_hash, moment, for_crawl=wish.for_crawl, dirty=dirty, label=wish.label)
         names = {one.node.name: wish.given.get(one.node.name, common) for one in uploads}
         if wish.dry_run:

@@ -205,10 +205,10 @@ def deploy_all(context: Context, asked: DeployOptions) -> None:
 
 
 def _deploy(context: Context, targets: Sequence[str] | None, asked: DeployOptions) -> None:
-    root, state = context.root, state_dir(context.root)
+    root = context.root
     name, nodes = context.project_nodes(targets, asked.project)
     if asked.only_missing:
-        saved = _last_sent(name, state, asked.version)
+        saved = _last_sent(name, state_dir(root), asked.version)
         egg, kept_name = saved.read(), saved.version
     else:
         egg, kept_name = _built(context, asked), None

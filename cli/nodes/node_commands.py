@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Optional
@@ -126,7 +127,7 @@ def drain(
 
     end = 0.0 if no_wait else float("inf") if limit is None else time.monotonic() + limit
     try:
-        with waiting(LINE_EVERY) as show:
+        with nullcontext(lambda _: None) if no_wait else waiting(LINE_EVERY) as show:
             over = poll_until(all_over, EVERY, deadline=end, meanwhile=lambda: show(_texts(waited)))
         code = 0 if over or no_wait else 124
     except KeyboardInterrupt:

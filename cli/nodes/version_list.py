@@ -199,13 +199,15 @@ def rollback(
         say(f"Sending {saved.version} again as {again} …")
     result = roll_out(context.root, name, nodes, egg, timeout, wish, progress=not quiet)
     tell(result, name, wish, as_json=output.as_json, quiet=quiet)
+    if code := exit_code_of(result):
+        raise typer.Exit(code)
     wrong = [entry for entry in result.ready if entry.default not in {None, entry.version} and not entry.planned]
     if wrong:
         complain(
             f"On {', '.join(entry.node.name for entry in wrong)} another version stays the default, since Scrapyd "
             f"sorts it last: {wrong[0].default}. Jobs that name no version go on with that one until it is deleted."
         )
-    raise typer.Exit(exit_code_of(result) or (3 if wrong else 0))
+    raise typer.Exit(3 if wrong else 0)
 
 
 def prune(

@@ -50,17 +50,22 @@ class Notifier:
     """Wakes all waiting tasks, each time."""
 
     def __init__(self) -> None:
-        self._event = asyncio.Event()
+        self._waiting: set[asyncio.Future[None]] = set()
 
     def tell(self) -> None:
         """Something has changed."""
-        self._event.set()
-        self._event.clear()
+        waiting, self._waiting = self._waiting, set()
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)
 
     async def wait(self, timeout: float | None = None) -> None:
         """Until something has changed, or until `timeout` seconds have passed."""
+        # A future: before Python 3.12, `wait_for` would begin to wait for an event one turn of the loop later.
+        one = asyncio.get_running_loop().create_future()
+        self._waiting.add(one)
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._event.wait(), timeout)
+            await asyncio.wait_for(one, timeout)
 
 
 def is_suspect(leased: Leased) -> bool:

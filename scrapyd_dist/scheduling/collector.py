@@ -101,8 +101,8 @@ class Collector:
 
     # batches that workers have leased
 
-    async def look(self, backlog: Backlog) -> list[tuple[str, str]]:
-        """Fetch what is acked, and put back what has expired; returns workers that renew no lease, and why."""
+    async def look(self, backlog: Backlog) -> dict[str, str]:
+        """Fetch what is acked, and put back what has expired; returns workers that renew no lease, each with why."""
         if backlog.acked > len(self.coming):
             for attempt in await self._attempts(AttemptState.ACKED):
                 key, member = (attempt.batch, attempt.number), self.state.member_at(attempt.url)
@@ -111,14 +111,15 @@ class Collector:
                 if attempt.worker and key not in self.coming and not waits:
                     self.coming.add(key)
                     self.state.spawn(self._bring_home(attempt))
-        hanging = []
+        hanging: dict[str, str] = {}
         for attempt in await self.state.run(self.state.db.expired) if backlog.expired else ():
             if attempt.worker:  # a job that was sent is watched at its node
                 reason = f"the lease of {attempt.worker} on {attempt.node} has run out"
                 member = self.state.member_at(attempt.url)
                 blame = member is not None and member.up  # its node answers and it does nothing, as if it had died
                 await self._give_up_lease(attempt, reason, blame=blame)
-                hanging += [(attempt.worker, reason)] if blame else []
+                if blame:
+                    hanging[attempt.worker] = reason
         return hanging
 
     async def worker_gone(self, job: str, reason: str, *, blame: bool = False, harmless: bool = False) -> int:

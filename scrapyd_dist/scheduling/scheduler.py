@@ -310,7 +310,7 @@ class Scheduler:
         state.slots = await state.run(db.slots)
         if state.leases:
             self.counters.sent = max(self.counters.sent, ended + self.work.out)
-        for job, reason in await self.collector.look(backlog):
+        for job, reason in (await self.collector.look(backlog)).items():
             self._autoscaler.hangs(job, reason)
         if any(member.usable for member in state.sent_to):
             await self._take_in()

@@ -38,6 +38,7 @@ class SqliteConnection:
         self.path = Path(path)
         # Only its owner can write the file, as the key beside it: what has no signature is older than signatures.
         self.door = Door(Signer(key, believes_unsigned=True), str(self.path))
+        self._in_step = False
         self.db = self._connect()
         if not durable:
             self.db.execute("PRAGMA synchronous = NORMAL")
@@ -126,12 +127,13 @@ class SqliteConnection:
         A step inside of another one is a part of that. Raises `StoreError` when it failed, or when the file is a newer
         version's, perhaps since it was opened here.
         """
-        if self.db.in_transaction:
+        if self._in_step:
             yield
             return
+        self._in_step = True
         try:
-            self.db.execute("BEGIN IMMEDIATE")
             try:
+                self.db.execute("BEGIN IMMEDIATE")
                 self._check_version()
                 yield
                 self.db.execute("COMMIT")
@@ -139,6 +141,8 @@ class SqliteConnection:
                 if self.db.in_transaction:  # a full disk has ended it already, and is the error to be told
                     self.db.execute("ROLLBACK")
                 raise
+            finally:
+                self._in_step = False
         except sqlite3.Error as error:
             raise StoreError(f"the store {self.path} failed: {error}.") from error
 

@@ -67,6 +67,19 @@ def test_each_slot_gets_one_worker_and_no_more_run_than_may(bench: MakeBench) ->
     assert {len(workers) for workers in it.workers_of().values()} == {1}
 
 
+@pytest.mark.black_box
+def test_workers_rest_and_go_on(bench: MakeBench) -> None:
+    it = bench(items=120, slots=1, size=5, latency=0.1, CONCURRENT_REQUESTS=2)
+    command = it.start("-o", "items.jl")
+    wait_for(lambda: it.done() >= 5, 60, "the first batch")
+    it.run("pause", it.name, code=0)
+    wait_for(lambda: not it.frontier.backlog().leased, 30, "the end of what was leased")
+    assert it.frontier.backlog().waiting
+    it.run("resume", it.name, "--detach", code=0)
+    command.wait(code=0)
+    it.assert_all_home()
+
+
 BROKEN = """\
 from properties.spiders.plain import PlainSpider
 

@@ -219,3 +219,10 @@ def test_ctrl_c_in_the_middle_stops_everything(start_cli: StartCommand, project:
     assert "Everything that the demo started is stopped." in done.err
     assert "The demo worked" not in done.out
     wait_for(lambda: not with_home(made.home), 5, "the end of all that the demo started")
+
+
+@pytest.mark.black_box
+def test_zsh_reads_the_script(project: MakeProject) -> None:
+    made = project()
+    script = made.write("s.zsh", in_shell(made, "sdist", "completion", "zsh"))
+    in_shell(made, "zsh", "-f", "-n", str(script))

@@ -41,7 +41,7 @@ def busy(nodes: list[ScrapydNode]) -> tuple[ScrapydNode, int, str] | None:
 
 
 @pytest.mark.black_box
-@pytest.mark.parametrize(("redis", "orphan"), [(True, True), (False, False)], ids=["orphan", "on a node that lives"])
+@pytest.mark.parametrize(("redis", "orphan"), [(True, True), (False, True), (False, False)])
 def test_a_worker_that_is_stopped_until_its_batch_is_done_elsewhere_makes_no_more_requests(
     redis: bool,
     orphan: bool,

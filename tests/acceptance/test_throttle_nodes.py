@@ -54,12 +54,18 @@ class Own(ScrapyPriorityQueue):
 """
 
 
+@pytest.mark.parametrize("mode", ["push", "pull"])
 def test_a_pause_and_a_limit_without_any_setting_hold_for_a_crawl_that_runs(
-    project: MakeProject, start_cli: StartCommand, run_cli: RunCommand, pair: list[ScrapydNode], site: StartSite
+    mode: str,
+    project: MakeProject,
+    start_cli: StartCommand,
+    run_cli: RunCommand,
+    pair: list[ScrapydNode],
+    site: StartSite,
 ) -> None:
     """C10, C11: every page comes, once; requests that were in the downloader when the rule came wait, too."""
     there = site(60)
-    settings = {**QUICK, "DISTRIBUTED_MODE": "pull", "START_URL": there.start_url, "DOWNLOAD_DELAY": 0.5}
+    settings = {**QUICK, "DISTRIBUTED_MODE": mode, "START_URL": there.start_url, "DOWNLOAD_DELAY": 0.5}
     it = project(nodes=pair, settings={**settings, "DISTRIBUTED_BATCH_SIZE": 10})
 
     def throttle(*words: object) -> float:

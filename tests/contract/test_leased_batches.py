@@ -180,6 +180,19 @@ async def test_a_lease_that_ran_out_is_taken_back_though_its_worker_seems_to_liv
         assert [attempt.state.value for attempt in o.attempts()] == ["failed", "accepted"]
 
 
+async def test_a_worker_that_hangs_counts_once_however_many_leases_it_had(tmp_path: Path) -> None:
+    async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
+        o.add(2, 2, 2)
+        hanging = await one_worker(o)
+        hanging.lease(3, seconds=-1.0)
+        await until(lambda: o.states() == ["failed"] * 3, "they wait again")
+        await until(lambda: hanging.job not in [worker.job for worker in o.workers()], "it is told to end")
+        second = await one_worker(o)
+        assert o.scheduler.breaker._nodes["one"] == 1
+        second.work_off()
+        await o.over()
+
+
 async def test_a_part_that_is_lost_sends_its_batch_back(tmp_path: Path) -> None:
     async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(2)

@@ -1,11 +1,13 @@
 """The rig keeps its word: nodes are real, know nothing of this project, and leave nothing running behind."""
 
 import json
+import subprocess
+from pathlib import Path
 
 import pytest
 from rig.fixtures import MakeProject, StartSite
 from rig.nodes import Nodes
-from rig.processes import with_home
+from rig.processes import private_environment, with_home
 from rig.waiting import wait_for
 
 PROBE = """
@@ -18,6 +20,12 @@ print(json.dumps({
     "the daemon leads a session": os.getsid(os.getppid()) == os.getppid(),
 }))
 """
+
+
+def test_a_node_cannot_import_this_project(node_python: Path, tmp_path: Path) -> None:
+    line = [str(node_python), "-c", "import scrapyd_dist"]
+    done = subprocess.run(line, cwd=tmp_path, env=private_environment(tmp_path), check=False, capture_output=True)
+    assert b"No module named 'scrapyd_dist'" in done.stderr
 
 
 def test_a_forked_node_is_like_one_that_was_started_by_its_command(

@@ -282,6 +282,7 @@ class TestAllOrNone:
         steps: list[tuple[str, Step]] = []
         egg, nodes = make_egg(), [*(node_of(real) for real in clean), gone()]
         first = ensure(nodes[:1], "p", egg, now=NOON)
+        earlier = ensure(nodes[1:2], "p", make_egg(LONG), now=NOON - timedelta(hours=1))
         result = ensure(
             nodes,
             "p",
@@ -291,7 +292,7 @@ class TestAllOrNone:
         )
         assert [found.undone for found in result.results] == [False, True, False]
         assert [found.node.name for found in result.ready] == ["node1"]
-        assert (versions(clean[0]), versions(clean[1])) == ([first.version], [])
+        assert (versions(clean[0]), versions(clean[1])) == ([first.version], [earlier.version])
         assert [name for name, step in steps if step is Step.UNDONE] == ["node2"]
 
     def test_what_a_new_job_may_run_stays_and_the_job_is_named(

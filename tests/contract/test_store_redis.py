@@ -85,6 +85,7 @@ def test_nothing_of_a_forgotten_crawl_is_left_on_the_server(at: Callable[..., St
     assert len(client.keys("{forget}:c:*")) > 20
     store.forget("c")
     assert client.keys("{forget}:c:*") == []
+    assert not (store.slots("c") or store.attempts("c") or store.batches("c"))
 
 
 @pytest.mark.parametrize("forget", [True, False])

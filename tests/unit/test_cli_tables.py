@@ -11,6 +11,7 @@ from scrapyd_dist.cli import context, output
 from scrapyd_dist.cli.crawls import crawl, demo
 from scrapyd_dist.cli.crawls.live_view import LiveView, crawl_picture
 from scrapyd_dist.cli.node_status import NodeStatus, exit_code_of
+from scrapyd_dist.cli.nodes import node_commands
 from scrapyd_dist.cli.options import seconds
 from scrapyd_dist.examples.pages import Site
 
@@ -29,7 +30,8 @@ from scrapyd_dist.nodes import Node
 PLAN: dict[str, Any] = {
     "schema": 1, "spider": "easy", "target": "rule 1", "project": "shop", "version": "v1", "deploy": ["b"],
     "nodes": [
-        {"name": "a", "url": "http://a", "state": "up", "reason": "", "slots": 2, "logs": True, "unreached": ""},
+        {"name": "a", "url": "http://a", "state": "up", "reason": "", "slots": 2, "logs": True,
+         "unreached": "its store is a file"},
         {"name": "b", "url": "http://b", "state": "up", "reason": "", "slots": 4, "logs": False, "unreached": ""},
         {"name": "c", "url": "http://c", "state": "down", "reason": "refused", "slots": None, "logs": False,
          "unreached": ""},
@@ -72,7 +74,19 @@ def test_a_long_list_of_shards_shows_its_ends() -> None:
 def test_the_plan_says_which_node_would_get_the_code() -> None:
     rows = crawl.node_rows(PLAN)
     assert [row[3] for row in rows] == ["has it", "would get v1", "-"]
-    assert [row[5] for row in rows] == ["", "serves no /logs/: needs --feed", "refused"]
+    assert [row[5] for row in rows] == [
+        "is sent its batches: its store is a file", "serves no /logs/: needs --feed", "refused",
+    ]  # fmt: skip
+
+
+def test_a_clock_that_is_wrong_has_a_column(capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = [NodeStatus(node=Node.parse("web1"), skew=3600.0), NodeStatus(node=Node.parse("web2"), skew=0.5)]
+    node_commands._show(nodes, None)
+    head, first, second = capsys.readouterr().out.splitlines()
+    at = head.index("CLOCK")
+    assert (first[at:].split()[0], second[at:].split()[0]) == ("+3600", "http://web2:6800")
+    node_commands._show(nodes[1:], None)
+    assert "CLOCK" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

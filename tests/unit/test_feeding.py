@@ -98,6 +98,10 @@ def test_a_worker_takes_no_more_than_it_can_begin(sizes: list[int], most: list[i
     assert sorted(set(frontier.asked)) == most
 
 
+def test_a_batch_that_cannot_be_read_costs_nothing_else(tmp_path: Path) -> None:
+    assert made_of(Frontier([40] * 9, unreadable=frozenset({1, 3, 5, 7})), tmp_path) == (200, [])
+
+
 def test_a_worker_that_can_read_none_ends(tmp_path: Path) -> None:
     frontier = Frontier([40] * 9, unreadable=frozenset(range(10)))
     made, (why,) = made_of(frontier, tmp_path)

@@ -253,6 +253,15 @@ def test_a_node_that_was_seen_to_start_late_gets_more_time() -> None:
     assert wedged_since((100, 106, 112, 131, 140, 162), 30) is not None
 
 
+def test_a_node_that_starts_slowly_is_not_taken_for_a_wedged_one() -> None:
+    slow, quick = member("slow", start_delay=30.0), member("quick")
+    for at in (100.0, 106.0, 112.0, 118.0):
+        for one in (slow, quick):
+            one.weighed(load(0, 2), 0, at)
+    assert slow.wedged_since is None
+    assert quick.wedged_since is not None
+
+
 @pytest.mark.parametrize(("pending", "running", "moved"), [(0, 0, False), (2, 1, False), (0, 3, False), (2, 0, True)])
 def test_anything_that_moves_ends_the_row(pending: int, running: int, moved: bool) -> None:
     assert looked((100, 106), now=112, pending=pending, running=running, moved=moved) == ()

@@ -13,8 +13,9 @@ from cryptography.fernet import Fernet
 from hypothesis import given
 from hypothesis import strategies as st
 from rig.scheduling import run
-from scrapy import Spider
+from scrapy import Request, Spider
 from scrapy.settings import Settings
+from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.assignment import Assignment, is_producer, is_worker
 from scrapyd_dist.middlewares.engine_compat import spider_method
@@ -23,7 +24,8 @@ from scrapyd_dist.middlewares.worker.batch_acker import LeaseReport, sweep
 from scrapyd_dist.middlewares.worker.files import PartFile
 from scrapyd_dist.middlewares.worker.lease_client import MAY_RETURN, LeaseClient, Notifier, StoreLost
 from scrapyd_dist.middlewares.worker.lease_session import introduce
-from scrapyd_dist.middlewares.worker.work_unit import BatchUnit, OwnPages, UnitMark
+from scrapyd_dist.middlewares.worker.request_tracker import use_batch_filter
+from scrapyd_dist.middlewares.worker.work_unit import BATCH, BatchUnit, OwnPages, UnitMark, attempt_over
 
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused, StoreError
@@ -185,6 +187,26 @@ def test_a_method_that_is_named_has_to_be_one(name: str) -> None:
 
 
 # news
+
+
+def test_each_attempt_has_a_filter_of_its_own_for_as_long_as_it_lives() -> None:
+    settings = Settings()
+    use_batch_filter(settings)
+    use_batch_filter(settings)  # the add-on may be named, and the middleware as well
+    crawler = get_crawler(Plain, dict(settings.items()))
+    crawler.spider = Plain.from_crawler(crawler)
+    crawler._apply_settings()
+    seen = build_from_crawler(load_object(settings["DUPEFILTER_CLASS"]), crawler)
+
+    def of(batch: int) -> Request:
+        return Request("http://web/", meta={BATCH: UnitMark("c", batch, 1, 0, 0)})
+
+    asked = [of(1), of(1), of(2), Request("http://web/"), Request("http://web/")]
+    assert [seen.request_seen(request) for request in asked] == [False, True, False, False, True]
+    crawler.signals.send_catch_log(attempt_over, key=(1, 1))
+    assert [seen.request_seen(request) for request in (of(1), of(2))] == [False, True]
+    seen.close("finished")
+    assert settings["JOBDIR"] is None
 
 
 async def test_news_wakes_all_who_wait_and_nobody_later() -> None:
