@@ -59,11 +59,7 @@ WORKER_MODULES = (
     "scrapyd_dist.version",
 )
 #: packages that are included as a whole, with these suffixes
-WORKER_PACKAGES = (
-    "scrapyd_dist.middlewares.throttle",
-    "scrapyd_dist.middlewares.worker",
-    "scrapyd_dist.store",
-)
+WORKER_PACKAGES = ("scrapyd_dist.middlewares.throttle", "scrapyd_dist.middlewares.worker", "scrapyd_dist.store")
 _SUFFIXES = (".py", ".lua", ".sql")
 #: file name of the Fernet key inside an egg: importlib.resources.files("scrapyd_dist") / KEY_NAME
 KEY_NAME = "_key.txt"

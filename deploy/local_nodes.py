@@ -207,16 +207,15 @@ def _attempt(name: str, folder: Path, python: str, slots: int, timeout: float) -
             [python, "-m", "scrapyd", "--pidfile="], cwd=folder, env={**kept, **ours}, stdin=subprocess.DEVNULL,
             stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
-    leader = started(process.pid, folder)
-    if leader is not None:
-        place = str(leader.folder)
-        node = LocalNode(name=name, port=port, password=password, slots=slots, pid=leader.pid, folder=place)
+    place = str(folder.resolve())
+    node = LocalNode(name=name, port=port, password=password, slots=slots, pid=process.pid, folder=place)
+    if is_alive(node.leader):
         try:
             if _answers(node.node, process, timeout):
                 process.returncode = 0  # suppresses the warning that the process outlives this object
                 return node
         except BaseException:
-            stop([leader], grace=0)
+            stop([node.leader], grace=0)
             process.poll()
             raise
     _explain_end(name, python, process.wait(), folder / "scrapyd.log")
@@ -263,12 +262,6 @@ def _free_port() -> int:
 
 def _alive(nodes: Iterable[LocalNode]) -> list[LocalNode]:
     return [node for node in nodes if is_alive(node.leader)]
-
-
-def started(pid: int, folder: Path) -> Leader | None:
-    """Return the value by which a process just started in this folder will be known; None if it has ended already."""
-    leader = Leader(pid=pid, folder=folder.resolve())
-    return leader if is_alive(leader) else None
 
 
 def is_alive(leader: Leader) -> bool:

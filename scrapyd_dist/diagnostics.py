@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from scrapyd_dist.nodes import Node
     from scrapyd_dist.scrapyd.api import Load
 
-
 #: response time in seconds from which a node is reported as slow
 SLOW = 1.0
 #: clock skew in seconds that network latency cannot explain
@@ -35,10 +34,6 @@ class Severity(str, Enum):
     DANGER = "danger"  #: work is lost, stalls, or cannot be fetched
     WARNING = "warning"  #: a problem that does not lose work
     NOTE = "note"  #: for information
-
-    @property
-    def order(self) -> int:
-        return list(Severity).index(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +227,6 @@ def _shell(name: str) -> str:
 
 
 def _in_target(node: Node, line: str) -> str:
-    """Return a remedy: a line for the node's section of scrapy.cfg."""
     return f"scrapy.cfg, [deploy:{node.name}]: {line}"
 
 

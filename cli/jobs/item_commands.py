@@ -11,7 +11,7 @@ from typing import Annotated, Optional, TypeVar
 
 import typer
 
-from scrapyd_dist.batches import Attempt, AttemptState, Crawl, home_of
+from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, home_of
 from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
 from scrapyd_dist.items.delivery import PARTS, own_parts
 from scrapyd_dist.items.json_lines import FoundItem, Items, Runs, item_in
@@ -31,7 +31,7 @@ from .item_pull import Stored, pull, stored
 from .job_list import TIMEOUT
 
 #: endings of files of JSON lines
-_LINES = frozenset({".jl", ".jsonl", ".jsonlines", ".part"})
+_LINES = {".jl", ".jsonl", ".jsonlines", ".part"}
 #: complaints of a kind that are shown
 _SHOWN = 10
 
@@ -157,7 +157,7 @@ def _compared(
             problems.append(f"{file.label}: {what}")
     if problems:
         return problems
-    for crawl in (one.crawl for one in crawls if one.finished):
+    for crawl in (one.crawl for one in crawls if one.crawl.state is CrawlState.FINISHED):
         said = int(crawl.summary.get("items") or 0)
         have = sum(its.whole - its.replaced for file, its in zip(files, found, strict=True) if file.crawl == crawl.id)
         if said != have:

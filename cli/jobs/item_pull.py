@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import typer
 
-from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState
+from scrapyd_dist.batches import Attempt, AttemptState, Crawl
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
 from scrapyd_dist.items.delivery import FEEDS, PARTS, accepted_of, feeds_of, own_parts, read_back
 from scrapyd_dist.items.download import DownloadedFile, DownloadState, WantedFile, copy_home
@@ -51,19 +51,9 @@ class Stored:
         return accepted_of(self.attempts)
 
     @property
-    def open(self) -> list[Attempt]:
-        """The attempts that are out on nodes."""
-        return [a for a in self.attempts if a.state in {AttemptState.SENT, AttemptState.RUNNING}]
-
-    @property
     def own(self) -> list[Path]:
         """The files of the producer's own items."""
         return own_parts(self.folder / PARTS)
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing more will come."""
-        return self.crawl.state is CrawlState.FINISHED
 
     def part(self, attempt: Attempt) -> Path | None:
         """The part of an accepted attempt on this machine; None where its items went to a feed URL."""
@@ -155,7 +145,8 @@ class ItemPuller:
             for path in () if self._some else one.own:
                 target = self._folder / one.crawl.id / path.name
                 yield PullRequest(job=path.stem, node="producer", bring=partial(copy_home, path, target))
-            for attempt in [*one.accepted, *one.open]:
+            out = [attempt for attempt in one.attempts if attempt.state in {AttemptState.SENT, AttemptState.RUNNING}]
+            for attempt in [*one.accepted, *out]:
                 if not self._some or attempt.url in self._nodes:
                     yield PullRequest(job=attempt.job, node=attempt.node, bring=self._of_attempt(one, attempt))
         for row in self._rows:

@@ -256,14 +256,7 @@ def cancel(
     raise typer.Exit(_Cancellation(context, query, how, [crawl] if crawl else job or []).run(output))
 
 
-def stop(
-    *,
-    context: Context,
-    crawl: CrawlId,
-    how: SignalOptions,
-    timeout: Timeout = TIMEOUT,
-    output: Output,
-) -> None:
+def stop(*, context: Context, crawl: CrawlId, how: SignalOptions, timeout: Timeout = TIMEOUT, output: Output) -> None:
     """Stop a crawl: its producer first, then its jobs on all nodes. `sdist resume` goes on with it.
 
     What is done stays done. A running job gets INT: it ends its requests and

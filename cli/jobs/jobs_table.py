@@ -41,10 +41,6 @@ _FILE = "signals.jsonl"
 Key = tuple[str, str, str]  # what tells one job from another: base address of its node, project, id
 
 
-def key_of(place: Place) -> Key:
-    return place.node.url, place.project, place.job
-
-
 def note(root: Path, place: Place, signal: str) -> None:
     """Write down that this job is sent a signal."""
     names = {"node": place.node.url, "project": place.project, "job": place.job}
@@ -96,7 +92,7 @@ class Judge:
 
     def judge(self, row: Listed) -> Judged:
         """The judgement; a job that its node does not tell about is unknown, with the reason."""
-        signalled = key_of(row.place) in self._signalled
+        signalled = (row.place.node.url, row.place.project, row.place.job) in self._signalled
         if row.state is JobState.PENDING:
             return Judged(row=row, verdict=by_log(row.state, None))
         try:
@@ -244,12 +240,7 @@ def _row(one: Judged, offset: timedelta) -> dict[str, Any]:
 
 def verdict_row(verdict: Verdict) -> dict[str, Any]:
     """How a job ended and what it did, for `--json`."""
-    return {
-        "state": verdict.outcome.value,
-        "pages": verdict.pages,
-        "items": verdict.items,
-        "errors": verdict.errors,
-    }
+    return {"state": verdict.outcome.value, "pages": verdict.pages, "items": verdict.items, "errors": verdict.errors}
 
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:

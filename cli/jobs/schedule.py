@@ -270,8 +270,7 @@ def schedule(
     ] = False,
     priority: Annotated[Optional[float], typer.Option(help="Higher is earlier, within the project.")] = None,
     version: Annotated[
-        Optional[str],
-        typer.Option("--version", metavar="NAME", help="The version to run; the newest deployment."),
+        Optional[str], typer.Option("--version", metavar="NAME", help="The version to run; the newest deployment.")
     ] = None,
     timeout: Timeout = TIMEOUT,
     output: Output,

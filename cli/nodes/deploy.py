@@ -153,8 +153,7 @@ class DeployOptions:
         in_panel(_WHAT, "Name of the version; GIT or HG puts the commit's name behind time and content hash."),
     ] = None
     only_missing: Annotated[
-        bool,
-        in_panel(_WHAT, "Send the egg that was sent last to those that lack it; build nothing.", "--only-missing"),
+        bool, in_panel(_WHAT, "Send the egg that was sent last to those that lack it; build nothing.", "--only-missing")
     ] = False
     include_dependencies: Annotated[
         bool,

@@ -8,14 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from typing import Annotated, Any, Optional, TypeVar
 from urllib.parse import urlsplit
 
 import typer
 
-from scrapyd_dist.diagnostics import Finding, KeptLogs, NodeDiagnosis, findings, fleet_findings, host_of
+from scrapyd_dist.diagnostics import Finding, KeptLogs, NodeDiagnosis, Severity, findings, fleet_findings, host_of
 from scrapyd_dist.errors import ApiRefused, NodeError, NotFound, NotJson
 from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.nodes import Node, NodeRecord
@@ -221,7 +221,8 @@ def doctor(
     results = [result for one in exams for result in findings(one, now)]
     results += fleet_findings(exams, () if node else context.project.targets)
     order = {one.node.name: number for number, one in enumerate(exams)}
-    results.sort(key=lambda result: (result.severity.order, order.get(result.node, len(order))))
+    severities = list(Severity)
+    results.sort(key=lambda one: (severities.index(one.severity), order.get(one.node, len(order))))
     _tell(exams, results, output, verbose=verbose)
     # 1 when a node that answers endangers work; else by the nodes that do not answer.
     unreached = {one.node.name: one.error for one in exams if one.error is not None}
@@ -262,10 +263,7 @@ def _watched(context: Context, sender: Sender, exams: list[NodeDiagnosis], timeo
 
 
 def _tell(exams: Sequence[NodeDiagnosis], results: Sequence[Finding], output: Output, *, verbose: bool) -> None:
-    rows = [
-        {"severity": one.severity.value, "node": one.node, "topic": one.topic, "text": one.text, "remedy": one.remedy}
-        for one in results
-    ]
+    rows = [{**asdict(one), "severity": one.severity.value} for one in results]
     if output.document({"nodes": [_node_row(one) for one in exams], "findings": rows}):
         return
     counts = Counter(result.severity.value for result in results)
@@ -287,7 +285,7 @@ def _node_row(exam: NodeDiagnosis) -> dict[str, Any]:
         "state": exam.state.value,
         "latency_ms": None if exam.latency is None else round(exam.latency * 1000, 1),
         "skew_s": exam.skew,
-        "versions": None if exam.versions is None else list(exam.versions),
+        "versions": exam.versions,
         "logs": exam.logs,
         "ranges": exam.ranges,
         "items_dir": exam.items,

@@ -89,10 +89,6 @@ class JobLook:
             minutes = max(report.updated - report.started, 1.0) / 60
             self._rates = tuple(number / minutes for number in counted)
 
-    @property
-    def stalled(self) -> bool:
-        return (self.silent or 0.0) >= STALL
-
     def document(self) -> dict[str, Any]:
         place, report = self.place, self.report
         rates = [round(rate, 1) for rate in self._rates] if self._rates else [None, None, None]
@@ -101,7 +97,7 @@ class JobLook:
             "project": place.project,
             "spider": place.spider,
             "crawl": place.crawl,
-            "state": "stalled" if self.stalled else "running",
+            "state": "stalled" if (self.silent or 0.0) >= STALL else "running",
             "pages": report.pages if report else None,
             "items": report.items if report else None,
             "per_min": dict(zip(("pages", "items", "errors"), rates, strict=True)),

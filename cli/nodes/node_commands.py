@@ -128,7 +128,12 @@ def drain(
     end = 0.0 if no_wait else float("inf") if limit is None else time.monotonic() + limit
     try:
         with nullcontext(lambda _: None) if no_wait else waiting(LINE_EVERY) as show:
-            over = poll_until(all_over, EVERY, deadline=end, meanwhile=lambda: show(_texts(waited)))
+            over = poll_until(
+                all_over,
+                EVERY,
+                deadline=end,
+                meanwhile=lambda: show("; ".join(one.text() for one in waited if not one.over)),
+            )
         code = 0 if over or no_wait else 124
     except KeyboardInterrupt:
         code = 130
@@ -137,10 +142,6 @@ def drain(
         code = exit_code(len(waited), [one.error for one in waited])
         code = code or int(any(one.state == "wedged" for one in waited))
     raise typer.Exit(code)
-
-
-def _texts(waited: Sequence[DrainResult]) -> str:
-    return "; ".join(one.text() for one in waited if not one.over)
 
 
 def _tell(

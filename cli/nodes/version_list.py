@@ -20,12 +20,10 @@ from ..context import Context, exit_code, known_times, must_answer, version_look
 from ..crawls.wording import counted
 from ..options import DryRun, Nodes, Project, Quiet, Yes
 from ..output import Output, complain, complain_each, confirm, put, say, some_of, table
-from .deploy import RETRIES, exit_code_of, node_row, roll_out, tell
+from .deploy import RETRIES, WOULD_CHANGE, exit_code_of, node_row, roll_out, tell
 
 #: `--check` found a difference
 DIFFERS = 10
-#: a dry run found something to do
-WOULD_CHANGE = 10
 #: seconds that a node gets for each question, and for one that makes it import the project
 TIMEOUT, SLOW_TIMEOUT = 15.0, 60.0
 #: with more nodes, a table of versions tells numbers and names in place of a column for each node

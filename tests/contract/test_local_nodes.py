@@ -21,7 +21,7 @@ from rig.projects import Project
 from rig.waiting import wait_for
 from scrapyd_dist.deploy import local_nodes
 from scrapyd_dist.deploy.egg import build
-from scrapyd_dist.deploy.local_nodes import Leader, down, is_alive, running, started, up
+from scrapyd_dist.deploy.local_nodes import Leader, down, is_alive, running, up
 from scrapyd_dist.deploy.rollout import ensure
 
 from scrapyd_dist.errors import ConfigError, DistError
@@ -283,4 +283,4 @@ def test_without_psutil_the_extra_is_named(state: Path, tmp_path: Path, monkeypa
 def test_what_has_ended_is_no_leader(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         wait_for(lambda: process.poll() is not None, 30, "the end of a process")
-    assert started(process.pid, tmp_path) is None
+    assert not is_alive(Leader(pid=process.pid, folder=tmp_path))

@@ -340,12 +340,7 @@ def test_what_passes_is_tried_again(clean: Pair, make_egg: MakeEgg, page: str, m
 
 @pytest.mark.parametrize(("retries", "pause", "timeout", "tries"), [(3, 0.01, 60, 3), (20, 0.5, 0.2, 0)])
 def test_so_often_and_never_beyond_the_nodes_time(
-    make_egg: MakeEgg,
-    monkeypatch: pytest.MonkeyPatch,
-    retries: int,
-    pause: float,
-    timeout: float,
-    tries: int,
+    make_egg: MakeEgg, monkeypatch: pytest.MonkeyPatch, retries: int, pause: float, timeout: float, tries: int
 ) -> None:
     monkeypatch.setattr("scrapyd_dist.deploy.rollout.BACKOFF", pause)
     steps: list[Step] = []

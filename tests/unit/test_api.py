@@ -11,14 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapyd_dist.errors import (
-    ApiRefused,
-    ConfigError,
-    NodeError,
-    NotFound,
-    NotJson,
-    ServerFailed,
-)
+from scrapyd_dist.errors import ApiRefused, ConfigError, NodeError, NotFound, NotJson, ServerFailed
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.payload import ARGUMENT_MAX
 from scrapyd_dist.scrapyd import api

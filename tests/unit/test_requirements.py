@@ -46,11 +46,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class TestRequirements:
     def test_what_is_pure_travels_and_what_nodes_have_does_not(self, shop: Path) -> None:
         (shop / "more.txt").write_text(f"{wheel(shop / 'wheels', 'other')}\n", "utf-8")
-        there = [
-            "Scrapy>=2.13  # there",
-            "lxml ; python_version > '3'",
-            "W3LIB[x]==99 \\\n  --hash=sha256:00",
-        ]
+        there = ["Scrapy>=2.13  # there", "lxml ; python_version > '3'", "W3LIB[x]==99 \\\n  --hash=sha256:00"]
         lines = ["# ours", *there, wheel(shop / "wheels", "tinydep"), "-r more.txt"]
         (shop / "requirements.txt").write_text("\n".join(lines), "utf-8")
         found = read_requirements(shop)
