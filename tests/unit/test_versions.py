@@ -1,11 +1,17 @@
-"""What the names of versions tell, and that Scrapyd sorts ours by time, and those of crawls before all others."""
+"""What the names of versions tell and how Scrapyd sorts them; what is in use on a node, what may go, what differs."""
 
 import random
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from packaging.version import InvalidVersion, Version
+from scrapyd_dist.deploy.node_versions import NodeVersions, differences, in_use, only_crawls, plan
+from scrapyd_dist.deploy.rollout import common_name
 
+from scrapyd_dist.errors import ConnectionRefused
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd.api import Job, JobState
 from scrapyd_dist.scrapyd.versions import (
     behind,
     by_time,
@@ -105,3 +111,101 @@ class TestWhichCounts:
         mixed = (self.CRAWL, self.SECOND, self.FIRST, "r10", "r9")
         assert by_time(mixed) == [self.FIRST, self.SECOND, self.CRAWL, "r10", "r9"]
         assert by_time(mixed, {"r9": AT - 1.0}) == ["r9", self.FIRST, self.SECOND, self.CRAWL, "r10"]
+
+
+MID, NEW = (f"2026112{day}T120000Z-{HASH}" for day in (1, 2))
+CRAWL, DEPLOYED = "0-a1795176000-001250999896491", "1795176001-001250999896491"
+DOWN = ConnectionRefused.at("b")
+
+
+def seen(*versions: str, name: str = "a", jobs: tuple[Job, ...] = (), **more: Any) -> NodeVersions:
+    node = Node.parse(f"{name}:6800", name=name)
+    return NodeVersions(node=node, project="p", versions=versions, jobs=jobs, **more)
+
+
+def job(id_: str, state: JobState = JobState.RUNNING, version: str | None = None) -> Job:
+    return Job(id=id_, project="p", spider="s", state=state, version=version)
+
+
+def unknown(_job: str) -> None:
+    """No version of a crawl's job is known."""
+
+
+class TestInUse:
+    def test_a_waiting_job_tells_its_version_or_gets_the_default(self) -> None:
+        jobs = (job("x", JobState.PENDING, "1.9"), job("y", JobState.PENDING))
+        assert in_use(seen("1_9", "2_0", jobs=jobs), unknown).jobs == {"1_9": ("x",), "2_0": ("y",)}
+
+    def test_a_running_job_is_known_by_its_crawl_or_not_at_all(self) -> None:
+        use = in_use(seen(OLD, jobs=(job("c.b1.a1"), job("z"))), {"c.b1.a1": OLD}.get)
+        assert (use.jobs, use.unknown) == ({OLD: ("c.b1.a1",)}, ("z",))
+
+
+class TestPlan:
+    @pytest.mark.parametrize(
+        ("versions", "keep", "gone"),
+        [
+            ((OLD, MID, NEW), 1, (OLD, MID)),
+            ((OLD, MID, NEW), 2, (OLD,)),
+            ((OLD, MID, NEW), 3, ()),
+            ((OLD, MID, NEW), 9, ()),
+            ((OLD, NEW, "r9", "v1"), 1, (OLD, "r9")),  # the newest one stays though it sorts first
+            ((CRAWL, "0-a1799999999-001250999896491", OLD, MID, NEW), 2, (CRAWL, OLD, MID)),
+        ],
+    )
+    def test_the_last_ones_stay(self, versions: tuple[str, ...], keep: int, gone: tuple[str, ...]) -> None:
+        assert plan(seen(*versions), keep, unknown).versions == gone
+
+    def test_what_is_in_use_stays_and_is_named(self) -> None:
+        found = plan(seen(OLD, MID, NEW, jobs=(job("x", JobState.PENDING, OLD),)), 1, unknown)
+        assert (found.versions, found.use.jobs) == ((MID,), {OLD: ("x",)})
+
+    def test_a_job_of_unknown_version_holds_everything_and_is_named_where_something_is_old(self) -> None:
+        found = plan(seen(OLD, MID, NEW, jobs=(job("x"),)), 1, unknown)
+        assert (found.versions, found.use.unknown) == ((), ("x",))
+        assert plan(seen(NEW, jobs=(job("x"),)), 1, unknown).use.unknown == ()
+
+    def test_a_node_that_did_not_answer(self) -> None:
+        assert plan(seen(error=DOWN), 1, unknown).error is DOWN
+
+
+@pytest.mark.parametrize(
+    ("entries", "told"),
+    [
+        ([seen(OLD, NEW), seen(NEW, name="b")], []),
+        # The same content under another name is the same, and a node that did not answer is no difference.
+        ([seen(OLD), seen(NEW, name="b"), seen(name="c", error=DOWN)], []),
+        ([seen(NEW), seen(NEW, name="b"), seen("20261123T120000Z-ffffffffffff", name="c")],
+         [f"c would run 20261123T120000Z-ffffffffffff, most nodes {NEW}."]),
+        ([seen(NEW), seen(NEW, name="b"), seen(name="c")], [f"c would run no version at all, most nodes {NEW}."]),
+        ([seen(NEW, "r9-master")],
+         [f"a would run r9-master, which Scrapyd sorts behind {NEW}, the newest one whose time is known."]),
+    ],
+)  # fmt: skip
+def test_nodes_that_would_run_other_code_are_named(entries: list[NodeVersions], told: list[str]) -> None:
+    assert differences(entries) == told
+
+
+def test_where_only_crawls_have_been_it_is_said() -> None:
+    entries = [seen(CRAWL), seen(CRAWL, name="b"), seen(CRAWL, NEW, name="c")]
+    (text,) = only_crawls(entries)
+    assert text.startswith(f"a, b would run {CRAWL}, which a crawl brought")
+    assert differences(entries[:2]) == []
+
+
+@pytest.mark.parametrize(
+    ("there", "more", "name"),
+    [
+        # A crawl uses a deployment that all have, and deploys none.
+        ([[DEPLOYED], [DEPLOYED]], {"for_crawl": True}, DEPLOYED),
+        ([[DEPLOYED], []], {"for_crawl": True}, None),
+        ([[CRAWL, DEPLOYED], []], {"for_crawl": True}, CRAWL),
+        # A deployment is made anew unless it is the newest.
+        ([[CRAWL]], {}, None),
+        ([[CRAWL, DEPLOYED], []], {}, DEPLOYED),
+        ([[DEPLOYED, "1795176009-000000000000000"]], {}, None),
+        ([[]], {"kept": DEPLOYED}, DEPLOYED),
+    ],
+)
+def test_the_one_name_of_a_content_on_all_nodes(there: list[list[str]], more: dict[str, Any], name: str | None) -> None:
+    assert common_name(there, HASH, **more) == name
