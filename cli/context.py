@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.deploy.kept_eggs import kept_eggs
 
+from scrapyd_dist.batches import earlier_workers
 from scrapyd_dist.config import OWN_SECTION, STATE_FOLDER, addresses_of, load, state_dir, with_netrc
 from scrapyd_dist.errors import ApiRefused, ConfigError, ForeignRow, NodeError, NoNodeReachable, NothingMatched
 from scrapyd_dist.keys import known_key, state_key
 from scrapyd_dist.nodes import Node, distinct
-from scrapyd_dist.scheduling.worker_registry import earlier_workers
 from scrapyd_dist.scrapyd.jobs import crawl_in
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import VARIABLE, is_url

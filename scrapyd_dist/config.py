@@ -42,11 +42,7 @@ class ProjectConfig:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The targets with distinct urls, `dns+` targets expanded to one node per address.
-
-        Raises:
-            ConfigError: a host name has no address.
-        """
+        """The targets with distinct urls, `dns+` targets expanded as `addresses_of` does."""
         return distinct(one for node in self.targets for one in (addresses_of(node) if node.lookup else (node,)))
 
 
@@ -136,11 +132,7 @@ def targets_in(text: str, where: str, root: Path) -> tuple[Node, ...]:
 
 
 def addresses_of(node: Node) -> tuple[Node, ...]:
-    """Return one node for each address of a `dns+http://…` node's host, sorted.
-
-    Raises:
-        ConfigError: the host name has no address.
-    """
+    """Return a node for each address of a `dns+http://…` node's host, sorted; `ConfigError` if there is no address."""
     try:
         found = socket.getaddrinfo(node.host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as e:

@@ -57,11 +57,7 @@ def public_half(key: bytes) -> str:
 
 
 def seal(secret: bytes, public: str) -> str:
-    """Encrypt a secret for the owner of a public key; returns a token.
-
-    Raises:
-        SealError: the public key is invalid.
-    """
+    """Encrypt a secret for the owner of a public key; returns a token, or raises `SealError` if the key is invalid."""
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey  # noqa: PLC0415 - see the module
 
     once = X25519PrivateKey.generate()

@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
 #: the setting that carries a batch, as in the book; continued in `NAME_1`, `NAME_2` …
 START_URLS = "DISTRIBUTED_START_URLS"
-#: Linux: maximum bytes of a `NAME=VALUE` argument, including its NUL (MAX_ARG_STRLEN)
-ARGUMENT_LIMIT = 131_072
-#: maximum bytes of a `NAME=VALUE` argument without the NUL
-ARGUMENT_MAX = ARGUMENT_LIMIT - 1
+#: Linux: maximum bytes of a `NAME=VALUE` argument without its NUL (MAX_ARG_STRLEN - 1)
+ARGUMENT_MAX = 131_071
 #: maximum total bytes of a batch's settings: a quarter of the usual limit of a process's argument list
 #: (2 MiB with an 8 MiB stack), because Scrapyd logs each of them twice
 BATCH_MAX_BYTES = 524_288
@@ -226,8 +224,7 @@ def _decrypt(text: str, key: bytes | None) -> bytes:
 def fit(values: Sequence[RequestValue], *, key: bytes | None = None) -> list[tuple[list[RequestValue], dict[str, str]]]:
     """Encode requests, halving the list until every piece fits; returns (requests, settings) of each piece, in order.
 
-    Raises:
-        TooLarge: a single request does not fit.
+    `TooLarge` means that a single request does not fit.
     """
     try:
         return [(list(values), encode(values, key=key))]

@@ -26,11 +26,6 @@ class ShardTemplate:
             )
 
     @property
-    def _width(self) -> int:
-        widths = [number or page for number, page in _PLACE.findall(self.text)]
-        return int(widths[0] or 0)
-
-    @property
     def place(self) -> str:
         """The placeholder for the number, as written."""
         return next(match[0] for match in _PLACE.finditer(self.text))
@@ -40,8 +35,8 @@ class ShardTemplate:
         return _PLACE.sub(lambda _: text, self.text)
 
     def url(self, page: int) -> str:
-        """Return the URL of a page."""
-        return self.url_with(f"{page:0{self._width}d}")
+        ((percent_width, brace_width),) = _PLACE.findall(self.text)
+        return self.url_with(f"{page:0{int(percent_width or brace_width or 0)}d}")
 
     def page(self, url: str) -> int | None:
         """Return the page number in a URL, or None if it does not match the template."""
@@ -80,11 +75,7 @@ def shards_of_pages(template: ShardTemplate, *, pages: int, shards: int, first_p
 
 
 def shards_of_urls(urls: list[str]) -> list[Shard]:
-    """Return one shard for each distinct URL of a list of start pages.
-
-    Raises:
-        ConfigError: the list is empty.
-    """
+    """Return one shard for each distinct URL of a list of start pages; raises `ConfigError` if the list is empty."""
     distinct = list(dict.fromkeys(urls))
     if not distinct:
         raise ConfigError("The list of start URLs is empty; there must be at least one.")

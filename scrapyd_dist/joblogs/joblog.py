@@ -201,9 +201,7 @@ class LogLines:
         """Yield the last line if it has no line feed."""
         if self._rest:
             raw, self._rest = bytes(self._rest), bytearray()
-            line = self._line(raw, 0)
-            if line is not None:
-                yield line
+            yield from filter(None, [self._line(raw, 0)])
 
     def _line(self, raw: bytes, ending: int) -> LogLine | None:
         offset = self.position
@@ -256,7 +254,6 @@ class LogReader:
         self._dumped = 0
 
     def feed(self, piece: bytes) -> None:
-        """Process the next bytes of the file."""
         self._size += len(piece)
         for line in self._lines.feed(piece):
             self._take(line)

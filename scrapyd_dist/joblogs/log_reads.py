@@ -45,11 +45,7 @@ class LogExcerpt:
 
 
 def look(sender: Sender, node: Node, path: str, *, timeout: float) -> LogExcerpt | None:
-    """Read the end of a job's log; returns None if there is no log.
-
-    Raises:
-        NodeError: a call to the node failed.
-    """
+    """Read the end of a job's log; returns None if there is no log, and raises `NodeError` if a call failed."""
     # Not a Range of "the last n bytes": Twisted fails on that if the file is shorter.
     head = sender.send(node, api.fetch(path, start=0, limit=HEAD), timeout=timeout)
     if head is None:
@@ -78,11 +74,7 @@ def look(sender: Sender, node: Node, path: str, *, timeout: float) -> LogExcerpt
 
 
 def survey(sender: Sender, node: Node, path: str, size: int | None = None) -> LogFacts | None:
-    """Read a whole log, or its first `size` bytes; returns None if there is no log.
-
-    Raises:
-        NodeError: a call to the node failed.
-    """
+    """Read a whole log, or its first `size` bytes; None without a log, and `NodeError` if the call failed."""
     reader = LogReader()
     done = sender.download(node, api.fetch(path, limit=size or None), reader.feed)
     return reader.facts() if done is not None else None

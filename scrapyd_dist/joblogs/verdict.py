@@ -37,7 +37,6 @@ class Outcome(str, Enum):
 
     @property
     def over(self) -> bool:
-        """Whether the job has ended."""
         return self not in {Outcome.PENDING, Outcome.RUNNING, Outcome.STALLED}
 
 
@@ -57,7 +56,6 @@ class Place:
 
     @property
     def crawl(self) -> str | None:
-        """The crawl in its job id, or None."""
         return crawl_in(self.job)
 
 
@@ -75,14 +73,10 @@ class Verdict:
 def by_log(
     state: JobState, look: LogExcerpt | None, *, stall: float = STALL, signalled: bool = False, needless: bool = False
 ) -> Verdict:
-    """Judge a job by the end of its log.
+    """Judge a job by its state in Scrapyd and the end of its log, if it has one.
 
-    Args:
-        state: by Scrapyd.
-        look: the end of its log; None if it has none.
-        stall: seconds without progress after which a running job counts as stalled.
-        signalled: whether this program sent it KILL, or forced its end.
-        needless: whether its crawl has finished without it.
+    It counts as stalled after `stall` seconds without progress. `signalled`: this program sent it KILL, or forced its
+    end; `needless`: its crawl has finished without it.
     """
     if state is JobState.PENDING:
         return Verdict(outcome=Outcome.PENDING)

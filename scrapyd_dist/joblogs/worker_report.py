@@ -97,11 +97,7 @@ def part_path(home: str, job: str) -> str:
 
 
 def read_report(data: bytes) -> WorkerReport:
-    """Parse a report.
-
-    Raises:
-        BadReport: the bytes are not a worker's report.
-    """
+    """Parse a report; raises `BadReport` if the bytes are none."""
     try:
         document = json.loads(data)
         if document["schema"] != 1:
@@ -116,6 +112,9 @@ def _report(document: Mapping[str, Any]) -> WorkerReport:
     counts: dict[str, Any] = {name: _count(document[name]) for name in ("requests", "done", "missed", "pages", "items")}
     counts |= {name: _count(document.get(name, 0)) for name in ("errors", "feeds_failed")}
     texts: dict[str, Any] = {name: str(document.get(name, "")) for name in ("finish_reason", "problem", "no_lease")}
+    if part is not None:
+        items, size = _count(part["items"]), _count(part["bytes"])
+        part = PartInfo(file=str(part["file"]), items=items, bytes=size, sha256=str(part["sha256"]))
     urls: dict[str, Any] = {name: _urls(document.get(name, ())) for name in ("gone", "failed", "dead", "unended")}
     return WorkerReport(
         ended=document["state"] == "ended",
@@ -124,7 +123,7 @@ def _report(document: Mapping[str, Any]) -> WorkerReport:
         unreached=bool(document.get("unreached", False)),
         public=None if public is None else str(public),
         batches=None if batches is None else {str(fate): _count(number) for fate, number in batches.items()},
-        part=None if part is None else _part(part),
+        part=part,
         feeds=tuple(str(uri) for uri in document.get("feeds", ())),
         missed_requests=_missed_requests(document),
         replaces=bool(document.get("replaces", False)),
@@ -134,11 +133,6 @@ def _report(document: Mapping[str, Any]) -> WorkerReport:
         **texts,
         **urls,
     )
-
-
-def _part(part: Mapping[str, Any]) -> PartInfo:
-    items, size = _count(part["items"]), _count(part["bytes"])
-    return PartInfo(file=str(part["file"]), items=items, bytes=size, sha256=str(part["sha256"]))
 
 
 def _count(value: Any) -> int:

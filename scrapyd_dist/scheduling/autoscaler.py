@@ -10,17 +10,25 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from scrapyd_dist.batches import Batch, BatchState, FinishReason, WorkerEntry, meaning, worker_id
+from scrapyd_dist.batches import (
+    OLD_WORKERS,
+    Batch,
+    BatchState,
+    FinishReason,
+    WorkerEntry,
+    earlier_workers,
+    meaning,
+    worker_id,
+)
 from scrapyd_dist.errors import ApiRefused, NodeError
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.scheduling.dispatcher import SAID_NO, said_no
 from scrapyd_dist.scheduling.job_request import call_for_worker
 from scrapyd_dist.scheduling.node_state import WorkerRun
 from scrapyd_dist.scheduling.scaling_policy import ALL
-from scrapyd_dist.scheduling.worker_registry import read_workers
 from scrapyd_dist.scrapyd import api
 
 if TYPE_CHECKING:
@@ -36,6 +44,7 @@ if TYPE_CHECKING:
     from scrapyd_dist.scheduling.node_state import JobRun, NodeState
     from scrapyd_dist.scheduling.scaling_policy import CircuitBreaker
     from scrapyd_dist.store.reach import Way
+    from scrapyd_dist.store.worker_thread import StoreThread
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +76,7 @@ class Autoscaler:
             since=time.time(), project=project, spider=spider, introduces=self.others.is_new(member, pool, project),
         )  # fmt: skip
         worker = self._run_of(entry, member, at_once=True)
-        self.state.send_out(worker, self._post(worker))
+        self.state.send_out(worker, self._post(worker, entry))
         return True
 
     def _run_of(self, one: WorkerEntry, member: NodeState, *, at_once: bool = False, posted: bool = False) -> WorkerRun:
@@ -99,7 +108,7 @@ class Autoscaler:
 
     async def recover(self, accepted: Sequence[Attempt]) -> None:
         """Take up the workers of an earlier process; `accepted`: attempts that were accepted there."""
-        left = await read_workers(self.state.store, self.state.spec.crawl)
+        left = await listed_workers(self.state.store, self.state.spec.crawl)
         self.last = await self.state.run(self.state.db.last_worker)
         for one in left:
             member = self.state.member_at(one.url)
@@ -141,7 +150,7 @@ class Autoscaler:
 
     # posting
 
-    async def _post(self, worker: WorkerRun) -> None:
+    async def _post(self, worker: WorkerRun, entry: WorkerEntry) -> None:
         state, node = self.state, worker.member.node
         assert self.reach  # noqa: S101 - workers are started only where they lease
         way = await asyncio.get_running_loop().run_in_executor(None, self.reach, node)  # it may look up a name
@@ -157,11 +166,7 @@ class Autoscaler:
         except NodeError as error:
             await self._refused(worker, error)
             return
-        entry = WorkerEntry(
-            number=worker.batch.number, job=worker.job, url=node.url, pool=worker.pool, since=worker.since,
-            project=worker.project, spider=worker.spider, version=worker.version or state.spec.version or "",
-            introduces=worker.introduces,
-        )  # fmt: skip
+        entry = replace(entry, version=worker.version or state.spec.version or "", introduces=worker.introduces)
         await state.run(state.db.add_workers, [entry], last=entry.number)
         try:
             await state.sender.send(node, call, timeout=state.limits.request_timeout)
@@ -194,7 +199,6 @@ class Autoscaler:
         self.state.news.set()
 
     async def _unlist(self, job: str) -> None:
-        """It has ended, or never was."""
         await self.state.run(self.state.db.remove_worker, job)
 
     def _forget(self, worker: WorkerRun) -> None:
@@ -284,10 +288,20 @@ class Autoscaler:
             self._unfit(member, reason)
 
     def _unfit(self, member: NodeState, reason: str) -> None:
-        """The node gets no more workers."""
         member.unfit = reason
         logger.error("%s gets no more workers: %s", member.node, reason)
         self.state.check_unfit()
+
+
+async def listed_workers(store: StoreThread, crawl: str) -> list[WorkerEntry]:
+    """The workers that an earlier process has left; those that an older version has left in the options are listed."""
+    options = dict((await store(store.store.own_crawl, crawl)).options)
+    if OLD_WORKERS in options:  # broken off, this begins anew
+        last = int(options[OLD_WORKERS].get("last", 0))
+        await store(store.store.add_workers, crawl, earlier_workers(options), last=last)
+        del options[OLD_WORKERS]
+        await store(store.store.update_crawl, crawl, options=options)
+    return await store(store.store.workers, crawl)
 
 
 def _why(report: WorkerReport) -> str:

@@ -95,7 +95,6 @@ class BatchCounters:
                 self._of_failed[batch, place] = number(runs)
 
     def died(self, batch: Batch) -> None:
-        """Count a dead batch."""
         self.dead += 1
         self.dead_urls += batch.size
 
@@ -173,7 +172,6 @@ class SchedulerState:
         return f" of the slot{'s' if names[1:] else ''} {', '.join(names[:NAMED])}{others}"
 
     def workers(self) -> Iterator[WorkerRun]:
-        """All workers that are out."""
         return (out for member in self.members for out in member.out.values() if isinstance(out, WorkerRun))
 
     @property
@@ -214,13 +212,9 @@ class SchedulerState:
         self.news.set()
 
     def lost_touch(self, member: NodeState, error: NodeError) -> None:
-        """Record that the node did not answer."""
         if member.up:
-            logger.warning(
-                "%s; its work goes elsewhere if it stays so for %.0f s",
-                str(error).rstrip("."),
-                self.limits.node_timeout,
-            )
+            words, patience = str(error).rstrip("."), self.limits.node_timeout
+            logger.warning("%s; its work goes elsewhere if it stays so for %.0f s", words, patience)
         member.missed(str(error), time.time())
 
     # jobs

@@ -120,7 +120,6 @@ class Buffer:
         return self._count
 
     def add(self, found: FrontierIntake, now: float) -> None:
-        """Add a request."""
         self._groups.setdefault(site_of(found.value["url"]) if self._fair else "", deque()).append((found, now))
         self._count += 1
 
@@ -198,8 +197,7 @@ class Batcher:
             return self._overdue(now)
         sizes = self._sizes(self._demand())
         self._usual = sizes.next(sizes.left)
-        cuts = self._for_idle_slots(sizes, now)
-        cuts += self._for_later(sizes, now)
+        cuts = [*self._for_idle_slots(sizes, now), *self._for_later(sizes, now)]
         if sizes.demand.more == 0 and 0 < len(self._waiting) <= FEWEST:
             cuts.append(self._cut(FEWEST))
         return cuts
@@ -237,8 +235,7 @@ class Batcher:
         cuts: list[BatchDraft] = []
         room = sizes.demand.slots + min(0, sizes.demand.idle) if sizes.demand.pace else 0
         while self._waiting:
-            left = len(self._waiting) + (math.inf if sizes.demand.more is None else sizes.demand.more)
-            size = sizes.next(left)
+            size = sizes.next(self._sizes(sizes.demand).left)
             wanted = len(cuts) < room and len(self._waiting) >= size + sizes.reserve
             if not wanted and now - self._waiting.oldest() < self._max_age:
                 break

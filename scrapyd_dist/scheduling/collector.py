@@ -104,7 +104,7 @@ class Collector:
     async def look(self, backlog: Backlog) -> dict[str, str]:
         """Fetch what is acked, and put back what has expired; returns workers that renew no lease, each with why."""
         if backlog.acked > len(self.coming):
-            for attempt in await self._attempts(AttemptState.ACKED):
+            for attempt in await self.state.run(self.state.db.attempts, {AttemptState.ACKED}):
                 key, member = (attempt.batch, attempt.number), self.state.member_at(attempt.url)
                 # a node that is unreachable and not yet given up may come back with the part
                 waits = member is not None and 0 < member.down_for < self.state.limits.node_timeout
@@ -127,7 +127,8 @@ class Collector:
 
         `blame`: one of them may have killed it; `harmless`: its end says nothing of them, and none dies of it.
         """
-        had = [attempt for attempt in await self._attempts(AttemptState.RUNNING) if attempt.worker == job]
+        running = await self.state.run(self.state.db.attempts, {AttemptState.RUNNING})
+        had = [attempt for attempt in running if attempt.worker == job]
         for attempt in had:
             await self._give_up_lease(attempt, reason, blame=blame, harmless=harmless)
         return len(had)
@@ -172,9 +173,6 @@ class Collector:
         ):
             for one in leased:
                 yield one
-
-    async def _attempts(self, state: AttemptState) -> list[Attempt]:
-        return await self.state.run(self.state.db.attempts, {state})
 
     async def _bring_home(self, attempt: Attempt) -> None:
         try:
@@ -252,7 +250,6 @@ class Collector:
     async def _store(
         self, batch: int, attempt: int, report: Mapping[str, object], missed: list[Miss], part: str = ""
     ) -> None:
-        """Store and count an accepted attempt."""
         await self.state.run(
             self.state.db.accept, batch, attempt, report=report, part=part, misses=missed, now=time.time()
         )
@@ -280,14 +277,8 @@ class Collector:
     ) -> None:
         """Store the end of a failed attempt; the batch waits for the next one, is cut, or is dead.
 
-        Args:
-            batch: the batch.
-            number: of the attempt.
-            reason: why it failed, for messages.
-            node: name of the attempt's node, which the next attempt avoids.
-            blame: whether the batch itself may have killed its worker.
-            harmless: the failure says nothing about the batch, which never dies of it.
-            out: fail the attempt only if it was not acked meanwhile.
+        `blame`: the batch may have killed its worker; `harmless`: the failure says nothing about the batch, which never
+        dies of it; `out`: fail the attempt only if it was not acked meanwhile. The next attempt avoids the `node`.
         """
         logger.warning("batch %d, attempt %d: %s", batch.number, number, reason)
         most, tried = self.state.limits.max_attempts, number - batch.forgiven

@@ -53,13 +53,15 @@ class Dispatcher:
             return
         most = state.limits.max_jobs
         limit = max(0, most - sum(len(member.out) for member in state.members)) if most else None
-        for batch, member in self._deal(limit) if state.limits.wait else self._all_at_once()[:limit]:
+        if state.limits.wait:
+            dealt = self.placement.deal(
+                state.waiting, state.sent_to, avoid=state.avoid, limit=limit, closing=state.closed
+            )
+        else:
+            dealt = self._all_at_once()[:limit]
+        for batch, member in dealt:
             state.waiting.remove(batch)
             self._send(batch, member)
-
-    def _deal(self, limit: int | None) -> list[tuple[Batch, NodeState]]:
-        state = self.state
-        return self.placement.deal(state.waiting, state.sent_to, avoid=state.avoid, limit=limit, closing=state.closed)
 
     def _all_at_once(self) -> list[tuple[Batch, NodeState]]:
         """Give every node its share at once: nothing will be sent later."""

@@ -93,11 +93,7 @@ class ForeignProjects:
     # posts
 
     async def call(self, worker: WorkerRun, way: Way) -> api.Call[str]:
-        """The call that posts a worker of another project, or its handshake.
-
-        Raises:
-            NodeError: the node does not answer, or does not have the project.
-        """
+        """The call that posts a worker of another project, or its handshake; `NodeError` if the node cannot take it."""
         node, spec = worker.member.node, self.state.spec
         met = None if worker.introduces else self._met.get(_place(worker))
         if met is not None:

@@ -46,7 +46,6 @@ class NodeClient:
         return load
 
     async def post(self, out: JobRun, payload: Mapping[str, str]) -> None:
-        """Post the attempt."""
         node = out.member.node
         told: Mapping[str, str] = {}  # of the store; nothing where a job on this node cannot reach it
         if self.spec.ways is not None:

@@ -387,7 +387,6 @@ class NodeState:
         self.wedged_since, self.trial, self.idle_looks = None, False, ()
 
     def accepted(self, report: WorkerReport) -> None:
-        """An attempt there was accepted."""
         self.jobs += 1
         self.items += report.items
         if report.pace:
@@ -395,7 +394,6 @@ class NodeState:
             self.unproven = False
 
     def missed(self, reason: str, now: float) -> None:
-        """It did not answer."""
         if self.down_since is None:
             self.down_since = now
         self.down_reason = reason

@@ -64,14 +64,9 @@ class Placement:
         limit: int | None = None,
         closing: bool = False,
     ) -> list[tuple[Batch, NodeState]]:
-        """Give batches to nodes with room, in their order.
+        """Give batches to nodes with room, the first batch first; `members` are all nodes, always in the same order.
 
-        Args:
-            waiting: batches, the next one first.
-            members: all nodes, always in the same order.
-            avoid: the node that a batch takes only when no other one works.
-            limit: most batches in this deal.
-            closing: whether no batch comes after these.
+        A batch takes the node in `avoid` only when no other one works; `closing`: no batch comes after these.
         """
         if not waiting or limit == 0:
             return []

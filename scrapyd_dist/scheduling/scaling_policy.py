@@ -91,17 +91,11 @@ def decide(
     cramped: Collection[str] = (),
     retired: Mapping[str, int] = MappingProxyType({}),
 ) -> ScalingDecision:
-    """Which pools get workers now.
+    """Which pools get workers now, when so many process slots are free (`room`).
 
-    Args:
-        pools: open batches per pool.
-        working: workers per pool, including those that have not started yet.
-        scaling: what is allowed.
-        room: free process slots.
-        early: workers that should run before the first batch comes, where workers lease from all slots.
-        closed: pools that get none any more.
-        cramped: pools without room on the nodes that could do their batches, whatever is free elsewhere.
-        retired: workers per pool that ended as their settings say, and are not replaced.
+    `working` has those that have not started yet, too; `early`: workers that should run before the first batch comes,
+    where workers lease from all slots; `closed`: pools that get none any more; `cramped`: pools without room on the
+    nodes that could do their batches, whatever is free elsewhere; `retired`: workers that are not replaced.
     """
     free = min(room, scaling.most - sum(working.values()) - sum(retired.values())) if scaling.most else room
     wanted = {
@@ -152,7 +146,6 @@ class CircuitBreaker:
     _pools: Counter[str] = field(default_factory=Counter)
 
     def worked(self, pool: str, node: str = "") -> None:
-        """Work was done in this pool on that node."""
         self._pools.pop(pool, None)
         self._nodes.pop(node, None)
 
@@ -190,5 +183,4 @@ class CircuitBreaker:
         self.close(pool, reason)
 
     def close(self, pool: str, reason: str) -> None:
-        """The pool gets no more workers."""
         self.closed.setdefault(pool, reason)

@@ -123,7 +123,6 @@ class Scheduler:
 
     @property
     def counters(self) -> BatchCounters:
-        """Counters of the batches so far."""
         return self.state.counters
 
     @property
@@ -153,7 +152,6 @@ class Scheduler:
 
     @property
     def work(self) -> OpenWork:
-        """The batches that are neither done nor dead."""
         slots = self.state.slots
         return OpenWork(
             waiting=self.state.backlog.waiting,
@@ -448,5 +446,4 @@ def _named(pool: str) -> str:
 
 
 def _count(slot: SlotCount, *states: BatchState) -> int:
-    """Batches of a slot in these states."""
     return sum(slot.batches.get(state.value, 0) for state in states)

@@ -43,8 +43,7 @@ async def test_each_node_works_as_it_can(tmp_path: Path) -> None:
         await until(lambda: len(b.merged()) > 30, "both have gone on")
         for worker in b.workers():
             worker.work_off().end()
-        await b.over()
-        b.whole(40)
+        await b.over(whole=40)
         assert [".w" in job for job in far.posts] == [False] * len(far.posts)
         assert all(".w" in job for job in near.posts)
         assert len(b.attempts()) == 40, "no batch was given out twice"
@@ -61,8 +60,7 @@ async def test_where_no_worker_reaches_the_store_all_batches_are_sent(tmp_path: 
             await until(lambda: len(b.workers()) == 2, "a worker each")
             for worker in b.workers():
                 worker.begin().end("refused", problem="The store is out of reach.", unreached=True)
-        await b.over()
-        b.whole(9)
+        await b.over(whole=9)
         assert all(sent(node) for node in nodes)
         assert all(member.unreached and not member.unfit for member in b.scheduler.members)
 
@@ -75,8 +73,7 @@ async def test_what_a_worker_had_leased_before_its_node_was_cut_off_is_sent(tmp_
         (worker,) = b.workers()
         assert worker.begin().lease()
         worker.end("store-lost", problem="The store was lost.", unreached=True)
-        await b.over()
-        b.whole(2)
+        await b.over(whole=2)
         assert sent(one) == ["c.b1.a2", "c.b2.a1"]
 
 
@@ -87,8 +84,7 @@ async def test_a_node_whose_workers_lose_the_store_again_and_again_is_sent_its_b
         for _ in range(OF_A_NODE):
             await until(b.workers, "a worker")
             b.workers()[-1].begin().end("store-lost", problem="The store is out of this worker's reach: refused.")
-        await b.over()
-        b.whole(2)
+        await b.over(whole=2)
         assert sent(one) == ["c.b1.a1", "c.b2.a1"]
         (member,) = b.scheduler.members
         assert "refused" in member.unreached

@@ -64,8 +64,7 @@ async def test_a_drained_node_gets_no_new_work_ends_what_it_has_and_works_again_
         await b.seal()
         await until(lambda: len(one.posts) == 2, "it works again")
         one.finish(one.posts[1])
-        await b.over()
-        b.whole(5)
+        await b.over(whole=5)
 
 
 async def test_a_node_that_was_drained_before_the_crawl_gets_nothing(tmp_path: Path) -> None:
@@ -74,9 +73,7 @@ async def test_a_node_that_was_drained_before_the_crawl_gets_nothing(tmp_path: P
     before.store.update_node("one", draining=1.0)
     await before.leave()
     async with sending(tmp_path, one, two) as b:
-        await b.seal_all(9)
-        await b.ended()
-        b.whole(9)
+        await b.work_off(9)
         assert one.posts == []
 
 
@@ -91,8 +88,7 @@ async def test_when_every_node_is_drained_it_waits_and_says_so_once(
         await until(lambda: one.calls.count("daemonstatus.json") > looks + 3, "it goes on looking")
         assert len([text for text in caplog.messages if "go on with: sdist nodes resume" in text]) == 1
         await drain(b, "one", None)
-        await b.ended()
-        b.whole(1)
+        await b.ended(whole=1)
 
 
 # joining and leaving
@@ -114,8 +110,7 @@ async def test_a_node_that_is_listed_later_is_brought_the_code_and_gets_work(tmp
         assert brought == ["two"]
         for job in list(one.jobs):
             one.finish(job)
-        await b.ended()
-        b.whole(6)
+        await b.ended(whole=6)
         assert [member.node.name for member in b.scheduler.members] == ["one", "two"]
 
 
@@ -128,9 +123,7 @@ async def test_a_new_node_that_cannot_run_the_code_gets_nothing_and_does_not_sto
 
     async with sending(tmp_path, one, two, members=members(one), listed=listing, prepare=bring) as b:
         await until(lambda: len(b.scheduler.members) == 2 and b.scheduler.members[1].unfit, "it was tried")
-        await b.seal_all(3)
-        await b.ended()
-        b.whole(3)
+        await b.work_off(3)
         assert two.posts == []
 
 
@@ -154,8 +147,7 @@ async def test_a_node_that_is_listed_no_more_ends_its_jobs_in_peace_and_may_come
         await until(lambda: b.scheduler.members[0].state == "up", "it is back")
         await drain(b, "two", time.time())
         await b.seal_all(2)
-        await b.ended()
-        b.whole(6)
+        await b.ended(whole=6)
         assert len(one.posts) == 3
 
 
@@ -165,9 +157,7 @@ async def test_a_list_that_cannot_be_read_changes_nothing(tmp_path: Path) -> Non
     listing.now = None
     async with sending(tmp_path, one, listed=listing) as b:
         await until(lambda: listing.read > 3, "it is read")
-        await b.seal_all(2)
-        await b.ended()
-        b.whole(2)
+        await b.work_off(2)
 
 
 async def test_when_all_have_left_the_crawl_stops_after_a_while_and_keeps_its_batches(tmp_path: Path) -> None:
@@ -205,8 +195,7 @@ async def test_a_node_that_starts_nothing_is_taken_out_and_used_again_when_it_wo
         await until(lambda: b.scheduler.members[0].trial, "it may be tried")
         await drain(b, "two", time.time())
         await b.seal_all(5)
-        await b.ended()
-        b.whole(7)
+        await b.ended(whole=7)
         assert b.scheduler.members[0].state == "up"
         assert len(one.posts) > 2
 
@@ -219,8 +208,7 @@ async def test_a_wedged_node_that_fails_its_trial_is_tried_again_later(tmp_path:
         await until(lambda: len(one.cancels) == 3, "it was tried twice more")
         assert one.cancels == one.posts[:3]
         one.quick = True
-        await b.ended()
-        b.whole(1)
+        await b.ended(whole=1)
 
 
 def strangers(node: ModelNode, count: int) -> list[ModelJob]:
@@ -247,8 +235,7 @@ async def test_other_peoples_jobs_take_their_room(tmp_path: Path) -> None:
             node.quick = True
             for name in node.posts:
                 node.finish(name)
-        await b.ended()
-        b.whole(9)
+        await b.ended(whole=9)
 
 
 async def test_a_fleet_full_of_other_peoples_jobs_still_gets_one_of_ours_in_line(tmp_path: Path) -> None:
@@ -286,8 +273,7 @@ async def test_what_was_given_up_before_is_cancelled_by_who_goes_on(tmp_path: Pa
             assert one.cancels == []
             listing.now = (one.node, two.node)
         await until(lambda: job in one.cancels, "the old job is cancelled")
-        await b.over()
-        b.whole(1)
+        await b.over(whole=1)
         assert {a.state for a in b.attempts()} == {AttemptState.FAILED, AttemptState.ACCEPTED}
 
 
@@ -297,6 +283,4 @@ async def test_a_node_that_dies_while_it_joins_is_only_one_that_is_down(tmp_path
     fields: dict[str, Any] = {"members": members(one), "listed": Listing(one, two)}
     async with sending(tmp_path, one, two, **fields) as b:
         await until(lambda: len(b.scheduler.members) == 2 and not b.scheduler.members[1].up, "it is down")
-        await b.seal_all(3)
-        await b.ended()
-        b.whole(3)
+        await b.work_off(3)

@@ -31,17 +31,14 @@ from scrapyd_dist.scrapyd.api import JobState
 
 async def test_every_batch_is_accepted_once_and_its_items_are_home(tmp_path: Path) -> None:
     async with sending(tmp_path, model("one"), model("two"), model("three")) as b:
-        await b.seal_all(20)
-        await b.ended()
-        b.whole(20)
+        await b.work_off(20)
         assert sorted(b.posts()) == sorted(job_id(CRAWL, n, 1) for n in range(1, 21))
         assert {a.state for a in b.attempts()} == {AttemptState.ACCEPTED}
 
 
 async def test_a_crawl_without_batches_ends(tmp_path: Path) -> None:
     async with sending(tmp_path, model("one")) as b:
-        await b.over()
-        b.whole(0)
+        await b.over(whole=0)
 
 
 async def test_it_does_not_end_before_the_producer_says_so(tmp_path: Path) -> None:
@@ -49,8 +46,7 @@ async def test_it_does_not_end_before_the_producer_says_so(tmp_path: Path) -> No
         await b.seal()
         await until(lambda: b.states() == ["done"], "the only batch is done")
         assert not b.scheduler.state.over.is_set()
-        await b.over()
-        b.whole(1)
+        await b.over(whole=1)
 
 
 async def test_a_node_with_eight_times_the_slots_does_eight_times_the_work(tmp_path: Path) -> None:
@@ -67,8 +63,7 @@ async def test_a_node_with_eight_times_the_slots_does_eight_times_the_work(tmp_p
                     ended += 1
             await until(lambda ended=ended: b.scheduler.counters.done == ended, "they are home")  # type: ignore[misc]  # a default binds it
             await until(lambda: _busy(b), "the slots are filled again")
-        await b.ended()
-        b.whole(180)
+        await b.ended(whole=180)
         assert 18 <= len(small.posts) <= 22, "a ninth, give or take a tenth"
 
 
@@ -125,9 +120,7 @@ async def test_a_post_that_was_refused_goes_to_another_node_and_counts_as_no_att
     one, two = model("one"), model("two")
     one.plays = [refused_with(error)]
     async with sending(tmp_path, one, two) as b:
-        await b.seal_all(1)
-        await b.ended()
-        b.whole(1)
+        await b.work_off(1)
         assert (one.posts, two.posts) == (["c.b1.a1"], ["c.b1.a1"])
         assert [(a.number, a.node, a.state.value) for a in b.attempts()] == [(1, "two", "accepted")]
         assert b.scheduler.counters.failed == 0
@@ -149,9 +142,7 @@ async def test_a_node_that_said_no_once_is_brought_the_code_again(tmp_path: Path
         return ""
 
     async with sending(tmp_path, one, prepare=bring) as b:
-        await b.seal_all(6)
-        await b.ended()
-        b.whole(6)
+        await b.work_off(6)
         assert brought == ["one"]
         assert len(one.posts) > 6
 
@@ -167,8 +158,7 @@ async def test_a_node_that_always_says_no_gets_nothing_more(tmp_path: Path, erro
         asked = len(one.posts)
         for job in list(two.jobs):
             two.finish(job)
-        await b.ended()
-        b.whole(12)
+        await b.ended(whole=12)
         assert one.jobs == {}
         assert len(one.posts) == asked
         assert b.scheduler.members[0].room() == 0
@@ -179,9 +169,7 @@ async def test_a_node_whose_password_is_mended_gets_work_again(tmp_path: Path) -
     one = model("one")
     one.plays = [refused_with(AuthRefused)]
     async with sending(tmp_path, one) as b:
-        await b.seal_all(3)
-        await b.ended()
-        b.whole(3)
+        await b.work_off(3)
         assert not b.scheduler.members[0].unfit
 
 
@@ -210,8 +198,7 @@ async def test_a_node_that_is_down_from_the_start_is_used_when_it_comes(tmp_path
         await until(lambda: len(one.posts) == 2, "the late node has the rest")
         for job in two.posts:
             two.finish(job)
-        await b.ended()
-        b.whole(6)
+        await b.ended(whole=6)
 
 
 # posts whose fate is not known
@@ -225,8 +212,7 @@ async def test_a_post_without_an_answer_that_was_taken_is_not_posted_again(tmp_p
         await until(lambda: b.scheduler.counters.sent == 1, "it is known to be sent")
         assert b.posts() == ["c.b1.a1"]
         one.finish("c.b1.a1")
-        await b.ended()
-        b.whole(1)
+        await b.ended(whole=1)
         assert b.posts() == ["c.b1.a1"]
         assert one.cancels == []
 
@@ -237,9 +223,7 @@ async def test_a_post_without_an_answer_that_was_not_taken_is_a_failed_attempt_a
     one, two = model("one"), model("two")
     one.plays = [lost_unheard]
     async with sending(tmp_path, one, two) as b:
-        await b.seal_all(1)
-        await b.ended()
-        b.whole(1)
+        await b.work_off(1)
         assert (one.posts, two.posts) == (["c.b1.a1"], ["c.b1.a2"])
         assert one.cancels == ["c.b1.a1"]  # it may still come through
 
@@ -256,8 +240,7 @@ async def test_a_job_that_ends_before_its_post_is_answered_or_asked_about_keeps_
         await until(lambda: one.posts and one.calls.count("daemonstatus.json") > 8, "several polls after the job's end")
         one.jobs["c.b1.a1"].forgotten = not answered  # it finished long ago
         b.sender.gate.set()
-        await b.ended()
-        b.whole(1)
+        await b.ended(whole=1)
         await b.scheduler.stop("")  # nothing that comes later may undo it
         b.whole(1)
         assert b.posts() == ["c.b1.a1"]
@@ -278,8 +261,7 @@ async def test_a_node_that_vanishes_with_an_unanswered_post_costs_one_attempt(tm
             lambda: b.states() == ["done"] * 4 and not b.scheduler.state.posts,
             "all is done, and nobody asks any more",
         )
-        await b.over()
-        b.whole(4)
+        await b.over(whole=4)
         assert b.scheduler.counters.failed == 1
         assert sorted(b.posts()) == ["c.b1.a1", "c.b1.a2", "c.b2.a1", "c.b3.a1", "c.b4.a1"]
 
@@ -291,8 +273,6 @@ async def test_no_job_id_is_ever_taken_twice_whatever_happens_to_posts(tmp_path:
             (taken_unheard, lost_unheard, refused_with(ConnectionRefused))[(number + n) % 3] for n in range(9)
         ]
     async with sending(tmp_path, *nodes, limits=replace(QUICK, max_attempts=20)) as b:
-        await b.seal_all(15)
-        await b.ended()
-        b.whole(15)
+        await b.work_off(15)
         taken = [job for node in nodes for job in node.jobs]
         assert len(taken) == len(set(taken))

@@ -23,8 +23,7 @@ async def test_the_work_of_a_lost_node_goes_elsewhere_and_its_job_is_cancelled_w
     async with sending(tmp_path, one, two) as b:
         await b.seal_and_start(2)
         one.down = NoReply
-        await b.ended()
-        b.whole(2)
+        await b.ended(whole=2)
         assert two.posts == ["c.b2.a1", "c.b1.a2"]
         assert "has not answered" in b.attempts(1)[0].reason
         b.scheduler.state.over.clear()  # the crawl would go on: keep watching
@@ -42,8 +41,7 @@ async def test_a_lost_node_that_is_back_in_time_keeps_its_work(tmp_path: Path) -
         await until(lambda: not b.scheduler.members[0].up, "it is missed")
         one.down = None
         one.finish("c.b1.a1")
-        await b.ended()
-        b.whole(2)
+        await b.ended(whole=2)
         assert len(b.attempts()) == 2
 
 
@@ -58,8 +56,7 @@ async def test_a_late_result_of_an_attempt_that_was_given_up_is_not_collected(tm
         one.finish("c.b1.a1")
         await until(lambda: one.cancels == ["c.b1.a1"], "told that it was given up")
         two.finish("c.b1.a2")
-        await b.ended()
-        b.whole(1)
+        await b.ended(whole=1)
         assert [(a.number, a.state.value) for a in b.attempts()] == [(1, "failed"), (2, "accepted")]
 
 
@@ -69,8 +66,7 @@ async def test_a_worker_that_dies_is_replaced_on_another_node_with_its_last_word
         one.files["logs/p/s/c.b1.a1.log"] = b"2026-11-20 12:00:00 [scrapy] ERROR: it hurts\n"
         await b.seal_and_start()
         one.die("c.b1.a1")
-        await b.ended()
-        b.whole(1)
+        await b.ended(whole=1)
         assert "died while it worked" in b.attempts()[0].reason
         assert "it hurts" in b.attempts()[0].reason
 
@@ -82,17 +78,14 @@ async def test_a_restarted_node_that_forgot_its_job_gets_grace_and_the_job_can_s
         one.jobs["c.b1.a1"].forgotten = True
         await until(lambda: any(out.unknown_since for out in b.scheduler.members[0].out.values()), "it is doubted")
         one.finish("c.b1.a1")
-        await b.ended()
-        b.whole(1)
+        await b.ended(whole=1)
         assert len(b.attempts()) == 1
 
 
 async def test_a_job_that_does_not_start_in_time_is_taken_back(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two")
     async with sending(tmp_path, one, two, limits=replace(QUICK, start_timeout=0.05)) as b:
-        await b.seal_all(1)
-        await b.ended()
-        b.whole(1)
+        await b.work_off(1)
         assert one.cancels == ["c.b1.a1"]
         assert "did not start within" in b.attempts()[0].reason
 
@@ -147,9 +140,7 @@ async def test_a_part_that_is_not_what_the_worker_wrote_is_fetched_from_a_new_at
 
     one.plays, two.plays = [with_wrong_hash], [without_part]
     async with sending(tmp_path, one, two, limits=replace(QUICK, max_attempts=9)) as b:
-        await b.seal_all(2)
-        await b.ended()
-        b.whole(2)
+        await b.work_off(2)
         assert "hash differs" in b.attempts(1)[0].reason
         assert "is gone" in b.attempts(2)[0].reason
         assert [path.name for path in sorted(b.folder.glob("*.jl"))] == ["c.b1.a2.jl", "c.b2.a2.jl"]
@@ -175,8 +166,7 @@ async def test_a_report_that_is_none_does_not_stop_the_crawl(tmp_path: Path, jun
         await until(lambda: one.posts != [], "posted")
         one.files[report_path(HOME, "c.b1.a1")] = junk
         one.die("c.b1.a1")
-        await b.ended()
-        b.whole(2)
+        await b.ended(whole=2)
 
 
 async def test_gone_and_failed_urls_are_counted_and_kept(tmp_path: Path) -> None:
@@ -214,8 +204,7 @@ async def test_a_worker_whose_node_believes_that_it_runs_is_replaced(tmp_path: P
     async with sending(tmp_path, one, two, spec=spec()) as b:
         await b.seal_and_start()
         hold(b, LEASE)
-        await b.ended()
-        b.whole(1)
+        await b.ended(whole=1)
         assert (one.cancels[0], two.posts) == ("c.b1.a1", ["c.b1.a2"])
         assert "stands still" in b.attempts(1)[0].reason
 
@@ -233,8 +222,7 @@ async def test_one_whose_lease_is_good_or_that_has_none_is_waited_for(tmp_path: 
         await until(lambda: len(one.calls) > asked + 20, "several looks")
         assert one.cancels == []
         one.finish("c.b1.a1")
-        await b.ended()
-        b.whole(1)
+        await b.ended(whole=1)
 
 
 async def test_a_job_is_told_of_the_store_where_its_node_reaches_it(tmp_path: Path) -> None:

@@ -49,8 +49,7 @@ async def test_a_producer_that_died_at_any_step_is_taken_up(tmp_path: Path, stat
             await until(lambda: b.states() == ["running"] and b.scheduler.members[0].out[job].report, "it is heard of")
             one.finish(job)
         one.quick = True
-        await b.ended()
-        b.whole(1)
+        await b.ended(whole=1)
         assert len(b.attempts(1)) == (2 if known == "lost" else 1)
 
 
@@ -61,8 +60,7 @@ async def test_what_was_accepted_before_is_counted_and_not_done_again(tmp_path: 
         await b.ended()
     posted = list(one.posts)
     async with sending(tmp_path, one) as b:
-        await b.over()
-        b.whole(3)
+        await b.over(whole=3)
         assert one.posts == posted
         assert b.scheduler.members[0].items == 6
 
@@ -75,8 +73,7 @@ async def test_an_attempt_on_a_node_that_is_not_in_the_fleet_any_more_is_tried_e
     await _left_behind(before, number, AttemptState.SENT, gone)
     await before.leave()
     async with sending(tmp_path, two) as b:
-        await b.over()
-        b.whole(1)
+        await b.over(whole=1)
         assert two.posts == ["c.b1.a2"]
 
 
@@ -124,5 +121,4 @@ async def test_what_an_older_crawl_of_this_name_left_on_the_node_is_not_taken_fo
         assert old.items() <= one.files.items()
         assert b.states() == ["sent"]
         one.finish("c.b1.a1")
-        await b.ended()
-        b.whole(1)
+        await b.ended(whole=1)

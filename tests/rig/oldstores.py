@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from scrapyd_dist.batches import AttemptState, WorkerEntry
-from scrapyd_dist.scheduling.worker_registry import read_workers
+from scrapyd_dist.scheduling.autoscaler import listed_workers
 from scrapyd_dist.store import Store
 from scrapyd_dist.store.worker_thread import StoreThread
 
@@ -44,7 +44,7 @@ def check_workers_taken_over(store: Store) -> None:
     thread = StoreThread(store)
 
     async def left() -> tuple[list[str], int]:
-        there = [worker.job for worker in await read_workers(thread, "shop")]
+        there = [worker.job for worker in await listed_workers(thread, "shop")]
         number = await thread(store.last_worker, "shop") + 1
         one = WorkerEntry(number=number, job=f"shop.w{number}.a1", url="http://one:6800", pool="", since=1.0)
         await thread(store.add_workers, "shop", [one], last=number)

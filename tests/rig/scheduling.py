@@ -145,6 +145,11 @@ class Bench:
             await self.seal()
         self.scheduler.no_more()
 
+    async def work_off(self, count: int) -> None:
+        """So many batches, the last ones, are done to the end."""
+        await self.seal_all(count)
+        await self.ended(whole=count)
+
     async def seal_and_start(self, count: int = 1, *, done: int = 1) -> None:
         """So many batches, the last ones; the job of the first runs on the first node, and its report is known."""
         await self.seal_all(count)
@@ -159,13 +164,16 @@ class Bench:
         for batch in self.store.add_batches(CRAWL, new, now=time.time()):
             self.scheduler.add(batch)
 
-    async def ended(self) -> None:
+    async def ended(self, *, whole: int | None = None) -> None:
+        """All that there is comes to its end; with `whole`, that is so many batches, which are as `whole` says."""
         await asyncio.wait_for(self.scheduler.ended(), 20)
+        if whole is not None:
+            self.whole(whole)
 
-    async def over(self) -> None:
-        """Nothing more is added, and all that there is comes to its end."""
+    async def over(self, *, whole: int | None = None) -> None:
+        """Nothing more is added, and it ends."""
         self.scheduler.no_more()
-        await self.ended()
+        await self.ended(whole=whole)
 
     async def leave(self, reason: str = "") -> None:
         """The scheduler stops, and both connections are closed."""

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from scrapyd_dist import payload
 from scrapyd_dist.payload import (
-    ARGUMENT_LIMIT,
     ARGUMENT_MAX,
     BATCH_MAX_BYTES,
     PLAIN_MAX,
@@ -156,7 +155,7 @@ def test_the_limit_is_the_kernels_at_the_exact_byte() -> None:
         with pytest.raises(OSError) as caught:
             subprocess.run(["/bin/true", fits + "x"], check=False)
         assert caught.value.errno == errno.E2BIG
-    assert 32 * os.sysconf("SC_PAGE_SIZE") == ARGUMENT_LIMIT
+    assert 32 * os.sysconf("SC_PAGE_SIZE") == ARGUMENT_MAX + 1
 
 
 @pytest.mark.parametrize("extra", range(-2, 3))
