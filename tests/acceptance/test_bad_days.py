@@ -7,16 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rig.bad_days import (
-    IMPATIENT,
-    assert_exact,
-    attempts,
-    begin,
-    busy_workers,
-    running_on,
-    wait_accepted,
-    wait_running,
-)
+from rig.bad_days import IMPATIENT, assert_exact, attempts, begin, busy_workers, running_on, wait_accepted, wait_running
 from rig.commands import Command, Result
 from rig.crawls import last_crawl
 from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import scrapyd_dist.middlewares
 from rig.crawls import ADDON, QUICK, assert_each_page_once, crawls, last_crawl
-from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
+from rig.fixtures import MakeProject, RunCommand, StartFleet
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.sites import SiteProcess
@@ -19,17 +19,6 @@ import scrapyd_dist
 #: as chapter 11 has it, with the names of today's package
 MIDDLEWARE = {"SPIDER_MIDDLEWARES": {"scrapyd_dist.Distributed": 100}}
 BY_CALLBACK = {"DISTRIBUTED_TARGET_CALLBACKS": ["parse_article"]}
-
-
-@pytest.fixture(scope="module")
-def the_site(module_site: StartSite) -> SiteProcess:
-    return module_site(90)
-
-
-@pytest.fixture
-def site_now(the_site: SiteProcess) -> SiteProcess:
-    the_site.reset()
-    return the_site
 
 
 @pytest.fixture
@@ -52,8 +41,7 @@ def test_the_middleware_line_of_the_book(
     hosts = [f"127.0.0.1:{node.port}" for node in pair]
     it = make([], **MIDDLEWARE, DISTRIBUTED_TARGET_RULE=1, DISTRIBUTED_TARGET_HOSTS=hosts)
     run_scrapy(it, "crawl", "easy", "-o", "items.jl", code=0)
-    assert site_now.differences(it.items("items.jl")) == {}
-    assert_each_page_once(site_now)
+    assert_each_page_once(site_now, it.items("items.jl"))
 
 
 def _installed_copy(folder: Path) -> Path:
@@ -129,8 +117,7 @@ def test_any_spider_by_the_name_of_a_callback_or_by_request_meta(
 ) -> None:  # fmt: skip
     it = make(pair, {"marked": MARKED}, ADDONS=ADDON, **settings)
     run_scrapy(it, "crawl", spider, "-o", "items.jl", code=0)
-    assert site_now.differences(it.items("items.jl")) == {}
-    assert_each_page_once(site_now)
+    assert_each_page_once(site_now, it.items("items.jl"))
     assert last_crawl(it).summary["sealed"] == 90
 
 

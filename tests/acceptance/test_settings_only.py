@@ -5,21 +5,10 @@ import json
 
 import pytest
 from rig.crawls import ADDON, QUICK, assert_each_page_once, crawls, last_crawl
-from rig.fixtures import MakeProject, RunCommand, StartSite
+from rig.fixtures import MakeProject, RunCommand
 from rig.nodes import ScrapydNode
 from rig.sites import SiteProcess
 from rig.spiders import NEWS
-
-
-@pytest.fixture(scope="module")
-def the_site(module_site: StartSite) -> SiteProcess:
-    return module_site(90)
-
-
-@pytest.fixture
-def site_now(the_site: SiteProcess) -> SiteProcess:
-    the_site.reset()
-    return the_site
 
 
 def test_one_line_and_targets_in_scrapy_cfg(
@@ -27,8 +16,7 @@ def test_one_line_and_targets_in_scrapy_cfg(
 ) -> None:
     it = project(nodes=pair, settings={"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK})
     run_scrapy(it, "crawl", "easy", "-o", "items.jl", code=0)
-    assert site_now.differences(it.items("items.jl")) == {}
-    assert_each_page_once(site_now)
+    assert_each_page_once(site_now, it.items("items.jl"))
     summary = last_crawl(it).summary
     assert summary["state"] == "finished"
     assert summary["items"] == summary["sealed"] == 90
@@ -109,8 +97,7 @@ def test_custom_settings_name_the_target_of_a_spider(
     it = project(nodes=pair, settings={"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK})
     it.spider("evens", EVENS)
     run_scrapy(it, "crawl", "evens", "-o", "items.jl", code=0)
-    assert site_now.differences(it.items("items.jl")) == {}
-    assert_each_page_once(site_now)
+    assert_each_page_once(site_now, it.items("items.jl"))
     assert last_crawl(it).summary["sealed"] == 45
     (part,) = (it.path / ".sdist").rglob("own-*.jl")
     own = [json.loads(line) for line in part.read_text().splitlines()]

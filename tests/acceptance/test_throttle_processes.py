@@ -150,9 +150,7 @@ ADDRESSES = "127.0.0.2,127.0.0.3"
 NO_SERVICE = "http://127.0.0.1:9/raw"
 
 
-def test_two_spiders_on_two_addresses_have_one_two_two_or_four_limits(
-    crawls: Callable[..., Throttled],
-) -> None:
+def test_two_spiders_on_two_addresses_have_one_two_two_or_four_limits(crawls: Callable[..., Throttled]) -> None:
     """C6, C7: and two processes that cannot learn their address crawl, and share one limit."""
     it = crawls(STYLE_HITS, 3600, DISTRIBUTED_THROTTLE_MODERATED=False)
     running = [
@@ -232,14 +230,14 @@ def test_what_a_site_says_to_one_worker_is_heeded_by_all(project: Any, site: Any
     _check_concurrency(crawls)
 
 
-def _hit(crawls: Throttled, host: str, part: str) -> float:
-    """When the first request with this in its target came."""
-    return float(next(row["time"] for row in crawls.hits(host) if part in row["target"]))
+def _hit(crawls: Throttled, host: str, part: str) -> float | None:
+    """When the first request with this in its target came; None before that."""
+    return next((row["time"] for row in crawls.hits(host) if part in row["target"]), None)
 
 
 def _check_rest(crawls: Throttled) -> None:
     """No request comes while the site rests, and then both do, half as often as before."""
-    refused = _hit(crawls, REFUSES, "009000")
+    refused = wait_for(lambda: _hit(crawls, REFUSES, "009000"), 60, "the refusal")
     later = wait_for(lambda: _two_after(crawls, refused + REST), 60, "both spiders after the rest")
     times = crawls.times(REFUSES)
     before = [moment for moment in times if moment <= refused]
@@ -258,15 +256,11 @@ def _two_after(crawls: Throttled, moment: float) -> list[float]:
 
 def _check_delay(crawls: Throttled) -> None:
     """One of the two has read robots.txt; the other does not even ask for it."""
-    read = wait_for(lambda: _robots(crawls), 60, "a look at robots.txt")
+    read = wait_for(lambda: _hit(crawls, DELAYS, "/robots.txt"), 60, "a look at robots.txt")
     later = wait_for(lambda: _many([t for t in crawls.times(DELAYS) if t > read + NEWS], 6), 60, "six delayed hits")
     assert mean_gap([t for t in crawls.times(DELAYS) if t < read]) < DELAY / 2
     assert mean_gap(later) > DELAY * 0.9
     assert len([row for row in crawls.hits(DELAYS) if row["target"] == "/robots.txt"]) == 1
-
-
-def _robots(crawls: Throttled) -> float | None:
-    return next((row["time"] for row in crawls.hits(DELAYS) if row["target"] == "/robots.txt"), None)
 
 
 def _many(times: list[float], number: int) -> list[float]:

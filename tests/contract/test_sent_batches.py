@@ -258,8 +258,7 @@ async def test_a_node_that_vanishes_with_an_unanswered_post_costs_one_attempt(tm
         for _ in range(4):
             await b.seal()
         await until(
-            lambda: b.states() == ["done"] * 4 and not b.scheduler.state.posts,
-            "all is done, and nobody asks any more",
+            lambda: b.states() == ["done"] * 4 and not b.scheduler.state.posts, "all is done, and no post is out"
         )
         await b.over(whole=4)
         assert b.scheduler.counters.failed == 1
@@ -269,9 +268,8 @@ async def test_a_node_that_vanishes_with_an_unanswered_post_costs_one_attempt(tm
 async def test_no_job_id_is_ever_taken_twice_whatever_happens_to_posts(tmp_path: Path) -> None:
     nodes = [model(name) for name in ("one", "two", "three")]
     for number, node in enumerate(nodes):
-        node.plays = [
-            (taken_unheard, lost_unheard, refused_with(ConnectionRefused))[(number + n) % 3] for n in range(9)
-        ]
+        plays = (taken_unheard, lost_unheard, refused_with(ConnectionRefused))
+        node.plays = [plays[(number + n) % 3] for n in range(9)]
     async with sending(tmp_path, *nodes, limits=replace(QUICK, max_attempts=20)) as b:
         await b.work_off(15)
         taken = [job for node in nodes for job in node.jobs]

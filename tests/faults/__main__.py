@@ -20,7 +20,6 @@ from rig.environment import node_python
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The options of the program."""
     parser = argparse.ArgumentParser(prog="python tests/faults", description=__doc__)
     parser.add_argument("--runs", type=int, help="crawls in all; the kinds take turns (36, or 1 with --long)")
     parser.add_argument("--seed", type=int, default=1, help="of the first crawl; each next one has the next")
@@ -33,7 +32,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def one(kind: Kind, seed: int, *, redis: bool, folder: Path, python: Path, mode: str = "auto") -> Verdict:
-    """One crawl, broken once."""
     with ExitStack() as stack:
         trial = stack.enter_context(closing(Trial(folder, python, seed, redis=redis, mode=mode, **kind.trial)))
         if kind.around is not None:
@@ -48,7 +46,6 @@ def one(kind: Kind, seed: int, *, redis: bool, folder: Path, python: Path, mode:
 
 
 def table(rows: dict[tuple[str, str], Verdict]) -> str:
-    """The verdicts as a Markdown table."""
     head = ("what broke", "store", "runs", "lost", "duplicated", "double-sent", "fetched again", "resumed")
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for (name, store), v in rows.items():

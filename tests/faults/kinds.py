@@ -19,6 +19,9 @@ from rig.waiting import wait_for
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 #: the node's disk in the trial that fills it
 DISK_MB = 1
+#: a trial whose nodes are reached through proxies, and the answers that these give in place of the node's
+PROXIED = {"proxied": True}
+ANSWERS = (proxy.FAILED_AFTER, proxy.FAILED_BEFORE, proxy.PAGE_AFTER, proxy.PAGE_BEFORE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,9 +117,8 @@ def spoil(*mishaps: Mishap) -> Callable[[Trial], None]:
 def spoil_all(trial: Trial) -> None:
     """Some of all calls go wrong, of any page, in any way."""
     trial.wait_moment(0.01, 0.3)  # before it has begun, a crawl is refused, as it should be
-    kinds = [proxy.CUT, proxy.RESET, proxy.FAILED_AFTER, proxy.FAILED_BEFORE, proxy.PAGE_AFTER, proxy.PAGE_BEFORE]
     for spoilt in trial.proxies:
-        for mishap in trial.dice.choices(kinds, k=8):
+        for mishap in trial.dice.choices([proxy.CUT, proxy.RESET, *ANSWERS], k=8):
             spoilt.spoil("*", mishap)
 
 
@@ -179,16 +181,10 @@ KINDS = (
     Kind(name="the watcher killed", strike=kill_watcher),
     Kind(name="Redis killed, restarted with its file", strike=kill_redis, redis=True),
     Kind(name="a machine stopped, and going on later", strike=stop_machine),
-    Kind(
-        name="schedule.json: reset or cut in its answer", strike=spoil(proxy.CUT, proxy.RESET), trial={"proxied": True}
-    ),
-    Kind(name="schedule.json: an answer past the time-out", strike=spoil(proxy.LATE), trial={"proxied": True}),
-    Kind(
-        name="schedule.json: HTTP 500 and HTML, taken or not",
-        strike=spoil(proxy.FAILED_AFTER, proxy.FAILED_BEFORE, proxy.PAGE_AFTER, proxy.PAGE_BEFORE),
-        trial={"proxied": True},
-    ),
-    Kind(name="any page: reset, cut, 500, HTML", strike=spoil_all, trial={"proxied": True}),
+    Kind(name="schedule.json: reset or cut in its answer", strike=spoil(proxy.CUT, proxy.RESET), trial=PROXIED),
+    Kind(name="schedule.json: an answer past the time-out", strike=spoil(proxy.LATE), trial=PROXIED),
+    Kind(name="schedule.json: HTTP 500 and HTML, taken or not", strike=spoil(*ANSWERS), trial=PROXIED),
+    Kind(name="any page: reset, cut, 500, HTML", strike=spoil_all, trial=PROXIED),
     Kind(name="a full disk under a node's files", strike=fill_disk, around=small_disk),
     Kind(name="a node's parts and reports removed", strike=remove_files),
     Kind(name="a clock an hour ahead", strike=nothing, trial={"node_env": {0: _CLOCK}}),

@@ -76,7 +76,6 @@ class Trial:
         self.resumes = 0
 
     def close(self) -> None:
-        """Stop everything."""
         self._stack.close()
 
     # the crawl
@@ -107,11 +106,9 @@ class Trial:
         return self._stack.enter_context(closing(command))
 
     def store(self) -> Store:
-        """The crawl's store."""
         return open_store(self.redis.url if self.redis else self._project.path / ".sdist" / "store.db")
 
     def crawls(self) -> list[Crawl]:
-        """The crawls in the store; none while there is no store."""
         if not self.redis and not (self._project.path / ".sdist" / "store.db").exists():
             return []
         with closing(self.store()) as store:
@@ -119,11 +116,9 @@ class Trial:
 
     @property
     def row(self) -> Crawl:
-        """The crawl."""
         return self.crawls()[0]
 
     def attempts(self) -> list[Attempt]:
-        """All attempts of the crawl."""
         with closing(self.store()) as store:
             return store.attempts(self.row.id)
 
@@ -145,12 +140,8 @@ class Trial:
     def wait_moment(self, low: float = 0.05, high: float = 0.75) -> None:
         """Let the crawl come to a moment that the dice choose: a share of the detail pages asked for."""
         moment = int(self.dice.uniform(low, high) * self.site.site.items)
-        wait_for(
-            lambda: self._over() or sum(self.site.item_hits().values()) >= moment, self._patience, f"{moment} pages"
-        )
-
-    def _over(self) -> bool:
-        return self.row.state.ended
+        hits = self.site.item_hits
+        wait_for(lambda: self.row.state.ended or hits().total() >= moment, self._patience, f"{moment} pages")
 
     def victim(self) -> ScrapydNode:
         """A node that is at work, by the dice; any when none is."""
@@ -170,7 +161,7 @@ class Trial:
         """See it to its end, resuming as its messages say; how the last command ended."""
         assert self.command
         done = self.command.wait(self._patience)
-        while not self._finished() and self.resumes < RESUMES:
+        while self.row.state.value != "finished" and self.resumes < RESUMES:
             self.resume()
             done = self.command.wait(self._patience)
         return done
@@ -179,6 +170,3 @@ class Trial:
         """Resume the crawl as its message says."""
         self.resumes += 1
         self.command = self.cli("resume", self.row.id, "--json")
-
-    def _finished(self) -> bool:
-        return self.row.state.value == "finished"

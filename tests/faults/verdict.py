@@ -79,10 +79,7 @@ def _fetches(trial: Trial, offset: float) -> Mapping[str, tuple[float, float]]:
 def double_sent(attempts: Sequence[Attempt], fetches: Mapping[str, tuple[float, float]], offset: float) -> int:
     """How many batches were fetched by a later attempt before the record had given up an earlier one.
 
-    Args:
-        attempts: all attempts of a crawl.
-        fetches: attempt's name -> its first and last fetch, by time.monotonic().
-        offset: what makes such a time one since the epoch.
+    `fetches`: attempt's name -> its first and last fetch, by time.monotonic(); `offset` makes that one since the epoch.
     """
     by_batch: dict[int, list[Attempt]] = defaultdict(list)
     for attempt in attempts:

@@ -61,8 +61,11 @@ def misses(project: Project) -> list[dict[str, Any]]:
         return [json.loads(line) for line in file]
 
 
-def assert_each_page_once(site: SiteProcess, *, without: Iterable[int] = ()) -> None:
-    """The site's log: every index page and every detail page was asked for, each once."""
+def assert_each_page_once(
+    site: SiteProcess, items: Iterable[Mapping[str, Any]] | None = None, *, without: Iterable[int] = ()
+) -> None:
+    """The site's log: every index page and every detail page was asked for, each once; and `items` are the site's."""
+    assert items is None or site.differences(items) == {}
     hits = site.hits()
     index = {site.site.index_path(page): 1 for page in range(site.site.pages)}
     assert {path: hits.get(path, 0) for path in index} == index

@@ -44,16 +44,8 @@ def put(where: NodeState, number: int, **fields: Any) -> JobRun:
 
 
 def report(**fields: Any) -> WorkerReport:
-    values: dict[str, Any] = {
-        "ended": False,
-        "updated": 1.0,
-        "requests": 10,
-        "done": 0,
-        "missed": 0,
-        "pages": 0,
-        "items": 0,
-    }
-    return WorkerReport(**{**values, **fields})
+    counts = dict.fromkeys(("done", "missed", "pages", "items"), 0)
+    return WorkerReport(**{"ended": False, "updated": 1.0, "requests": 10, **counts, **fields})
 
 
 def load(running: int, pending: int = 0) -> Load:
@@ -96,13 +88,10 @@ def test_least_loaded_looks_at_jobs_per_slot() -> None:
     assert chosen[:5].count("large") == 4
 
 
-@given(
-    kind=st.sampled_from(Placement.KINDS),
-    state=st.lists(
-        st.tuples(st.integers(1, 3), st.integers(0, 6), st.booleans(), st.booleans()), min_size=1, max_size=5
-    ),
-    avoid=st.integers(0, 5),
-)
+STATES = st.tuples(st.integers(1, 3), st.integers(0, 6), st.booleans(), st.booleans())
+
+
+@given(st.sampled_from(Placement.KINDS), st.lists(STATES, min_size=1, max_size=5), st.integers(0, 5))
 def test_a_chosen_node_always_has_room_and_is_avoided_only_when_another_can(kind: str, state: Any, avoid: int) -> None:
     members = [
         member(f"n{n}", slots=slots, out=out, prepared=prepared, unfit="" if fit else "broken")
@@ -191,10 +180,8 @@ def test_a_report_is_news_only_when_it_changed() -> None:
 
 
 def job(kind: Any = JobRun, **given: Any) -> Any:
-    batch = Batch(number=1, size=0, state=BatchState.RUNNING)
-    return kind(
-        batch=batch, number=1, job="c.w1.a1", member=member("a", prepared=False), since=0.0, start_by=9e9, **given
-    )
+    where, batch = member("a", prepared=False), Batch(number=1, size=0, state=BatchState.RUNNING)
+    return kind(batch=batch, number=1, job="c.w1.a1", member=where, since=0.0, start_by=9e9, **given)
 
 
 def pause(out: Any, *, closed: bool = False, waits: int = 0) -> float:
@@ -305,16 +292,13 @@ def test_the_clock_of_a_node() -> None:
     assert node_state.skew_of(None, ours) is None
 
 
-@pytest.mark.parametrize(
-    ("error", "state"),
-    [(ConnectionRefused, NodeHealth.DOWN), (ConnectTimeout, NodeHealth.DOWN), (NoReply, NodeHealth.BUSY),
-     (AuthRefused, NodeHealth.REFUSED), (TlsRefused, NodeHealth.REFUSED)],
-)  # fmt: skip
-def test_the_state_of_one_that_does_not_answer(error: type[ConnectionRefused], state: NodeHealth) -> None:
-    assert state_of(error.at("node1"), draining=True) is state
-
-
-def test_the_state_of_one_that_answers() -> None:
+def test_the_state_of_one_that_does_not_answer_and_of_one_that_does() -> None:
+    for health, errors in (
+        (NodeHealth.DOWN, (ConnectionRefused, ConnectTimeout)),
+        (NodeHealth.BUSY, (NoReply,)),
+        (NodeHealth.REFUSED, (AuthRefused, TlsRefused)),
+    ):
+        assert {state_of(error.at("node1"), draining=True) for error in errors} == {health}
     assert state_of(None) is NodeHealth.UP
     assert state_of(None, draining=True) is NodeHealth.DRAINING
     assert state_of(None, draining=True, wedged=True) is NodeHealth.WEDGED

@@ -15,20 +15,8 @@ from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.reply import LARGEST, Reply
 
 LONG = "9" * 5000
-NUMBERS = [
-    LONG,
-    "9" * 4000,
-    str(LARGEST + 1),
-    "-1",
-    "NaN",
-    "Infinity",
-    "-Infinity",
-    "1e999",
-    "1.5",
-    "true",
-    "null",
-    '""',
-]
+NUMBERS = [LONG, "9" * 4000, str(LARGEST + 1)]
+NUMBERS += ["-1", "NaN", "Infinity", "-Infinity", "1e999", "1.5", "true", "null", '""']
 CALLS: list[Call[Any]] = [
     api.daemonstatus(), api.listjobs(), api.listprojects(), api.listversions("p"), api.listspiders("p"),
     api.status("j"), api.cancel("p", "j"), api.addversion("p", "v", b""), api.schedule("p", "s", jobid="j"),

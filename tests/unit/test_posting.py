@@ -59,14 +59,10 @@ def test_a_long_row_of_arguments_fits_into_a_job() -> None:
     assert dict(call.data)["word"] == "\u0436" * 60_000
 
 
-def test_the_latest_start_is_by_the_nodes_own_clock() -> None:
-    _, settings_ = posted(skew=-250.04)
-    assert json.loads(settings_["DISTRIBUTED_JOB"])["start_by"] == 750.0
-
-
-def test_a_target_with_a_project_of_its_own_gets_that() -> None:
-    fields, _ = posted(node=Node.parse("one", project="other"))
+def test_the_latest_start_and_the_project_are_those_of_the_node() -> None:
+    fields, settings_ = posted(node=Node.parse("one", project="other"), skew=-250.04)
     assert fields["project"] == "other"
+    assert json.loads(settings_["DISTRIBUTED_JOB"])["start_by"] == 750.0
 
 
 def test_settings_of_ours_win_over_those_of_the_crawl() -> None:
@@ -117,8 +113,7 @@ def test_whatever_a_log_says_is_told_in_few_words(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("log", "down", "words"),
-    [(b"\xff end\n", False, "end"), (None, False, "it wrote no log"), (b"x", True, "")],
+    ("log", "down", "words"), [(b"\xff end\n", False, "end"), (None, False, "it wrote no log"), (b"x", True, "")]
 )
 async def test_a_log_is_asked_for_and_nothing_hangs_on_it(log: bytes | None, down: bool, words: str) -> None:
     node = model("one")

@@ -16,8 +16,8 @@ def waiting(**slots: int) -> dict[str, Workload]:
     return {slot: Workload(waiting=number) for slot, number in slots.items()}
 
 
-def eight(work: int = 3) -> dict[str, Workload]:
-    return {f"p{number}": Workload(waiting=work) for number in range(8)}
+def eight() -> dict[str, Workload]:
+    return waiting(**dict.fromkeys([f"p{number}" for number in range(8)], 3))
 
 
 # what there is to do
@@ -84,13 +84,11 @@ def test_several_workers_on_a_slot_come_after_every_slot_has_one() -> None:
     staffing = ScalingPolicy(per_slot=2, prefix="p")
     start = decide(waiting(p0=5, p1=5, p2=1), {}, staffing, room=4).start
     assert sorted(start[:3]) == ["p0", "p1", "p2"]
-    assert sorted(decide(waiting(p0=5, p1=5, p2=1), {}, staffing, room=9).start) == [
-        "p0", "p0", "p1", "p1", "p2",
-    ]  # fmt: skip
+    assert sorted(decide(waiting(p0=5, p1=5, p2=1), {}, staffing, room=9).start) == ["p0", "p0", "p1", "p1", "p2"]
 
 
-def crawl(waiting: int = 0) -> dict[str, Workload]:
-    return {ALL: Workload(waiting=waiting)}
+def crawl(batches: int = 0) -> dict[str, Workload]:
+    return waiting(**{ALL: batches})
 
 
 ANY, THREE = ScalingPolicy(), ScalingPolicy(most=3)
@@ -116,12 +114,7 @@ ANY, THREE = ScalingPolicy(), ScalingPolicy(most=3)
         pytest.param(crawl(3), {ALL: 3}, ANY, {"room": 6}, [], id="its workers will take that anyway"),
         pytest.param(crawl(5), {ALL: 3}, ANY, {"room": 6}, [ALL] * 2, id="more than its workers will take"),
         pytest.param(
-            crawl(9) | waiting(**{"@login": 1}),
-            {ALL: 5},
-            ANY,
-            {"room": 1, "early": 9},
-            ["@login"],
-            id="other spider",
+            crawl(9) | waiting(**{"@login": 1}), {ALL: 5}, ANY, {"room": 1, "early": 9}, ["@login"], id="other spider"
         ),
     ],
 )
