@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from rig.commands import READING, SCRAPY, SDIST, Command, Result, run_here
 from rig.durations import DurationRecorder, longest_first
-from rig.environment import VARIABLE
-from rig.environment import node_python as find_node_python
 from rig.fixtures import StartCommand, StartSite
 from rig.ftp import FtpServer
 from rig.nodes import Nodes, ScrapydNode
+from rig.processes import VARIABLE
+from rig.processes import node_python as find_node_python
 from rig.projects import Project
 from rig.sites import SiteProcess
 from scrapyd_dist.examples.pages import Site

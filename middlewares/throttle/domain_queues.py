@@ -206,7 +206,6 @@ class Timers:
             self._set_timer()
 
     def cancel(self) -> None:
-        """Ring no more."""
         self._heap.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -218,7 +217,6 @@ class Timers:
         self._timer = asyncio.get_event_loop().call_later(delay, self.look)
 
     def look(self) -> None:
-        """Ring for what has come."""
         now, due = self._clock(), []
         while self._heap and self._heap[0][0] <= now:
             moment, _, queue = heapq.heappop(self._heap)

@@ -66,11 +66,9 @@ class SleepingQueue(Protocol):
 
 
 class Gate:
-    """Which requests of this process may leave now.
+    """Which requests of this process may leave now; `awake`: some may have to wait: it is on, or there was a rule.
 
-    Attributes:
-        problem: why there is no store to ask: nothing leaves then, where the throttle is on; else no rule is heeded.
-        awake: whether requests may have to wait: the throttle is on, or the store has had a rule.
+    `problem`: why there is no store to ask: nothing leaves then, where the throttle is on; else no rule is heeded.
     """
 
     _all: ClassVar[WeakKeyDictionary[Crawler, Gate]] = WeakKeyDictionary()
@@ -371,7 +369,6 @@ class Gate:
     # the queues' side
 
     def want(self) -> None:
-        """A queue wants permits."""
         if self._client is not None:
             self._client.begin()
 
@@ -388,5 +385,4 @@ class Gate:
             slot.nextcall.schedule()
 
     def count(self, name: str, number: float = 1) -> None:
-        """Add to the statistics of the crawl."""
         self._crawler.stats.inc_value(f"distributed/throttle/{name}", number)  # type: ignore[arg-type]  # seconds, too

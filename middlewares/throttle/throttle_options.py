@@ -194,11 +194,7 @@ class PageBudget:
 
 
 class Egress:
-    """The egress address of each request, as its site sees it; `fetch` gets the text of the page that tells ours.
-
-    Attributes:
-        settled: set once the first lookup has ended, well or not; nothing needs to wait for longer than that.
-    """
+    """The egress address of each request, as its site sees it; `fetch` gets the text of the page that tells ours."""
 
     def __init__(self, options: ThrottleOptions, crawler: Crawler, fetch: Callable[[str], str] | None = None) -> None:
         self._options = options
@@ -207,7 +203,7 @@ class Egress:
         self._public = UNKNOWN
         self._warned = ""
         self._closed = threading.Event()
-        self.settled = threading.Event()
+        self.settled = threading.Event()  #: the first lookup has ended, well or not: longer nothing needs to wait
         if options.per_ip and urlsplit(options.public_ip).scheme:
             threading.Thread(target=self._keep_asking, name="sdist-public-ip", daemon=True).start()
             crawler.signals.connect(self.close, signals.spider_closed)
@@ -256,7 +252,6 @@ class Egress:
             logger.warning("%s; until it does, its requests are counted as those of %s.", what, self._public)
 
     def close(self) -> None:
-        """Ask the page no more."""
         self._closed.set()
 
 

@@ -83,7 +83,6 @@ class LeaseReport:
         }
 
     def progress(self, held: Collection[BatchUnit]) -> dict[str, Any]:
-        """How far the worker is."""
         sums = Counter(self._ended)
         for batch in held:
             sums.update(batch.ledger.progress())
@@ -91,7 +90,6 @@ class LeaseReport:
         return {**self._head("running", self._started), **counts, "batches": {**self._batches, "held": len(held)}}
 
     def final(self, reason: str, problem: str, limit: str, stats: dict[str, Any]) -> dict[str, Any]:
-        """How it ended."""
         return {
             **self.progress(()),
             "state": "ended",
@@ -153,7 +151,6 @@ class BatchAcker:
         self._part_from(batch, fate)
 
     def _part_from(self, batch: BatchUnit, fate: str) -> None:
-        """The batch is not this worker's any more."""
         self._ending.pop(batch.key, None)
         self._context.tracker.leave(batch)
         if fate != "acked":

@@ -53,7 +53,6 @@ class Notifier:
         self._waiting: set[asyncio.Future[None]] = set()
 
     def tell(self) -> None:
-        """Something has changed."""
         waiting, self._waiting = self._waiting, set()
         for one in waiting:
             if not one.done():
@@ -92,7 +91,6 @@ class LeaseClient:
         self.requests = 0  #: in them
 
     async def crawl(self) -> Crawl:
-        """The crawl's row."""
         return await self._ask(self._db.crawl, self._job.crawl)
 
     async def next(self, limit: int, enough: Collection[str] = ()) -> list[Leased]:
@@ -202,7 +200,6 @@ class LeaseClient:
         return None
 
     def release(self, key: tuple[int, int]) -> None:
-        """Renew its lease no more."""
         self._renewer.release(*key)
 
     async def give_back(self, key: tuple[int, int], reason: str) -> bool:

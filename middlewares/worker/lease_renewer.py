@@ -63,15 +63,10 @@ class HeldLease:
 
 
 class LeaseRenewer:
-    """The leases of one worker; nothing happens before `start`. Call from the event loop unless noted.
+    """The leases of one worker's job; nothing happens before `start`. Call from the event loop unless noted.
 
-    Args:
-        store: a connection of its own, which is closed at the end.
-        holder: the worker's job.
-        seconds: of a lease.
-        lost: called for each lease that is lost, in the event loop.
-        patient: a store that stays away is no loss.
-        clock: seconds that pass while the process is stopped, too.
+    The store is a connection of its own, closed at the end. `lost` is called in the event loop for each lease that is
+    lost; for a `patient` one, a store that stays away is no loss.
     """
 
     def __init__(
@@ -94,7 +89,6 @@ class LeaseRenewer:
         return min(TURN, self._seconds / RENEWALS / 3)
 
     def start(self) -> None:
-        """Renew from now on."""
         self._turned = self._renewed = self._clock()
         self._loop = looping_call(self.turn)
         self._loop.start(self.turn_every, now=False)
@@ -106,7 +100,6 @@ class LeaseRenewer:
             self._held[batch, attempt] = HeldLease(batch, attempt, since + self._seconds)
 
     def release(self, batch: int, attempt: int) -> None:
-        """It is over: nothing is renewed, nothing can be lost."""
         with self._lock:
             self._held.pop((batch, attempt), None)
 
@@ -179,7 +172,6 @@ class LeaseRenewer:
                 self._done.set()
 
     def renew(self) -> None:
-        """Renew all leases once."""
         with self._lock:
             held = list(self._held.values())
         for one in held:

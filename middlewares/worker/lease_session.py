@@ -108,14 +108,7 @@ class LeasedWork:
 
     @classmethod
     async def open(cls, crawler: Crawler, job: Assignment, folder: Path, report: LeaseReport, fail: Fail) -> LeasedWork:
-        """Open the store.
-
-        Raises:
-            OutOfReach: it cannot be opened here, or is another one.
-            StoreLost: it does not answer any more.
-            ConfigError: a setting makes no sense.
-            SealError: the crawl's key cannot be opened.
-        """
+        """Open the store, or raise OutOfReach, StoreLost, SealError (of the crawl's key), or ConfigError."""
         key = crawl_key(job.told)
         store = await asyncio.to_thread(reach, job.told, crawl=job.crawl, home=job.home)
         renewals = await asyncio.to_thread(reach, job.told, crawl=job.crawl, home=job.home)
@@ -190,7 +183,6 @@ class LeasedWork:
             self._changed(begun)
 
     def stop(self) -> None:
-        """Lease nothing more."""
         self.feeder.stopped = True
         self.context.notifier.tell()  # Scrapy 2.13 would let the spider's start go on
 
@@ -259,11 +251,9 @@ class LeaseSession:
             raise WorkRefused(f"The key of this crawl cannot be opened: {error}.") from None
 
     def progress(self) -> dict[str, Any]:
-        """How far the worker is."""
         return self._report.progress(list(self._work.acker.held.values()) if self._work else ())
 
     def stop(self) -> None:
-        """Lease nothing more."""
         if self._work is not None:
             self._work.stop()
 

@@ -96,14 +96,11 @@ SAME_PAGE = "the same page as another request of this batch"
 
 
 class RequestTracker:
-    """All that a worker has begun, by batch and attempt.
+    """All that a worker has begun, by batch and attempt; the crawler's engine is there by now.
 
-    Args:
-        crawler: its engine is there by now.
-        rules_lead_away: what a CrawlSpider's rule follows belongs to the producer.
-        changed: is called whenever something of a unit has ended.
-        target: which requests go to the frontier; None: there is none.
-        again: repeats a request whose session has expired; False when it will not.
+    `rules_lead_away`: what a CrawlSpider's rule follows belongs to the producer. `changed` is called whenever something
+    of a unit has ended; `target` is None without a frontier; `again` repeats a request whose session has expired, or
+    says that it will not.
     """
 
     def __init__(

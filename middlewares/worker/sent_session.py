@@ -135,7 +135,6 @@ class SentSession:
     # the report
 
     def progress(self) -> dict[str, Any]:
-        """How far the batch is."""
         if self._batch.part is not None:
             self._batch.part.flush()
         return {**self._head("running"), **self._batch.ledger.progress()}

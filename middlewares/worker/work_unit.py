@@ -211,21 +211,17 @@ class WorkUnit:
         self._open.discard(mark.serial)
 
     def forget(self) -> None:
-        """Scrapy has nothing of it any more: what is open was lost on the way."""
         self._open.clear()
         self._items = 0
 
     def item_in(self) -> None:
-        """An item enters the pipelines."""
         self._items += 1
 
     def item_out(self) -> None:
-        """An item has left them."""
         self._items = max(0, self._items - 1)
 
     @property
     def requests(self) -> int:
-        """How many are open."""
         return len(self._open)
 
     @property
@@ -253,13 +249,9 @@ class OwnPages(WorkUnit):
 class BatchUnit(WorkUnit):
     """A batch that this worker was sent, or has a lease on: its requests, as far as they can be read.
 
-    Args:
-        part: its items; None where they go to the project's own feed.
-        finds: target requests that it led to; None where they are crawled here.
-        slot: its slot of the frontier.
-        size: its requests as the store has them; None: those of `values`.
-        row: in words, the arguments of the spider that is run instead of requests.
-        sent: it came with the job, from the crawl's own scheduler.
+    Its items go to the `part`, or (None) to the project's own feed. `size` counts its requests as the store has them;
+    `row` are, in words, the arguments of the spider that is run instead of requests. `sent`: it came with the job, from
+    the crawl's own scheduler.
     """
 
     def __init__(

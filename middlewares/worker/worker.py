@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from .request_tracker import RequestTracker
 
-
 logger = logging.getLogger(__name__)
 
 
@@ -119,8 +118,7 @@ class Worker:
         remove_old(folder, job.collected, self._settings.value("DISTRIBUTED_KEEP_DAYS"))
 
     def _look_around(self) -> None:
-        trouble = self._folder.trouble() if self._folder is not None else None
-        if trouble:
+        if self._folder is not None and (trouble := self._folder.trouble()):
             reason, problem = trouble
             self._fail(problem, reason)
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from scrapyd_dist.frontier.backlog import Backlog
     from scrapyd_dist.payload import RequestValue
 
-
 T = TypeVar("T")
 #: the frontier option that names the kind of its rows, and its value for rows of arguments; absent for requests
 ROWS, ARGUMENTS = "rows", "arguments"
@@ -132,17 +131,11 @@ def add_unseen(
     add: Callable[[Sequence[NewBatch], Mapping[str, int]], T], found: Iterable[FrontierIntake], *,
     size: int, key: bytes | None, counts: Mapping[str, int] | None = None,
 ) -> tuple[T, dict[str, int]]:  # fmt: skip
-    """Add the requests that the frontier does not have yet, and count all of them.
+    """Add the requests that the frontier does not have yet, and count all of them, with those filtered out earlier.
 
-    Args:
-        add: stores batches and counts in one step, or raises `SeenBefore`: calls the store's `add_batches` or `ack`.
-        found: the requests; of those with the same fingerprint, the first is added.
-        size: maximum requests per batch.
-        key: the Fernet key for requests that must be encrypted.
-        counts: counts of requests that were filtered out earlier.
-
-    Returns:
-        The result of `add`, and the counts that it stored, including `sealed` and `duplicate`.
+    `add` stores batches and counts in one step, or raises `SeenBefore`: it calls the store's `add_batches` or `ack`. Of
+    requests with the same fingerprint, the first is added, in batches of at most `size`. Returns the result of `add`,
+    and the counts that it stored, including `sealed` and `duplicate`.
     """
     every = list(found)
     first: dict[bytes, FrontierIntake] = {}

@@ -25,7 +25,6 @@ from scrapyd_dist.scrapyd.jobs import check_args
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-
 FORMATS = ("urls", "jsonl", "csv")
 #: file suffix -> format; any other file is a list of URLs
 ENDINGS = {".jl": "jsonl", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "csv"}

@@ -119,14 +119,10 @@ _FORM = "`domains:` with a limit for each domain, or `blacklist:` with a list of
 
 
 class BadRules(ConfigError):
-    """The rules file has mistakes.
-
-    Attributes:
-        mistakes: pairs of line number, from 1, and message.
-    """
+    """The rules file has mistakes."""
 
     def __init__(self, name: str, mistakes: list[tuple[int, str]]) -> None:
-        self.mistakes = sorted(mistakes)
+        self.mistakes = sorted(mistakes)  #: pairs of line number, from 1, and message
         lines = [f"{name}:{line}: {text}" for line, text in self.mistakes[:_TOLD]]
         if len(mistakes) > _TOLD:
             lines.append(f"and {len(mistakes) - _TOLD:,} more")

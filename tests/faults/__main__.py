@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from faults.kinds import KINDS, LONG, Kind
 from faults.trial import Trial
 from faults.verdict import Verdict, judge
-from rig.environment import node_python
+from rig.processes import node_python
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -18,7 +18,6 @@ class Connection:
         self._sock, self._over = sock, over
 
     def say(self, data: bytes) -> None:
-        """Send bytes."""
         self._sock.sendall(data)
 
     def answer(self, status: int, body: bytes, *headers: str, length: int | None = None) -> None:
@@ -53,11 +52,7 @@ class Connection:
 
 
 class BadPeer:
-    """Listens on a free port of this machine and plays.
-
-    Attributes:
-        requests: what came, one entry for each connection.
-    """
+    """Listens on a free port of this machine and plays; `requests` has what came, an entry for each connection."""
 
     def __init__(
         self, play: Play, tls: ssl.SSLContext | None = None, *, listens: bool = True, host: str = "127.0.0.1"

@@ -21,8 +21,6 @@ FLAGS = (
 )  # fmt: skip
 #: seconds that the browser may take for one answer
 PATIENCE = 60.0
-
-
 _PUT = "import os, sys; os.dup2({}, 3); os.dup2({}, 4); os.execv(sys.argv[1], sys.argv[1:])"
 
 
@@ -39,12 +37,7 @@ def chromium() -> str | None:
 
 
 class Browser:
-    """One browser with one page.
-
-    Args:
-        program: of Chromium.
-        folder: an empty folder for its profile.
-    """
+    """One browser with one page; the folder gets its profile."""
 
     def __init__(self, program: str, folder: Path) -> None:
         to_read, self._write = os.pipe()
@@ -130,7 +123,6 @@ class Browser:
         return base64.b64decode(answer["data"])
 
     def close(self) -> None:
-        """End the browser."""
         self._process.kill()  # its helpers end with the pipe
         self._process.wait(20)
         os.close(self._write)

@@ -54,15 +54,9 @@ class Result(NamedTuple):
 
 
 class Command:
-    """A command that runs.
+    """A command that runs; its output is kept in the folder, which has to exist.
 
-    Args:
-        arguments: program and arguments.
-        cwd: its working directory.
-        folder: where its output is kept; has to exist.
-        home: its private HOME.
-        env: more environment variables.
-        fork: whether a `python -m …` may be a fork of a process that has all modules.
+    `fork`: a `python -m …` may be a fork of a process that has all modules.
     """
 
     def __init__(
@@ -102,16 +96,13 @@ class Command:
 
     @property
     def out(self) -> str:
-        """What it has written to standard output so far."""
         return self._out.read_text(encoding="utf-8", errors="replace")
 
     @property
     def err(self) -> str:
-        """What it has written to standard error so far."""
         return self._err.read_text(encoding="utf-8", errors="replace")
 
     def running(self) -> bool:
-        """Whether it has not ended yet."""
         return self._process.poll() is None
 
     def signal(self, number: int = signal.SIGINT) -> None:
@@ -123,11 +114,7 @@ class Command:
         os.killpg(self.pid, signal.SIGINT)
 
     def wait(self, timeout: float = 120.0, code: int | None = None) -> Result:
-        """Wait for its end, which has to be with `code`, if there is one.
-
-        Raises:
-            AssertionError: when it goes on for longer or ends otherwise; the output is in the message.
-        """
+        """Wait for its end, which has to be with `code`, if there is one; else the output is in the error."""
         try:
             ended = self._process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -137,11 +124,7 @@ class Command:
         return Result(ended, self.out, self.err).expect(code)
 
     def wait_text(self, text: str, timeout: float = 60.0) -> None:
-        """Wait until `text` is in its output or errors.
-
-        Raises:
-            AssertionError: when it ends or goes on without.
-        """
+        """Wait until `text` is in its output or errors."""
 
         def there() -> bool:
             if text in self.out or text in self.err:

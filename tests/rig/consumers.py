@@ -42,11 +42,9 @@ class ConsumerBench:
         return self._start(self.it, "consume", "plain", self.name, *words)
 
     def pages(self, numbers: Iterable[int]) -> list[str]:
-        """The addresses of detail pages."""
         return [self.site.detail(number) for number in numbers]
 
     def done(self) -> int:
-        """Requests that are done."""
         return self.frontier.counts().get("done", 0)
 
     def assert_all_home(self, name: str = "items.jl", *, without: Iterable[int] = ()) -> None:

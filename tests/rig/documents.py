@@ -175,14 +175,10 @@ DOCUMENTS: dict[str, Any] = {
 
 
 def misfits(value: Any, shape: Any, path: str = "$") -> list[str]:
-    """Where a value is not of a shape; nothing when it is.
+    """Where a value that came out of JSON is not of a shape; nothing when it is.
 
-    Args:
-        value: what came out of JSON.
-        shape: a type; None; `object`, which is anything; a tuple of shapes, one of which has to fit; `[shape]`, a list
-            of such values; a dict of names, which have to be there (more may be); `{str: shape}`, a mapping of any
-            names.
-        path: where the value stands.
+    A shape is a type; None; `object`, which is anything; a tuple of shapes, one of which has to fit; `[shape]`, a list
+    of such values; a dict of names, which have to be there (more may be); `{str: shape}`, a mapping of any names.
     """
     if shape is object:
         return []

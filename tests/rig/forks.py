@@ -22,17 +22,9 @@ def fork_program(
     python: Path | str, preload: Sequence[str], module: str, arguments: Sequence[str], *,
     cwd: Path, env: Mapping[str, str], out: Path, err: Path,
 ) -> ForkedProgram:  # fmt: skip
-    """What `python -m module` runs, its output appended to files.
+    """What `python -m module` runs, in this whole environment; `preload`: modules that its forks have imported already.
 
-    Args:
-        python: the interpreter.
-        preload: the modules that its forks have imported already.
-        module: the program.
-        arguments: those behind its name.
-        cwd: its working directory.
-        env: its whole environment.
-        out: gets standard output; its exit code is kept beside it.
-        err: gets standard error.
+    Its output is appended to `out`, beside which its exit code is kept, and to `err`.
     """
     code = out.with_suffix(".code")
     code.unlink(missing_ok=True)

@@ -18,14 +18,7 @@ from .projects import Project
 
 
 class Frontier:
-    """A frontier of a project, in its store; made with this object.
-
-    Args:
-        project: whose store it is in.
-        name: what it is called.
-        standing: it never finishes.
-        store: the address of another store than the project's file.
-    """
+    """A frontier in the store of a project, or in another `store`; made with this object."""
 
     def __init__(self, project: Project, name: str = "shop", *, standing: bool = False, store: str = "") -> None:
         self.name = name

@@ -44,7 +44,6 @@ class FtpServer:
         return {str(path.relative_to(self.folder)): path.read_bytes() for path in paths}
 
     def close(self) -> None:
-        """Stop it."""
         self._process.kill()
         self._process.wait(20)
         assert self._process.stdin

@@ -7,8 +7,6 @@ import requests
 
 
 class Reply(NamedTuple):
-    """Status, headers and body of a response."""
-
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -17,8 +15,7 @@ class Reply(NamedTuple):
 def fetch(url: str, *, method: str = "GET", timeout: float = 30.0, **options: Any) -> Reply:
     """Send one request over a connection of its own; the options are those of `requests.request`.
 
-    Raises:
-        OSError: when there is no answer.
+    Without an answer it raises an OSError.
     """
     with requests.Session() as session:
         session.trust_env = False

@@ -18,14 +18,9 @@ _FILLERS = 4
 
 
 class ManyNodes:
-    """Answers daemonstatus.json and listversions.json below any base path.
+    """Answers daemonstatus.json and listversions.json below any base path, `latency` seconds later.
 
-    Args:
-        latency: seconds before each answer.
-        versions: what every node has.
-
-    Attributes:
-        asked: the paths that were asked for.
+    Every node has these versions; `asked` are the paths that were asked for.
     """
 
     def __init__(self, latency: float = 0.0, versions: Iterable[str] = ("1",)) -> None:
@@ -39,11 +34,9 @@ class ManyNodes:
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     def node(self, name: str) -> Node:
-        """A node of that name, which answers."""
         return Node.parse(f"http://127.0.0.1:{self.port}/{name}", name=name)
 
     def close(self) -> None:
-        """Stop answering."""
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
@@ -93,11 +86,9 @@ class BlackHole:
                 filler.connect(("127.0.0.1", self.port))
 
     def node(self, name: str) -> Node:
-        """A node of that name, which is dead."""
         return Node.parse(f"http://127.0.0.1:{self.port}/{name}", name=name)
 
     def close(self) -> None:
-        """Close the port."""
         for filler in self._fillers:
             filler.close()
         self._listener.close()

@@ -35,14 +35,9 @@ def free_port() -> int:
 
 
 class ScrapydNode:
-    """One Scrapyd daemon.
+    """One Scrapyd daemon; its folder gets `home/`, `work/` (the working directory) and `scrapyd.log`.
 
-    Args:
-        name: what scrapy.cfg will call it.
-        python: an interpreter with Scrapyd and without this project.
-        folder: an empty folder of its own; gets `home/`, `work/` (the working directory) and `scrapyd.log`.
-        config: the options of its [scrapyd] section.
-        env: more environment variables for it and its jobs.
+    `config` has the options of its [scrapyd] section, `env` more environment variables for it and its jobs.
     """
 
     def __init__(
@@ -69,13 +64,11 @@ class ScrapydNode:
 
     @property
     def pid(self) -> int:
-        """The daemon's process id."""
         assert self._daemon, f"{self.name} was not started"
         return self._daemon.pid
 
     @property
     def log(self) -> str:
-        """What the daemon wrote to its log."""
         return self._log_path.read_text(encoding="utf-8", errors="replace") if self._log_path.exists() else ""
 
     @property
@@ -132,11 +125,7 @@ class ScrapydNode:
         return fetch(self.url + path, **options)
 
     def api(self, endpoint: str, **params: Any) -> dict[str, Any]:
-        """Call an endpoint by its name, like "listjobs.json"; a list as parameter repeats it.
-
-        Returns:
-            The JSON reply, `status: error` included.
-        """
+        """The JSON reply of an endpoint such as "listjobs.json", also an error; a list as parameter repeats it."""
         options = {"method": "POST", "data": params} if endpoint in _POSTED else {"params": params}
         reply = self.request(endpoint, **options)
         assert reply.status == 200, f"{self.name}/{endpoint} answered {reply.status}: {reply.body[:300]!r}"
@@ -144,7 +133,6 @@ class ScrapydNode:
         return answer
 
     def add_version(self, project: str, version: str, egg: bytes) -> dict[str, Any]:
-        """Upload an egg."""
         fields = {"project": project, "version": version}
         reply = self.request("addversion.json", method="POST", data=fields, files={"egg": egg})
         answer: dict[str, Any] = json.loads(reply.body)
@@ -198,7 +186,7 @@ class ScrapydNode:
         os.kill(self.pid, signal.SIGCONT)
 
     def restart(self) -> None:
-        """Start again on the same port, after `kill` or instead of it."""
+        """Start again on the same port."""
         self.kill()
         self.start()
         self.wait()
@@ -241,7 +229,6 @@ class Nodes:
         return nodes
 
     def close(self) -> None:
-        """Stop all nodes and their jobs."""
         for node in self._all:
             node.close()
         self._all.clear()

@@ -1,12 +1,21 @@
-"""Processes that belong to one test: each gets a private HOME, by which it is found again and ended, orphans too."""
+"""Processes that belong to one test, and the interpreter of the nodes' own.
+
+Each process gets a private HOME, by which it is found again and ended, orphans too.
+"""
 
 import os
 import signal
+import subprocess
+import sys
 from contextlib import suppress
+from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 
 from .waiting import wait_for
 
+#: names an interpreter that has Scrapy and Scrapyd, and not this project
+VARIABLE = "SDIST_NODE_PYTHON"
 #: what must not leak from the shell that runs the tests into what the tests start
 _FOREIGN = ("SCRAPY", "SDIST", "DISTRIBUTED", "PYTEST", "PYTHONPATH", "COVERAGE", "NETRC", "XDG_")
 
@@ -44,3 +53,26 @@ def end_all(home: Path) -> None:
         return not pids
 
     wait_for(none_left, 20, f"the end of all processes of {home}")
+
+
+def node_python(cache: Path) -> Path:
+    """The interpreter of the nodes: the one that SDIST_NODE_PYTHON names, else one made once and kept under `cache`."""
+    given = os.environ.get(VARIABLE)
+    python = Path(given) if given else _made_environment(cache)
+    check = "import scrapyd, importlib.util as u, sys; sys.exit(u.find_spec('scrapyd_dist') is not None)"
+    done = subprocess.run([python, "-c", check], cwd=cache, env=private_environment(cache), check=False)
+    assert done.returncode == 0, f"{python} must have Scrapyd and must not have scrapyd_dist: nodes know nothing of us"
+    return python
+
+
+def _made_environment(cache: Path) -> Path:
+    # The versions of this environment, so that the two ends of a test differ in nothing but this project.
+    wanted = [f"scrapy=={version('scrapy')}", f"scrapyd=={version('scrapyd')}", f"twisted=={version('twisted')}"]
+    wanted.append("setuptools<81")  # Scrapyd imports pkg_resources, which newer ones no longer have
+    key = sha256(repr((sys.version_info[:3], sys.executable, wanted)).encode()).hexdigest()[:12]
+    folder = cache / key
+    if not (folder / "complete").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        subprocess.run([folder / "bin/python", "-m", "pip", "install", "--quiet", *wanted], check=True)
+        (folder / "complete").touch()
+    return folder / "bin/python"

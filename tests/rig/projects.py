@@ -16,12 +16,7 @@ from .nodes import ScrapydNode
 
 
 class Project:
-    """A Scrapy project in a folder of its own.
-
-    Args:
-        path: the folder with scrapy.cfg.
-        name: its Python package, and its name as a Scrapyd project.
-    """
+    """A Scrapy project in a folder of its own; `name` is that of its package, and its name as a Scrapyd project."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.path, self.name = path, name
@@ -85,7 +80,6 @@ class Project:
         return path
 
     def spider(self, module: str, source: str) -> None:
-        """Add a spider module."""
         self.write(f"{self.name}/spiders/{module}.py", source)
 
     def items(self, name: str) -> Iterator[dict[str, Any]]:

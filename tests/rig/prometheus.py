@@ -18,11 +18,7 @@ class Metric:
 
 
 def parse(text: str) -> dict[str, Metric]:
-    """Name -> metric.
-
-    Raises:
-        AssertionError, ValueError: the text breaks a rule.
-    """
+    """Name -> metric; AssertionError or ValueError where the text breaks a rule."""
     assert text.endswith("\n"), "the last line has no line feed"
     found: dict[str, Metric] = {}
     for family in text_string_to_metric_families(text):

@@ -20,21 +20,13 @@ def reply(status: int, body: bytes, kind: str = "application/json") -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Mishap:
-    """What goes wrong with one exchange.
+    """What goes wrong with one exchange."""
 
-    Attributes:
-        forward: whether the node gets the request at all.
-        hold: seconds before the node gets it.
-        delay: seconds before the answer goes back.
-        answer: what goes back instead of the node's own answer.
-        share: how much of the answer goes back before the connection is reset; None for all of it.
-    """
-
-    forward: bool = True
-    hold: float = 0.0
-    delay: float = 0.0
-    answer: bytes | None = None
-    share: float | None = None
+    forward: bool = True  #: the node gets the request
+    hold: float = 0.0  #: seconds before the node gets it
+    delay: float = 0.0  #: seconds before the answer goes back
+    answer: bytes | None = None  #: what goes back instead of the node's own answer
+    share: float | None = None  #: how much of the answer goes back before the connection is reset; None for all of it
 
 
 #: the node has taken it, and says so too late for anybody
@@ -58,12 +50,7 @@ REFUSED = Mishap(forward=False, answer=reply(200, json.dumps({"status": "error",
 
 
 class Proxy(BadPeer):
-    """Stands before one node, at a port of its own.
-
-    Attributes:
-        url: its address, to be used in place of the node's.
-        spoilt: pages whose exchanges were spoilt, and how often.
-    """
+    """Stands before one node, at a port of its own; `spoilt` counts the spoilt exchanges about each page."""
 
     def __init__(self, node: ScrapydNode, tls: ssl.SSLContext | None = None) -> None:
         self.node = node
@@ -83,7 +70,6 @@ class Proxy(BadPeer):
             self._plans.setdefault(page, []).extend([mishap] * times)
 
     def heal(self) -> None:
-        """From now on all goes well."""
         with self._lock:
             self._plans.clear()
 

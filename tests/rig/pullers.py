@@ -29,14 +29,7 @@ _numbers = itertools.count(1)
 
 
 class Frontier:
-    """A frontier of one project.
-
-    Args:
-        project: where the workers run; the store and the logs are in its folder.
-        spider: its ordinary spider.
-        start: the fixture `start_scrapy`.
-        fields: of the crawl's row.
-    """
+    """A frontier of one project, which has the store and the logs in its folder; `fields` are of the crawl's row."""
 
     def __init__(
         self, project: Project, spider: str = "plain", *, start: Callable[..., Command], where: str = "", **fields: Any
@@ -55,7 +48,6 @@ class Frontier:
         self.refused: list[str] = []
 
     def close(self) -> None:
-        """Close the store."""
         self.store.close()
 
     def add(
@@ -112,11 +104,9 @@ class Frontier:
 
     @staticmethod
     def job(worker: int) -> str:
-        """A worker's job id."""
         return f"{CRAWL}.w{worker}.a1"
 
     def report(self, worker: int) -> WorkerReport:
-        """A worker's own report."""
         return read_report((self.folder / f"{self.job(worker)}.json").read_bytes())
 
     def said(self, worker: int) -> dict[str, Any]:
@@ -132,7 +122,6 @@ class Frontier:
         return {end: number for end, number in counts.items() if number}
 
     def log(self, worker: int, spider: str = "") -> str:
-        """What a worker has logged."""
         name = spider or self.spider
         path = self.project.path / "logs" / self.project.name / name / f"{self.job(worker)}.log"
         return path.read_text() if path.exists() else "no log"

@@ -1,5 +1,6 @@
 """Real Redis servers, alone or as a cluster, each with its own port and folder, to be killed and started again."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -21,11 +22,7 @@ _SLOTS = 16_384
 class RedisServer:
     """A server on loopback that keeps every step in its file before it answers.
 
-    Args:
-        folder: where its file, its socket and its log are; made when it is not there.
-        password: None for none.
-        program: what to start.
-        options: more of its configuration, as on its command line without the two dashes.
+    Its file, its socket and its log are in the folder; `options` are as on its command line, without the two dashes.
     """
 
     def __init__(
@@ -45,19 +42,19 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """With its password, percent-encoded."""
-        user = f":{quote(self.password, safe='')}@" if self.password else ""
-        return f"redis://{user}127.0.0.1:{self.port}/0"
+        return f"redis://{self._user}127.0.0.1:{self.port}/0"
 
     @property
     def socket_url(self) -> str:
-        """By its Unix socket."""
-        user = f":{quote(self.password, safe='')}@" if self.password else ""
-        return f"unix://{user}{self.folder / 's'}?db=0"
+        return f"unix://{self._user}{self.folder / 's'}?db=0"
+
+    @property
+    def _user(self) -> str:
+        """Its password, percent-encoded, as it stands in an address."""
+        return f":{quote(self.password, safe='')}@" if self.password else ""
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         assert self._process
         return self._process.pid
 
@@ -86,12 +83,10 @@ class RedisServer:
 
     def pause(self) -> None:
         """It does not answer any more."""
-        assert self._process
-        self._process.send_signal(signal.SIGSTOP)
+        os.kill(self.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
-        assert self._process
-        self._process.send_signal(signal.SIGCONT)
+        os.kill(self.pid, signal.SIGCONT)
 
     def _end(self, number: int) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -102,11 +97,7 @@ class RedisServer:
 
 
 class ServerCluster:
-    """A Redis Cluster of three nodes on loopback, each with a third of the slots.
-
-    Args:
-        folder: where the nodes have their files.
-    """
+    """A Redis Cluster of three nodes on loopback, each with a third of the slots."""
 
     def __init__(self, folder: Path) -> None:
         self._open = ExitStack()
@@ -134,7 +125,6 @@ class ServerCluster:
 
     @property
     def url(self) -> str:
-        """The address of its first node."""
         return self.nodes[0].url
 
     def close(self) -> None:

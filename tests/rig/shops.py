@@ -93,10 +93,8 @@ class Shop:
         return wait_for(pid, 60, f"the process of {job}")
 
     def wait_idle(self) -> None:
-        """Return when no job is pending or running."""
         for node in self.nodes:
             node.wait_idle()
 
     def close(self) -> None:
-        """End its commands."""
         self._stack.close()

@@ -18,13 +18,7 @@ from .processes import private_environment
 
 
 class SiteProcess:
-    """A running demo site.
-
-    Args:
-        folder: an empty folder of its own.
-        site: what it serves.
-        options: more command line options of the site, like "--latency", "0.2".
-    """
+    """A running demo site, in an empty folder; `options` are more of its command line, like "--latency", "0.2"."""
 
     def __init__(self, folder: Path, site: Site, *options: str) -> None:
         self.site = site
@@ -49,7 +43,6 @@ class SiteProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._process.pid
 
     @property
@@ -63,11 +56,9 @@ class SiteProcess:
         return self.index(0)
 
     def index(self, page: int) -> str:
-        """The URL of an index page."""
         return f"{self.url}{self.site.index_path(page)}"
 
     def detail(self, number: int) -> str:
-        """The URL of a detail page."""
         return f"{self.url}{self.site.detail_path(number)}"
 
     def hits(self) -> dict[str, int]:
@@ -98,12 +89,7 @@ class SiteProcess:
         assert reply.status == 200, reply.body
 
     def differences(self, items: Iterable[Mapping[str, Any]], *, without: Iterable[int] = ()) -> dict[str, list[str]]:
-        """How a list of items differs from what the site holds; {} when it is exactly that, each item once.
-
-        Args:
-            items: items of the demo project.
-            without: numbers of items that are not expected.
-        """
+        """How items of the demo project differ from the site's `without` these numbers; {} when each is there once."""
         expected = {str(number) for number in range(self.site.items)} - {str(number) for number in without}
         rows = list(items)
         counts = Counter(str(row.get("number")) for row in rows)
@@ -132,7 +118,6 @@ class SiteProcess:
             os.kill(self.pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """Stop it."""
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.close()

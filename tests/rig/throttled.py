@@ -44,13 +44,9 @@ class Others(Pages):
 
 
 class Throttled:
-    """Starts plain `scrapy crawl` processes that share one store.
+    """Starts plain `scrapy crawl` processes of a project with `SPIDERS`, which share one store and these settings.
 
-    Args:
-        project: one with `SPIDERS`.
-        site: one that listens on all addresses of this machine: each 127.x.y.z is a domain of its own.
-        start: the fixture `start_scrapy`.
-        settings: of all processes.
+    The site listens on all addresses of this machine: each 127.x.y.z is a domain of its own.
     """
 
     def __init__(
@@ -109,14 +105,8 @@ def permits_of(urls: Iterable[str], items: Iterable[Mapping[str, Any]]) -> list[
 def assert_limit(permits: Sequence[float], arrivals: Sequence[float], hits: int, window: float) -> int:
     """No window of the permits has more than the limit, and none at the site that is shorter by the longest way there.
 
-    Args:
-        permits: the moment of each request's permit, by the store's clock.
-        arrivals: when it came to the site, by the site's own log; in the same order.
-        hits: the limit.
-        window: of it, in seconds.
-
-    Returns:
-        The most permits in any window.
+    The moments of the permits are by the store's clock, those of the arrivals, in the same order, by the site's log.
+    Returns the most permits in any window of so many seconds.
     """
     ways = [arrival - permit for permit, arrival in zip(permits, arrivals, strict=True)]
     seen = f"from permit to site {min(ways):.4f} to {max(ways):.4f} s"

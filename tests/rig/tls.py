@@ -19,14 +19,7 @@ _NOT_FOUND = reply(404, b"<html><h1>Not here</h1></html>", "text/html")
 
 
 class Authority:
-    """A certificate authority that only clients with its file trust.
-
-    Args:
-        folder: gets its certificate and those that it makes.
-
-    Attributes:
-        file: its certificate, for the `ca` of a target.
-    """
+    """A certificate authority that only clients with its `file` trust: its certificate, for the `ca` of a target."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._key = folder, ec.generate_private_key(ec.SECP256R1())
@@ -87,11 +80,8 @@ def _alternative(host: str) -> x509.GeneralName:
 class Front(Proxy):
     """A reverse proxy as people put before Scrapyd: with TLS, below a base path, or both.
 
-    Args:
-        node: the node behind it.
-        context: what it serves TLS with; None = it speaks plain HTTP.
-        base: the path that it stands below, as in `/scrapyd/one`; pages elsewhere are not found.
-        certificates: the file that vouches for `context`, for `section`.
+    Pages that are not below the `base`, such as `/scrapyd/one`, are not found; the file `certificates` vouches for the
+    TLS context.
     """
 
     def __init__(

@@ -10,15 +10,7 @@ from hypothesis import strategies as st
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import check_slot_name
-from scrapyd_dist.frontier.slots import (
-    MOST,
-    SITE,
-    SlotRule,
-    site_of,
-    slot_of_site,
-    slot_of_spider,
-    spider_of_slot,
-)
+from scrapyd_dist.frontier.slots import MOST, SITE, SlotRule, site_of, slot_of_site, slot_of_spider, spider_of_slot
 
 
 def prints(count: int) -> list[bytes]:

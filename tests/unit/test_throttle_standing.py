@@ -134,8 +134,7 @@ def test_a_site_that_asks_to_be_left_alone_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "rest"),
-    [(math.inf, NOW + LONGEST), (math.nan, NOW), (-5.0, NOW), (-math.inf, NOW)],
+    ("seconds", "rest"), [(math.inf, NOW + LONGEST), (math.nan, NOW), (-5.0, NOW), (-math.inf, NOW)]
 )
 def test_it_cannot_ask_for_ever_and_what_makes_no_sense_is_not_heeded(seconds: float, rest: int) -> None:
     assert heeded(DomainRules(), news(retry_after=seconds), NOW)[0].rest_until == rest
