@@ -1,10 +1,10 @@
-"""`sdist frontier` on every store: what it moves, puts away and removes is the same on each engine."""
+"""`sdist frontier` on every store: what it adds from lists, moves, puts away and removes is the same on each engine."""
 
 import json
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from scrapyd_dist.cli import main
@@ -14,8 +14,9 @@ from scrapyd_dist.batches import BatchState, Crawl, Miss
 from scrapyd_dist.frontier.backlog import Lessee
 from scrapyd_dist.frontier.intake import FrontierIntake, pack
 from scrapyd_dist.payload import decode
-from scrapyd_dist.store import open_store
+from scrapyd_dist.store import Store, open_store
 
+Add: TypeAlias = "Callable[..., tuple[int, int]]"
 PRINTS = [b"%03d" % number for number in range(40)]
 
 
@@ -84,3 +85,75 @@ def test_what_no_spider_could_make_is_listed_with_the_reason_and_waits_again(
         again = [decode(store.payload("shop", number).get, key=None) for number in (2, 3)]
         assert again == [[{"url": urls[at], "replaces": [1, at]}] for at in (1, 2)]
         assert {batch.slot for batch in store.batches("shop")} == {"p0"}
+
+
+# lists
+
+
+@pytest.fixture
+def add(sdist: Callable[..., Any], tmp_path: Path) -> Add:
+    """`add(*rows, options=())`: how many of the rows went into the frontier `shop`, and how many had been there."""
+
+    def run(*rows: str | dict[str, Any], options: tuple[object, ...] = ()) -> tuple[int, int]:
+        (tmp_path / "rows.jl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+        told = sdist("add", "shop", "rows.jl", *options)
+        return told["added"], told["duplicate"]
+
+    return run
+
+
+def pages(*numbers: int) -> list[str]:
+    return [f"http://shop.example/{number}" for number in numbers]
+
+
+def waiting(sdist: Callable[..., Any]) -> dict[str, int]:
+    """Slot -> requests that wait there."""
+    return {one["slot"]: one["requests"]["waiting"] for one in sdist("count", "shop")["slots"]}
+
+
+def test_the_first_write_makes_a_frontier_and_its_slots_and_both_are_listed(
+    sdist: Callable[..., Any], opened: Callable[[], Store], add: Add
+) -> None:
+    assert opened().crawls() == []
+    add(*pages(*range(40)), options=("--prefix", "p", "--slots", 2))
+    add({"url": "http://shop.example/q", "meta": {"frontier_slot_prefix": "q"}}, options=("--prefix", "p"))
+    (listed,) = sdist("list")["frontiers"]
+    assert (listed["frontier"], listed["requests"]["waiting"]) == ("shop", 41)
+    assert [one["slot"] for one in listed["slots"]] == ["p0", "p1", "q0"]
+
+
+def test_ten_thousand_pages_are_spread_evenly_over_eight_slots_and_lie_in_no_other(
+    sdist: Callable[..., Any], add: Add
+) -> None:
+    assert add(*pages(*range(10_000)), options=("--prefix", "p", "--slots", 8)) == (10_000, 0)
+    found = waiting(sdist)
+    assert sorted(found) == [f"p{number}" for number in range(8)]
+    assert sum(found.values()) == 10_000
+    assert all(1125 <= number <= 1375 for number in found.values()), found
+
+
+def test_a_batch_has_a_hundred_requests_at_most(opened: Callable[[], Store], add: Add) -> None:
+    add(*pages(*range(250)))
+    assert [(batch.slot, batch.size) for batch in opened().batches("shop")] == [("0", 100), ("0", 100), ("0", 50)]
+
+
+def test_what_asks_for_the_same_is_known_again_in_any_slot_until_its_slot_is_deleted(
+    sdist: Callable[..., Any], add: Add
+) -> None:
+    url = "http://shop.example/find"
+    post = {"url": url, "method": "POST", "body": "q=1"}
+    rows = [f"{url}?a=1&b=2", f"{url}?b=2&a=1", f"{url}?a=1&b=2#top", post, {**post, "body": "q=2"}]
+    assert add(*rows, options=("--prefix", "p")) == (3, 2)
+    assert add(*rows, options=("--prefix", "q")) == (0, 5)
+    assert sdist("delete", "shop", "--prefix", "p", "--yes")["requests"] == 3
+    assert add(*rows, options=("--prefix", "q")) == (3, 2)
+    assert waiting(sdist) == {"q0": 3}
+
+
+def test_what_is_not_to_be_filtered_comes_each_time_and_a_fingerprint_of_its_own_counts(add: Add) -> None:
+    url = "http://shop.example/1"
+    always = {"url": url, "dont_filter": True}
+    assert add(always, always, url, url) == (3, 1)
+    assert add(always, url) == (1, 1)
+    mine = {"meta": {"frontier_fingerprint": "the same"}}
+    assert add(*({"url": other, **mine} for other in pages(2, 3))) == (1, 1)

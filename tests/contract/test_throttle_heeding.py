@@ -1,4 +1,7 @@
-"""Rules that come and go in a store, and the queue of a process that has said nothing of the throttle."""
+"""Rules that come and go in a store, the queue of a process that has said nothing of the throttle, and its budgets.
+
+Hosts of one registered domain share a budget, by the public suffix list, without a look-up.
+"""
 
 import asyncio
 from pathlib import Path
@@ -16,8 +19,9 @@ from scrapyd_dist.middlewares.throttle.site_feedback import PermitMiddleware
 from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
 from twisted.internet.defer import Deferred
 
+from scrapyd_dist.frontier.slots import site_of
 from scrapyd_dist.store import Store
-from scrapyd_dist.throttle.permits import ALL, Rule
+from scrapyd_dist.throttle.permits import ALL, Limit, PermitRequest, Rule
 
 RULED, OTHER = "http://ruled.example/", "http://other.example/"
 
@@ -116,3 +120,39 @@ async def test_files_of_a_woken_queue_are_those_of_scrapys_own(
     again = kind.own(as_any(FakeCrawler()), PickleLifoDiskQueue, str(tmp_path / "jobs"), state)
     assert len(again) == 3
     assert {again.pop().url for _ in range(3)} == {RULED + "1", RULED + "2", RULED + "3"}
+
+
+# budgets
+
+LIMIT = Limit(hits=1, window=1000.0)
+
+
+def waits(store: Store, *urls: str) -> list[float]:
+    """How long a request to each of them has to wait, one after the other."""
+    found = []
+    for url in urls:
+        taken = store.take_permits([PermitRequest(key=site_of(url), domain=site_of(url), limit=LIMIT)])
+        (permit,) = taken.answers[0].permits
+        found.append(permit.at - taken.now)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_shared"),
+    [
+        ("http://a.x.co.uk/", "https://b.X.co.uk:8443/page", True),
+        ("http://x.com.br/", "http://www.x.com.br/", True),
+        ("http://localhost:1/", "http://localhost:2/", True),
+        ("http://127.0.0.1:1/", "http://127.0.0.1:2/", True),
+        ("http://x.com.br/", "http://y.com.br/", False),
+        ("http://x.co.uk/", "http://x.org.uk/", False),
+        ("http://127.0.0.1/", "http://127.0.0.2/", False),
+    ],
+)
+def test_hosts_of_one_domain_share_a_budget_and_others_do_not(
+    store: Store, one: str, other: str, *, is_shared: bool
+) -> None:
+    """C8: a public suffix is no domain."""
+    first, second = waits(store, one, other)
+    assert first == 0.0
+    assert second == (pytest.approx(LIMIT.window, abs=100.0) if is_shared else 0.0)

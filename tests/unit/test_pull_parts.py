@@ -23,6 +23,7 @@ from scrapyd_dist.middlewares.worker import lease_client, lease_session
 from scrapyd_dist.middlewares.worker.batch_acker import LeaseReport, sweep
 from scrapyd_dist.middlewares.worker.files import PartFile
 from scrapyd_dist.middlewares.worker.lease_client import MAY_RETURN, LeaseClient, Notifier, StoreLost
+from scrapyd_dist.middlewares.worker.lease_renewer import LeaseRenewer
 from scrapyd_dist.middlewares.worker.lease_session import introduce
 from scrapyd_dist.middlewares.worker.request_tracker import use_batch_filter
 from scrapyd_dist.middlewares.worker.work_unit import BATCH, BatchUnit, OwnPages, UnitMark, attempt_over
@@ -153,20 +154,13 @@ def test_what_a_job_was_told_is_read_and_what_is_not_known_is_left() -> None:
     assert job is not None
     assert (job.name, job.slots, job.other_slot) == ("c.w3.a1", ["@login", "p0"], "@login")
     assert (job.told, job.lease, job.ahead) == ({"store_sealed": "x"}, 60.0, 1)
-    assert is_worker(settings)
-    assert not is_producer(settings)
+    assert (is_worker(settings), is_producer(settings)) == (True, False)
 
 
-@pytest.mark.parametrize(
-    ("feeds", "uploads"),
-    [
-        ({}, []),
-        ({"items.jl": {}, "file:///tmp/x": {}, "stdout:": {}}, []),
-        ({"s3://key:secret@bucket/x.jl": {}, "ftp://host/y": {}}, ["s3://bucket/x.jl", "ftp://host/y"]),
-    ],
-)
-def test_feeds_that_are_uploaded_at_the_end_are_known(feeds: dict[str, Any], uploads: list[str]) -> None:
-    assert uploading_feeds(Settings({"FEEDS": feeds})) == uploads
+def test_feeds_that_are_uploaded_at_the_end_are_known() -> None:
+    assert uploading_feeds(Settings()) == []
+    names = ["items.jl", "s3://key:secret@bucket/x.jl", "file:///tmp/x", "stdout:", "ftp://host/y"]
+    assert uploading_feeds(Settings({"FEEDS": {name: {} for name in names}})) == ["s3://bucket/x.jl", "ftp://host/y"]
 
 
 class Plain(Spider):
@@ -243,21 +237,13 @@ class FakeStore:
     def close(self) -> None: ...
 
 
-class FakeLeases(set[tuple[int, int]]):
-    """Remembers what is held."""
-
-    def hold(self, batch: int, attempt: int, since: float) -> None:
-        self.add((batch, attempt))
-
-    def holds(self, batch: int, attempt: int) -> bool:
-        return (batch, attempt) in self
-
-    def release(self, batch: int, attempt: int) -> None:
-        self.discard((batch, attempt))
+def client_of(store: Any, job: Assignment = JOB) -> LeaseClient:
+    renewer = LeaseRenewer(store, crawl="c", holder=job.name, seconds=job.lease, lost=lambda *_: None)  # never started
+    return LeaseClient(job, store, renewer, None)
 
 
 def leasing(job: Assignment = JOB, **answers: list[Any]) -> LeaseClient:
-    return LeaseClient(job, FakeStore(**answers), FakeLeases(), None)  # type: ignore[arg-type]  # only what is asked
+    return client_of(FakeStore(**answers), job)
 
 
 @pytest.mark.parametrize(
@@ -325,7 +311,7 @@ def test_three_minutes_without_a_store_are_waited_for_by_whoever_has_the_longer_
 
     monkeypatch.setattr(lease_client, "AGAIN", 0.0)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    asked = LeaseClient(replace(JOB, lease=lease), Away(), FakeLeases(), None)  # type: ignore[arg-type]  # only what is asked
+    asked = client_of(Away(), replace(JOB, lease=lease))
     if lost:
         with pytest.raises(StoreLost, match="away"):
             run(asked.next(1))
@@ -355,11 +341,6 @@ async def test_no_more_is_leased_than_the_limits_allow(order: dict[str, Any], wi
 # the parts on its node
 
 
-DONE_TWICE = Batch(number=1, size=1, state=BatchState.DONE, attempts=2)
-RUNNING = Batch(number=2, size=1, state=BatchState.RUNNING, attempts=1)
-DEAD = Batch(number=3, size=1, state=BatchState.DEAD, attempts=1)
-
-
 def test_only_parts_of_batches_that_are_done_go(tmp_path: Path) -> None:
     done = {"shop.b1.a1.jl", "shop.b1.a2.jl"}
     kept = {
@@ -369,8 +350,10 @@ def test_only_parts_of_batches_that_are_done_go(tmp_path: Path) -> None:
     for name in done | kept:
         (tmp_path / name).touch()
 
+    states = {1: BatchState.DONE, 2: BatchState.RUNNING, 3: BatchState.DEAD}
+
     async def batch(number: int) -> Batch | None:
-        return {one.number: one for one in (DONE_TWICE, RUNNING, DEAD)}.get(number)
+        return Batch(number=number, size=1, state=states[number], attempts=2) if number in states else None
 
     assert run(sweep(tmp_path, "shop", batch)) == 2
     assert {path.name for path in tmp_path.iterdir()} == kept

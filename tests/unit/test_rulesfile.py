@@ -45,6 +45,11 @@ def test_json_aliases_and_a_byte_order_mark_are_no_trouble() -> None:
     assert read(text.encode(), "-") == {"a.com": slow, "b.com": Rule(hits=1, window=0.5, blocked=True), ALL: slow}
 
 
+#: what a file may not say -> what is told of it
+HITS = {"ten": "'ten', and must be a whole number", "1.5": 1.5, "yes": True, "'1'": "'1'", "-5": -5}
+WINDOWS = {"0": "0 s", "-1": "-1 s", ".inf": "inf", ".nan": "nan", "1m": "'1m', and must be seconds"}
+
+
 @pytest.mark.parametrize("text", ["domains: {}", "domains:\nblacklist:\n", "blacklist: []"])
 def test_a_file_can_say_that_there_are_no_limits(text: str) -> None:
     assert read(text.encode(), "rules.yml") == {}
@@ -71,21 +76,12 @@ def test_a_file_can_say_that_there_are_no_limits(text: str) -> None:
         ("domains:\n  a.com: 10", 2, "found '10'"),
         ("domains:\n  a.com: {hits: 1, window: 1, scal: 1}", 2, "did you mean scale?"),
         ("domains:\n  a.com:\n    hits: 1\n    window: 1\n    hits: 2", 5, "hits stands here twice"),
-        ("domains:\n  a.com: {hits: ten, window: 1}", 2, "hits is 'ten', and must be a whole number"),
-        ("domains:\n  a.com: {hits: 1.5, window: 1}", 2, "hits is 1.5"),
-        ("domains:\n  a.com: {hits: yes, window: 1}", 2, "hits is True"),
-        ("domains:\n  a.com: {hits: '1', window: 1}", 2, "hits is '1'"),
-        ("domains:\n  a.com: {hits: 0, window: 1}", 2, "hits is 0, and must be from 1"),
-        ("domains:\n  a.com: {hits: -5, window: 1}", 2, "hits is -5"),
+        *((f"domains:\n  a.com: {{hits: {hits}, window: 1}}", 2, f"hits is {told}") for hits, told in HITS.items()),
+        *((f"domains:\n  a.com: {{hits: 1, window: {time}}}", 2, f"window is {told}") for time, told in WINDOWS.items()),
         ("domains:\n  a.com: {hits: [1], window: 1}", 2, "hits is 'a list'"),
-        ("domains:\n  a.com: {hits: 1, window: 0}", 2, "window is 0 s"),
-        ("domains:\n  a.com: {hits: 1, window: -1}", 2, "window is -1 s"),
-        ("domains:\n  a.com: {hits: 1, window: .inf}", 2, "window is inf"),
-        ("domains:\n  a.com: {hits: 1, window: .nan}", 2, "window is nan"),
-        ("domains:\n  a.com: {hits: 1, window: 1m}", 2, "window is '1m', and must be seconds"),
+        ("domains:\n  a.com: {hits: 0, window: 1}", 2, "hits is 0, and must be from 1"),
         (f"domains:\n  a.com: {{hits: 1, window: 1{'0' * 400}}}", 2, "to 31 days"),
-        ("domains:\n  a.com: {hits: 1, window: 1, scale: 1.1}", 2, "scale is 1.1"),
-        ("domains:\n  a.com: {hits: 1, window: 1, scale: -0.1}", 2, "scale is -0.1"),
+        *((f"domains:\n  a.com: {{hits: 1, window: 1, scale: {part}}}", 2, f"scale is {part}") for part in (1.1, -0.1)),
         ("domains:\n  a.com: {hits: 1, window: 1}\n  A.com.: {hits: 2, window: 1}", 3, "first in line 2"),
         ("blacklist:\n  - a.com\n  - b.com\n  - A.COM", 4, "first in line 2"),
         ("domains:\n  www.example.com: {hits: 1, window: 1}", 2, "name example.com"),
@@ -119,24 +115,12 @@ def test_of_very_many_mistakes_the_first_are_told() -> None:
 
 
 def test_a_file_replaces_limits_and_blocks_and_leaves_what_is_paused() -> None:
-    now = {
-        "same.com": Rule(hits=1, window=1.0),
-        "other.com": Rule(hits=1, window=1.0, paused=True),
-        "gone.com": Rule(blocked=True),
-        "rests.com": Rule(hits=5, window=1.0, paused=True),
-        "resting.com": Rule(paused=True),
-        ALL: Rule(paused=True),
-    }
-    said = {"same.com": Rule(hits=1, window=1.0), "other.com": Rule(blocked=True), "new.com": Rule(hits=2, window=1.0)}
-    assert wanted(said, now) == {
-        "same.com": Rule(hits=1, window=1.0),
-        "other.com": Rule(blocked=True, paused=True),
-        "new.com": Rule(hits=2, window=1.0),
-        "gone.com": Rule(),
-        "rests.com": Rule(paused=True),
-        "resting.com": Rule(paused=True),
-        ALL: Rule(paused=True),
-    }
+    paused, same, new = Rule(paused=True), Rule(hits=1, window=1.0), Rule(hits=2, window=1.0)
+    limited = Rule(hits=1, window=1.0, paused=True)
+    now = {"same.com": same, "other.com": limited, "gone.com": Rule(blocked=True), "rests.com": limited, ALL: paused}
+    said = {"same.com": same, "other.com": Rule(blocked=True), "new.com": new}
+    changed = {"other.com": Rule(blocked=True, paused=True), "gone.com": Rule(), "rests.com": paused, ALL: paused}
+    assert wanted(said, now) == {**said, **changed}
 
 
 @pytest.mark.parametrize(
@@ -146,13 +130,9 @@ def test_a_file_replaces_limits_and_blocks_and_leaves_what_is_paused() -> None:
         (" example.co.uk ", "example.co.uk"),
         ("bücher.de", "xn--bcher-kva.de"),
         ("XN--BCHER-KVA.de", "xn--bcher-kva.de"),
-        ("localhost", "localhost"),
-        ("intranet", "intranet"),
-        ("127.0.0.1", "127.0.0.1"),
         ("[::1]", "::1"),
         ("0:0::1", "::1"),
-        ("github.io", "github.io"),
-        (ALL, ALL),
+        *((name, name) for name in ("localhost", "intranet", "127.0.0.1", "github.io", ALL)),
     ],
 )
 def test_a_domain_is_called_as_its_urls_are(typed: str, name: str) -> None:
@@ -161,20 +141,15 @@ def test_a_domain_is_called_as_its_urls_are(typed: str, name: str) -> None:
         assert site_of(f"http://[{name}]:80/" if ":" in name else f"http://{name}:80/") == name
 
 
+NO_NAMES = ["", ".", "a b.com", "-a.com", "a..com", f"{'a' * 64}.com", ".".join(["abc"] * 80), "~"]
+ADDRESSES = ["http://www.example.com/x", "example.com/x", "me@example.com"]
+
+
 @pytest.mark.parametrize(
     ("typed", "part"),
     [
-        ("", "cannot be the name"),
-        (".", "cannot be the name"),
-        ("a b.com", "cannot be the name"),
-        ("-a.com", "cannot be the name"),
-        ("a..com", "cannot be the name"),
-        (f"{'a' * 64}.com", "cannot be the name"),
-        (".".join(["abc"] * 80), "cannot be the name"),
-        ("~", "cannot be the name"),
-        ("http://www.example.com/x", "name the domain alone, example.com"),
-        ("example.com/x", "name the domain alone, example.com"),
-        ("me@example.com", "name the domain alone, example.com"),
+        *((typed, "cannot be the name") for typed in NO_NAMES),
+        *((typed, "name the domain alone, example.com") for typed in ADDRESSES),
         ("example.com:8000", "all ports of a host: name example.com"),
         ("*.example.com", "name example.com"),
         ("www.example.co.uk", "belongs to example.co.uk"),
