@@ -1,8 +1,8 @@
 """`sdist frontier` on every store: what it adds from lists, moves, puts away and removes is the same on each engine."""
 
 import json
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,14 +20,18 @@ Add: TypeAlias = "Callable[..., tuple[int, int]]"
 PRINTS = [b"%03d" % number for number in range(40)]
 
 
-def test_slots_and_batches_are_moved_and_deleted(sdist: Callable[..., Any], where: str, tmp_path: Path) -> None:
-    found = [
-        FrontierIntake(value={"url": f"http://a/{at}"}, fingerprint=one, slot="p0") for at, one in enumerate(PRINTS)
-    ]
-    with closing(open_store(where, key=key_of(tmp_path))) as store:
+@contextmanager
+def shop(where: str, folder: Path, number: int) -> Iterator[Store]:
+    """The store with a frontier of so many requests, ten in a batch."""
+    found = [FrontierIntake(value={"url": f"http://a/{at}"}, fingerprint=PRINTS[at], slot="p0") for at in range(number)]
+    with closing(open_store(where, key=key_of(folder))) as store:
         store.add_crawl(Crawl(id="shop", project="p", spider="", created=1.0, kind="frontier"))
         store.add_batches("shop", pack(found, size=10, key=None), now=1.0)
+        yield store
 
+
+def test_slots_and_batches_are_moved_and_deleted(sdist: Callable[..., Any], where: str, tmp_path: Path) -> None:
+    with shop(where, tmp_path, 40) as store:
         moved = sdist("move", "shop", "p", "q", 2)
         assert (moved["batches"], moved["requests"], moved["to"]) == (4, 40, ["q0", "q1"])
         slots = {one["slot"]: one["requests"]["waiting"] for one in sdist("count", "shop")["slots"]}
@@ -48,7 +52,7 @@ def test_slots_and_batches_are_moved_and_deleted(sdist: Callable[..., Any], wher
         gone = sdist("dump", "shop", "alone", "--num-requests", 100)["batches"]
         assert sdist("delete", "shop", "--prefix", "alone", "--yes")["requests"] == alone["requests"]
         urls = {value["url"] for batch in gone for value in batch["requests"]}
-        forgotten = {one.fingerprint for one in found if one.value["url"] in urls}
+        forgotten = {PRINTS[int(url.rpartition("/")[2])] for url in urls}
         assert store.seen("shop", PRINTS) == set(PRINTS) - forgotten
         assert sdist("count", "shop")["requests"]["waiting"] == 40 - alone["requests"]
 
@@ -60,15 +64,10 @@ def test_what_no_spider_could_make_is_listed_with_the_reason_and_waits_again(
     sdist: Callable[..., Any], where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     urls = [f"http://a/{at}" for at in range(3)]
-    found = [
-        FrontierIntake(value={"url": url}, fingerprint=one, slot="p0") for url, one in zip(urls, PRINTS, strict=False)
-    ]
     dead = Miss(url=urls[1], kind="dead", reason="the spider has no method 'parse_ol'", batch=1)
     failed = Miss(url=urls[2], kind="failed", reason="HTTP 500", batch=1)
     elsewhere = Miss(url="http://a/9", kind="dead", reason="there is no spider 'nobody'", batch=1)
-    with closing(open_store(where, key=key_of(tmp_path))) as store:
-        store.add_crawl(Crawl(id="shop", project="p", spider="", created=1.0, kind="frontier"))
-        store.add_batches("shop", pack(found, size=10, key=None), now=1.0)
+    with shop(where, tmp_path, 3) as store:
         (leased,) = store.lease_next("shop", Lessee(job="w", node="n", url="http://n"), seconds=60, now=1.0)
         store.ack("shop", 1, leased.attempt, "w", report={}, now=1.0)
         store.accept("shop", 1, 1, report={}, part="", misses=[dead, failed, elsewhere], now=1.0)

@@ -77,7 +77,7 @@ def test_a_file_can_say_that_there_are_no_limits(text: str) -> None:
         ("domains:\n  a.com: {hits: 1, window: 1, scal: 1}", 2, "did you mean scale?"),
         ("domains:\n  a.com:\n    hits: 1\n    window: 1\n    hits: 2", 5, "hits stands here twice"),
         *((f"domains:\n  a.com: {{hits: {hits}, window: 1}}", 2, f"hits is {told}") for hits, told in HITS.items()),
-        *((f"domains:\n  a.com: {{hits: 1, window: {time}}}", 2, f"window is {told}") for time, told in WINDOWS.items()),
+        *((f"domains:\n  a.com: {{hits: 1, window: {time}}}", 2, f"window is {why}") for time, why in WINDOWS.items()),
         ("domains:\n  a.com: {hits: [1], window: 1}", 2, "hits is 'a list'"),
         ("domains:\n  a.com: {hits: 0, window: 1}", 2, "hits is 0, and must be from 1"),
         (f"domains:\n  a.com: {{hits: 1, window: 1{'0' * 400}}}", 2, "to 31 days"),

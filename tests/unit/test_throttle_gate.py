@@ -154,16 +154,14 @@ async def scene(**options: Any) -> AsyncIterator[Scene]:
 async def test_a_request_leaves_when_its_permit_is_due_and_wakes_the_engine() -> None:
     async with scene() as it:
         it.push("a.example", "a.example")
-        assert it.pop() is None
-        assert len(it.queue) == 2
+        assert (it.pop(), len(it.queue)) == (None, 2)
         await it.said()
         assert it.crawler.woken
         assert [it.pop(), it.pop()] == ["a.example", None]
         woken = it.crawler.woken
         await it.turn(1.0)
         assert it.crawler.woken > woken
-        assert it.pop() == "a.example"
-        assert len(it.queue) == 0
+        assert (it.pop(), len(it.queue)) == ("a.example", 0)
 
 
 async def test_a_domain_that_waits_is_passed_over_and_the_others_take_turns() -> None:
@@ -206,8 +204,7 @@ async def test_a_request_that_was_held_up_goes_back_to_the_queue_once_and_waits_
         request = it.popped()
         it.time += 2 * STALE
         again = as_any(it.charging.process_request(request))
-        assert again.dont_filter
-        assert again.meta[AGAIN] is False
+        assert (again.dont_filter, again.meta[AGAIN]) == (True, False)
         it.queue.push(again)
         await it.turn(1.0)
         again = it.popped()
@@ -216,10 +213,8 @@ async def test_a_request_that_was_held_up_goes_back_to_the_queue_once_and_waits_
         await asyncio.sleep(0)
         await it.turn(5.0)
         await waiting
-        assert AGAIN not in again.meta
-        assert not again.dont_filter
-        assert len(it.store.back) == 2
-        assert it.crawler.counts["distributed/throttle/permits"] == 1
+        assert (AGAIN in again.meta, again.dont_filter) == (False, False)
+        assert (len(it.store.back), it.crawler.counts["distributed/throttle/permits"]) == (2, 1)
 
 
 async def test_a_robots_txt_takes_the_permit_of_its_page() -> None:
@@ -306,26 +301,19 @@ async def test_after_a_fault_of_the_throttle_the_gate_looks_on(monkeypatch: pyte
     """The crawl is closed, and who waits is sent away: its end waits for them."""
     monkeypatch.setattr(gate, "LOOK", 0.01)
     async with scene() as it:
-
-        def close(crawler: Any, reason: str) -> None:
-            crawler.engine._slot.closing = reason
-
-        def fault() -> None:
-            raise ZeroDivisionError
-
-        monkeypatch.setattr(gate, "close_spider", close)
+        slot = it.crawler.engine._slot
+        monkeypatch.setattr(gate, "close_spider", lambda _, reason: setattr(slot, "closing", reason))
         waiting = await it.beside(Request(f"http://{SHUT}/"))
-        monkeypatch.setattr(it.gate.capacity, "sweep", fault)
+        monkeypatch.setattr(it.gate.capacity, "sweep", lambda: 1 / 0)
         await it.gate._opened()
         with pytest.raises(IgnoreRequest, match="the crawl ends"):
             await asyncio.wait_for(waiting, 10)
-        assert it.crawler.engine._slot.closing == "throttle-failed"
+        assert slot.closing == "throttle-failed"
 
 
 async def test_what_is_not_needed_any_more_is_handed_back() -> None:
     async with scene() as it:
-        it.push("a.example", "a.example")
-        await it.said()
+        await it.pushed("a.example", "a.example")
         await it.gate._closed()
         assert sorted(permit.at for permit in it.store.back) == [100.0, 101.0]
 
@@ -452,13 +440,9 @@ async def test_a_domain_whose_hosts_are_busy_is_passed_over_when_permits_are_ask
 
 async def test_a_lane_is_called_as_scrapys_own_queue_calls_it_where_it_is_the_same() -> None:
     async with scene() as it:
-        plain = Lane("www.a.example", it.gate.queue_key(Request("http://www.a.example/")))
-        assert plain.name == "www.a.example"
-        for request in (
-            Request("http://a.example/", meta={"domain_max_pages": 7}),
-            Request("http://[::1]/"),
-            Request("data:,x"),
-        ):
+        budgeted = Request("http://a.example/", meta={"domain_max_pages": 7})
+        plain, *others = [Request(url) for url in ("http://www.a.example/", "http://[::1]/", "data:,x")]
+        for request in (plain, budgeted, *others):
             lane = Lane(it.crawler.engine.downloader.get_slot_key(request), it.gate.queue_key(request))
             assert Lane.named(lane.name) == lane
-        assert Lane.named(plain.name) == plain
+            assert request is not plain or lane.name == "www.a.example"
