@@ -7,8 +7,7 @@ import signal
 import sys
 import traceback
 from contextlib import suppress
-from enum import Enum
-from typing import Annotated, Any, NoReturn, Optional
+from typing import Annotated, Any, Literal, NoReturn, Optional
 
 import typer
 
@@ -34,17 +33,11 @@ def version() -> None:
     put(f"scrapyd-dist {__version__}")
 
 
-class Shell(str, Enum):
-    """A shell that there is a script for."""
-
-    bash = "bash"
-    zsh = "zsh"
-    fish = "fish"
-
-
 def completion(
     context: typer.Context,
-    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.", show_default=False)],
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="bash, zsh or fish.", show_default=False)
+    ],
 ) -> None:
     """Print the script with which a shell completes commands, options, nodes, crawls and spiders.
 
@@ -54,9 +47,9 @@ def completion(
     Example: eval "$(sdist completion bash)"
     """
     if sys.stdout.isatty():
-        say(f"To use it: {_PLACES[shell.value]}")
+        say(f"To use it: {_PLACES[shell]}")
     # The library's own way to ask for the script; it ends the process.
-    os.environ["_SDIST_COMPLETE"] = f"source_{shell.value}"
+    os.environ["_SDIST_COMPLETE"] = f"source_{shell}"
     context.find_root().command.main(prog_name="sdist")
 
 

@@ -6,10 +6,9 @@ import os
 import sys
 import time
 from contextlib import ExitStack, closing
-from enum import Enum
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING, Annotated, BinaryIO, Optional
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, Optional
 
 import typer
 
@@ -42,29 +41,6 @@ FAILED, PARTIAL, INTERRUPTED = 1, 3, 130
 _SLOTS = "Slots"
 
 
-class Rows(str, Enum):
-    """What a row of a list is."""
-
-    requests = "requests"
-    arguments = "arguments"
-
-
-class SlotBy(str, Enum):
-    """What decides about a request's slot."""
-
-    fingerprint = "fingerprint"
-    domain = "domain"
-    site = "site"
-
-
-class Format(str, Enum):
-    """What a list is made of."""
-
-    urls = "urls"
-    jsonl = "jsonl"
-    csv = "csv"
-
-
 def add(
     context: Context,
     frontier: FrontierName,
@@ -72,12 +48,13 @@ def add(
         str, typer.Argument(metavar="FILE", help="The list; - is standard input.", show_default=False)
     ] = STDIN,
     format_: Annotated[
-        Optional[Format],
+        Optional[Literal["urls", "jsonl", "csv"]],
         typer.Option("--format", metavar="KIND", help="urls, jsonl or csv; by the name of the file if left out."),
     ] = None,
     as_: Annotated[
-        Rows, typer.Option("--as", metavar="WHAT", help="What a row is: requests, or arguments of a spider.")
-    ] = Rows.requests,
+        Literal["requests", "arguments"],
+        typer.Option("--as", metavar="WHAT", help="What a row is: requests, or arguments of a spider."),
+    ] = "requests",
     column: Annotated[
         Optional[str], typer.Option(metavar="C", help="Of a CSV: the column with the URLs, by name or number.")
     ] = None,
@@ -94,7 +71,7 @@ def add(
         Optional[str], typer.Option(metavar="P", help="What the slots' names begin with.", rich_help_panel=_SLOTS)
     ] = None,
     slot_by: Annotated[
-        Optional[SlotBy],
+        Optional[Literal["fingerprint", "domain", "site"]],
         typer.Option(
             metavar="KIND", help="fingerprint or domain: what decides; site: a slot for each.", rich_help_panel=_SLOTS
         ),
@@ -119,12 +96,11 @@ def add(
 
     Example: sdist frontier add shop urls.txt --slots 8 --spider-callback parse_article
     """
-    kind = slot_by.value if slot_by else None
-    asked = {"DISTRIBUTED_SLOTS": slots, "DISTRIBUTED_SLOT_PREFIX": prefix, "DISTRIBUTED_SLOT_BY": kind}
+    asked = {"DISTRIBUTED_SLOTS": slots, "DISTRIBUTED_SLOT_PREFIX": prefix, "DISTRIBUTED_SLOT_BY": slot_by}
     asked = {name: it for name, it in asked.items() if it is not None}
     if spider_callback is not None and not spider_callback.isidentifier():
         raise ConfigError(f"--spider-callback {spider_callback!r} cannot be the name of a method.")
-    arguments = as_ is Rows.arguments
+    arguments = as_ == "arguments"
     if arguments and (spider_callback is not None or asked):
         raise ConfigError("--as arguments: rows of arguments have no callback and no slots. Leave these options out.")
     if abs(priority) > MAX_PRIORITY:
@@ -136,8 +112,7 @@ def add(
 
     root = context.root
     with ExitStack() as stack:
-        kind = format_.value if format_ else format_of(file)
-        listed = rows(_opened(stack, file), kind=kind, column=column, arguments=arguments)
+        listed = rows(_opened(stack, file), kind=format_ or format_of(file), column=column, arguments=arguments)
         settings = settings_of({"DISTRIBUTED_MODE": "pull", **asked})
         complain_each(complaints(settings))
         key, project = key_of(root), find_project(settings).name

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from itertools import cycle
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Optional
 
 import typer
 
@@ -113,13 +112,6 @@ def walk(batches: Sequence[Batch], step: Callable[[Batch], None], doing: str) ->
     return made
 
 
-class By(str, Enum):
-    """What decides about a request's slot."""
-
-    fingerprint = "fingerprint"
-    domain = "domain"
-
-
 def move(
     context: Context,
     frontier: FrontierName,
@@ -131,8 +123,9 @@ def move(
     ] = None,
     slots: Annotated[Optional[int], typer.Argument(metavar="N", min=1, help="How many slots are filled.")] = None,
     by: Annotated[
-        By, typer.Option(help="Spread requests by their fingerprint, or keep each site (fingerprint, domain) together.")
-    ] = By.fingerprint,
+        Literal["fingerprint", "domain"],
+        typer.Option(help="Spread requests by their fingerprint, or keep each site (fingerprint, domain) together."),
+    ] = "fingerprint",
     uniform: Annotated[
         bool, typer.Option("--uniform", help="Spread whole batches in turn: quick, and a site may be anywhere.")
     ] = False,
@@ -174,7 +167,7 @@ def move(
             " For one batch: sdist frontier move FRONTIER --batch NUMBER DEST."
         )
     check_own_slot(dest)
-    goal = SlotRule(prefix=dest, number=slots, by=by.value)
+    goal = SlotRule(prefix=dest, number=slots, by=by)
     _move_slots(context, frontier, source, goal, uniform=uniform, output=output)
 
 
