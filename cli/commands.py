@@ -115,8 +115,6 @@ COMMANDS = {
     "completion": CommandEntry("main", _HELP, "Print the script with which a shell completes commands, options, nodes, crawls and spiders."),
     "version": CommandEntry("main", _HELP, "Print the version."),
 }
-
-
 # fmt: on
 
 

@@ -15,7 +15,7 @@ from scrapyd_dist.errors import DistError
 from scrapyd_dist.version import __version__
 
 from .commands import MARKUP, LazyGroup
-from .output import complain, put, put_ours, say
+from .output import complain, put, say
 
 DEBUG = "--debug"
 _PLACES = {
@@ -55,7 +55,7 @@ def completion(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        put_ours(f"scrapyd-dist {__version__}")
+        put(f"scrapyd-dist {__version__}")
         raise typer.Exit
 
 

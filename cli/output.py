@@ -75,11 +75,6 @@ def put(text: str) -> None:
     print(harmless(text), flush=True)
 
 
-def put_ours(text: str) -> None:
-    """Lines that have nothing foreign in them, colours and all."""
-    print(text, flush=True)
-
-
 def put_raw(head: str, data: bytes) -> None:
     """A line that ends in foreign bytes, printed as they are (`--raw`)."""
     sys.stdout.flush()

@@ -26,7 +26,6 @@ NAMED = 400
 LANES, NODES, COLUMNS, ROWS = 240, 60, 160, 50
 #: characters of a node's name beside a row
 NAME = 18
-
 _STEPS = (1, 2, 2.5, 5, 10)
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _TIME_STEPS = (
@@ -106,7 +105,6 @@ class ColumnChart(Chart):
     median: Mark | None
     note: str
     band: tuple[float, float] | None = None  #: begin and length of the usual range
-    factor: float | None = None
 
 
 def percent(value: float, whole: float) -> float:
@@ -327,7 +325,6 @@ def sorted_values(data: Spread, title: str, unit: str) -> ColumnChart:
         ],
         median=Mark(percent(data.median, marks[-1]), f"median {said(data.median)}"),
         note=f"greatest: {data.names[0]}, {said(data.values[0])}",
-        factor=data.factor,
     )
 
 

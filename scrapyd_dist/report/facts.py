@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from scrapyd_dist.batches import Attempt, Batch, Crawl, Miss, Shard
+    from scrapyd_dist.batches import Attempt, Batch, Crawl, Miss
     from scrapyd_dist.store import Store
 
 #: maximum number of runs of one spider that are compared
@@ -38,7 +38,6 @@ class Facts:
     crawl: Crawl
     now: float  #: seconds since the epoch
     lives: bool = False  #: whether a process works on the crawl
-    shards: Sequence[Shard] = ()
     batches: Sequence[Batch] = ()
     attempts: Sequence[Attempt] = ()
     samples: Sequence[Sample] = ()
@@ -74,7 +73,6 @@ def gather(store: Store, crawl: str, *, now: float, lives: bool) -> Facts:
         crawl=row,
         now=now,
         lives=lives,
-        shards=tuple(store.shards(crawl)),
         batches=tuple(store.batches(crawl)),
         attempts=tuple(store.attempts(crawl)),
         samples=tuple(store.samples(crawl)),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rig.made_crawls import BEGUN, made_up
 
-from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, Shard
+from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState
 from scrapyd_dist.progress.summary import due, sample_of
 from scrapyd_dist.report import Facts, document, gather, series
 from scrapyd_dist.report.facts import natural, number
@@ -212,11 +212,10 @@ def test_the_store_has_what_a_report_needs(tmp_path: Any) -> None:
     for n, state in enumerate((CrawlState.FINISHED, CrawlState.STOPPED, CrawlState.FINISHED, CrawlState.STOPPED)):
         store.add_crawl(crawl(id=f"c{n}", created=BEGUN + n, state=state, summary={"items": n}))
     store.add_crawl(crawl(id="other", spider="o", summary={"items": 1}))
-    store.add_shards("c3", [Shard(number=0, url="http://x")])
     store.add_sample("c3", BEGUN + 5, {"found": 1})
     facts = gather(store, "c3", now=BEGUN + 9, lives=False)
     assert [run.id for run in facts.runs] == ["c0", "c2", "c3"]
-    assert (len(facts.shards), facts.samples) == (1, ((BEGUN + 5, {"found": 1}),))
+    assert facts.samples == ((BEGUN + 5, {"found": 1}),)
     store.close()
 
 
