@@ -1,4 +1,4 @@
-"""Tables, plans, the fleet's exit code, spans of time, the judgement of the demo, and asking again and again."""
+"""Tables, foreign words in them, plans, the fleet's exit code, spans of time, the demo's judgement, asking again."""
 
 import json
 from io import StringIO
@@ -10,6 +10,7 @@ from rich.console import Console
 from scrapyd_dist.cli import context, output
 from scrapyd_dist.cli.crawls import crawl, demo
 from scrapyd_dist.cli.crawls.live_view import LiveView, crawl_picture
+from scrapyd_dist.cli.jobs.logs import put_line
 from scrapyd_dist.cli.node_status import NodeStatus, exit_code_of
 from scrapyd_dist.cli.nodes import node_commands
 from scrapyd_dist.cli.options import seconds
@@ -25,7 +26,12 @@ from scrapyd_dist.errors import (
     NoReply,
     NothingMatched,
 )  # fmt: skip
+from scrapyd_dist.joblogs.joblog import LogLines
 from scrapyd_dist.nodes import Node
+
+EVIL = "a\x1b[2Jb\x07\x9bc\u202ed\r\x7f\u2066\udc80"
+SHOWN = r"a\x1b[2Jb\x07\x9bc\u202ed\r\x7f\u2066\udc80"
+LOG = b"2026-11-20 20:00:00 [x] INFO: \x1b[31mred\x1b[0m\t\x1b]0;title\x07 \xff\r\n"
 
 PLAN: dict[str, Any] = {
     "schema": 1, "spider": "easy", "target": "rule 1", "project": "shop", "version": "v1", "deploy": ["b"],
@@ -43,6 +49,44 @@ PLAN: dict[str, Any] = {
     "limit": None, "throttle": {"rules": 0, "heeded": True, "reason": ""}, "code": [],
     "output": ["/x/items.jl"], "warnings": ["Mind the rate."],
 }  # fmt: skip
+
+
+# what comes from nodes steers no terminal; JSON and --raw give it exactly
+
+
+def test_what_steers_a_terminal_is_shown_by_its_code() -> None:
+    assert output.harmless(EVIL) == SHOWN
+    assert output.harmless("plain ü 漢字 🙂\tand\nlines") == "plain ü 漢字 🙂\tand\nlines"
+    assert output.one_line("a\nb\tc") == r"a\nb\tc"
+
+
+def test_every_line_of_ours_goes_that_way(capsys: pytest.CaptureFixture[str]) -> None:
+    output.put(EVIL)
+    output.complain(EVIL)
+    output.table(("name",), [[f"x\n{EVIL}"]])
+    said = capsys.readouterr()
+    assert said.out == f"{SHOWN}\nNAME\nx\\n{SHOWN}\n"
+    assert said.err == f"sdist: {SHOWN}\n"
+
+
+def test_json_is_exact_and_as_harmless(capsys: pytest.CaptureFixture[str]) -> None:
+    output.put_json({"name": EVIL, "tag": "\U000e0041", "plain": "ü"})
+    said = capsys.readouterr().out
+    assert json.loads(said) == {"schema": 1, "name": EVIL, "tag": "\U000e0041", "plain": "ü"}
+    assert "ü" in said
+    assert output.harmless(said) == said
+
+
+def test_a_line_of_a_log_loses_its_colours_or_is_raw(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    (line,) = LogLines().feed(LOG)
+    put_line("n\x1b ", line, raw=False)
+    put_line("n\x1b ", line, raw=True)
+    said = capfdbinary.readouterr().out
+    shown = "2026-11-20 20:00:00 [x] INFO: red\t\\x1b]0;title\\x07 \ufffd".encode()
+    assert said == b"n\\x1b " + shown + b"\n" + b"n\\x1b " + LOG
+
+
+# tables
 
 
 def test_into_a_pipe_columns_are_as_wide_as_they_must_be() -> None:
