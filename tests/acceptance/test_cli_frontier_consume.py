@@ -42,8 +42,7 @@ def test_a_lost_producer_leaves_the_frontier_incomplete_until_one_like_it_is_thr
     assert it.run("frontier", "list", "--json").json()["frontiers"][0]["state"] == "incomplete"
     part = next((it.it.path / ".sdist" / "crawls" / it.name / "parts").iterdir())
     away = part.rename(tmp_path / part.name)  # as if it had come home to another machine
-    refused = it.consume("-O", "items.jl")
-    assert (refused.code, "1 of the 2 parts" in refused.err) == (2, True), refused.err
+    it.consume("-O", "items.jl").expect(2, "1 of the 2 parts")
     away.rename(part)
     (tmp_path / "urls.txt").write_text(f"{it.site.detail(0)}\n", "utf-8")
     assert it.run("frontier", "add", it.name, tmp_path / "urls.txt").code == 0  # takes the place of the lost one
@@ -139,8 +138,7 @@ def test_a_manager_that_is_gone_leaves_its_workers_and_is_followed_by_another(be
     it = bench(items=120, size=10, latency=0.3, CONCURRENT_REQUESTS=4)
     command = it.start()
     wait_for(lambda: it.done() >= 10, 60, "the first batch")
-    refused = it.consume()
-    assert (refused.code, f"Process {command.pid}" in refused.err) == (2, True), refused.err
+    it.consume().expect(2, f"Process {command.pid}")
     command.signal(number)
     ended = command.wait()
     if number == signal.SIGINT:
@@ -225,18 +223,14 @@ def test_what_is_wrong_before_the_start_is_told(bench: MakeBench) -> None:
         return found
 
     before = versions()
-    unknown = it.consume(spider="nobody")
-    assert (unknown.code, "There is no spider 'nobody'" in unknown.err) == (4, True), unknown.err
+    it.consume(spider="nobody").expect(4, "There is no spider 'nobody'")
     it.consume("--node", "127.0.0.1:9", code=5)
-    feeds = it.consume("-s", "DISTRIBUTED_TARGET_FEED_URL=ftp://x/%(batch)s.jl")
-    assert (feeds.code, "feed" in feeds.err) == (2, True), feeds.err
-    both = it.consume("--slots", "p", "--fair", "spread")
-    assert (both.code, "Leave out one of the two" in both.err) == (2, True), both.err
+    it.consume("-s", "DISTRIBUTED_TARGET_FEED_URL=ftp://x/%(batch)s.jl").expect(2, "feed")
+    it.consume("--slots", "p", "--fair", "spread").expect(2, "Leave out one of the two")
     assert versions() == before, "nothing was uploaded for it"
     it.it.settings(BROKEN=1)
     it.it.write("properties/settings.py", "import nothing_of_that_name")
-    broken = it.consume()
-    assert (broken.code, "The project cannot be loaded" in broken.err) == (2, True), broken.err
+    it.consume().expect(2, "The project cannot be loaded")
     assert it.frontier.counts() == {"sealed": 5}
     assert it.frontier.row().pid is None
 

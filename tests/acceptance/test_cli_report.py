@@ -123,8 +123,7 @@ def test_without_a_crawl_that_is_said(crawled: Project, run_cli: RunCommand) -> 
     nothing = run_cli(crawled, "report", "nosuch")
     assert (nothing.code, nothing.out) == (4, "")
     assert "nosuch" in nothing.err
-    folder = run_cli(crawled, "report", "-o", ".", code=2)
-    assert "folder" in folder.err
+    run_cli(crawled, "report", "-o", ".").expect(2, "folder")
 
 
 @pytest.mark.black_box

@@ -156,8 +156,7 @@ def test_what_cannot_be_done_is_one_paragraph(
 
 def test_debug_shows_the_traceback_and_keeps_the_exit_code(run_cli: RunCommand, project: MakeProject) -> None:
     for arguments in (["--debug", "status"], ["status", "--debug"]):
-        done = run_cli(project(), *arguments, code=4)
-        assert "Traceback" in done.err
+        run_cli(project(), *arguments).expect(4, "Traceback")
 
 
 def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:

@@ -164,8 +164,7 @@ def test_status_and_list_of_a_crawl_whose_process_died(
     assert run_cli(made, "status", "c", "--json").json()["state"] == "died"
     assert "sdist resume c" in run_cli(made, "status").out
     assert [row["state"] for row in run_cli(made, "crawls", "--json").json()["crawls"]] == ["died"]
-    watched = run_cli(made, "watch", "c", code=1)
-    assert "sdist resume c" in watched.err
+    run_cli(made, "watch", "c").expect(1, "sdist resume c")
 
 
 def test_a_project_without_crawls_lists_none(run_cli: RunCommand, made: Project, tmp_path: Path) -> None:

@@ -47,9 +47,10 @@ class Result(NamedTuple):
         """Its standard output, which has to be one JSON document."""
         return json.loads(self.out)
 
-    def expect(self, code: int | None) -> Result:
-        """The same, after it was seen that the command ended with this code; None for any."""
+    def expect(self, code: int | None, *errors: str) -> Result:
+        """The same, after it was seen that the command ended with this code, None for any, and wrote these errors."""
         assert code in {None, self.code}, f"exit code {self.code}, and not {code}\n{self.out}\n{self.err}"
+        assert [text for text in errors if text not in self.err] == [], f"not in what it wrote\n{self.err}"
         return self
 
 

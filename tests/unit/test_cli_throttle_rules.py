@@ -129,8 +129,7 @@ def test_a_bad_file_is_refused_whole_with_its_lines(sdist: Run, root: Path) -> N
     sdist("apply", "limits.yml")
     before = rules(root)
     (root / "limits.yml").write_text("domains:\n  c.com: {hits: 1, window: 1}\n  d.com: {hits: 1}\n", "utf-8")
-    code, _, told = sdist("apply", "limits.yml")
-    assert (code, "limits.yml:3: d.com: window is missing" in told) == (2, True), told
+    sdist("apply", "limits.yml").expect(2, "limits.yml:3: d.com: window is missing")
     assert sdist("apply", "none.yml")[0] == 4
     assert sdist("apply", ".")[0] == 2
     assert rules(root) == before
