@@ -90,8 +90,7 @@ def egg_key() -> bytes | None:
 def crawl_key(told: Mapping[str, Any]) -> bytes | None:
     """The key of the crawl that a job works for: its egg's own, or, for a crawl of another project, the sealed one.
 
-    Raises:
-        SealError: it was sealed for other code than this.
+    SealError if it was sealed for other code than this.
     """
     if not told.get("foreign"):
         return egg_key()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
@@ -66,8 +67,6 @@ class FrontierFeed:
     reasons: Counter[str] = field(default_factory=Counter)  #: why requests stayed
     undelivered: Counter[str] = field(default_factory=Counter)  #: why those for other spiders go nowhere
     _misses: list[Miss] = field(default_factory=list)
-    _offsite: OffsiteMiddleware | None = None
-    _offsite_known: bool = False
 
     def __post_init__(self) -> None:
         crawler = self.crawler
@@ -124,11 +123,12 @@ class FrontierFeed:
             raise Undeliverable(f"it is for another spider ({whom}), and only a crawl with --pull gives it to that one")
         return None
 
+    @cached_property
+    def _offsite(self) -> OffsiteMiddleware | None:
+        return self.crawler.get_downloader_middleware(OffsiteMiddleware)
+
     def _is_offsite(self, request: Request) -> bool:
         """Whether Scrapy would filter it. One for another spider is judged there."""
-        if not self._offsite_known:
-            self._offsite = self.crawler.get_downloader_middleware(OffsiteMiddleware)
-            self._offsite_known = True
         if self._offsite is None or request.dont_filter or request.meta.get("allow_offsite"):
             return False
         return not self._offsite.should_follow(request, self.spider)

@@ -23,14 +23,16 @@ if TYPE_CHECKING:
 
     from scrapyd_dist.payload import RequestValue
 
-#: request meta that says how a request comes into a frontier
-SLOT_META = frozenset({"frontier_slot_prefix", "frontier_number_of_slots", "frontier_fingerprint"})
+#: request meta: the slots of this one request
+PREFIX, NUMBER = "frontier_slot_prefix", "frontier_number_of_slots"
+#: request meta: what makes this request known again, in place of what it asks for
+FINGERPRINT = "frontier_fingerprint"
 #: request meta: the `InFlightPermit` with which a request has left the queue; it means nothing in another process
 PERMIT = "distributed_permit"
 #: request meta: it was sent back to the queue once, as it had lost its permit; the value is its own dont_filter
 AGAIN = "distributed_again"
 #: request meta that only means something in the process that set it
-LOCAL_META = frozenset({"depth", "is_start_request", "distribute", PERMIT, AGAIN}) | SLOT_META
+LOCAL_META = frozenset({"depth", "is_start_request", "distribute", PERMIT, AGAIN, PREFIX, NUMBER, FINGERPRINT})
 #: the same of a rule's request, which travels with the rule's number
 RULE_META = LOCAL_META | {"rule"}
 #: the callback of a request that names none
@@ -63,23 +65,27 @@ class CannotTravel(ValueError):
 def to_value(request: Request, spider: Spider) -> RequestValue:
     """The request as JSON: `url`, and only those other fields that differ from a plain GET.
 
-    Raises:
-        CannotTravel: a callback is no method of the spider, or a value has no JSON form.
+    CannotTravel if a callback is no method of the spider, or a value has no JSON form.
     """
-    rule = rule_of(request, spider)
+    rule, errback = rule_of(request, spider), own_errback(request)
     if rule is None:
-        return {"url": request.url, **_methods(request, spider), **_fields(request, LOCAL_META)}
+        callback = _default(spider) if request.callback is None else _name(request.callback, spider)
+        value: RequestValue = {"url": request.url, "callback": callback}
+        if errback is not None:
+            value["errback"] = _name(errback, spider)
+        return {**value, **_fields(request, LOCAL_META)}
+    value = {"url": request.url, "rule": rule}
+    if errback != getattr(spider, "_errback", None):  # process_request of the rule gave it another one
+        value["errback"] = None if errback is None else _name(errback, spider)
     usual = {"link_text"} if request.meta.get("link_text") == "" else set()  # what a rule's request has anyway
-    return {"url": request.url, **_rule(request, spider, rule), **_fields(request, RULE_META | usual)}
+    return {**value, **_fields(request, RULE_META | usual)}
 
 
 def to_value_for_other(request: Request, spider: Spider, callback: str | None) -> RequestValue:
     """The request of this spider as JSON for another one, which must have methods of these names.
 
-    `callback` is that of the other spider; None for the one that it has for pages of no other.
-
-    Raises:
-        CannotTravel: a callback has no name, or a value has no JSON form.
+    `callback` is that of the other spider; None for the one that it has for pages of no other. CannotTravel if a
+    callback has no name, or a value has no JSON form.
     """
     value: RequestValue = {"url": request.url, "callback": callback}
     is_rules = rule_of(request, spider) is not None
@@ -184,25 +190,8 @@ def own_errback(request: Request) -> Callable[..., Any] | None:
     return errback
 
 
-def _rule(request: Request, spider: Spider, rule: int) -> RequestValue:
-    value: RequestValue = {"rule": rule}
-    errback = own_errback(request)
-    if errback != getattr(spider, "_errback", None):  # process_request of the rule gave it another one
-        value["errback"] = None if errback is None else _name(errback, spider)
-    return value
-
-
 def _default(spider: Spider) -> str:
     return CRAWL_SPIDER_CALLBACK if isinstance(spider, CrawlSpider) else DEFAULT_CALLBACK
-
-
-def _methods(request: Request, spider: Spider) -> RequestValue:
-    callback = _default(spider) if request.callback is None else _name(request.callback, spider)
-    value: RequestValue = {"callback": callback}
-    errback = own_errback(request)
-    if errback is not None:
-        value["errback"] = _name(errback, spider)
-    return value
 
 
 def _name(method: Callable[..., Any], spider: Spider) -> str:

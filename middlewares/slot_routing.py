@@ -20,7 +20,7 @@ from scrapyd_dist.frontier.backlog import OTHER_SPIDER
 from scrapyd_dist.frontier.slots import SITE, WAYS, SlotRule, slot_of_spider, spider_of_slot
 from scrapyd_dist.settings import SettingReader
 
-from .codec import CannotTravel
+from .codec import FINGERPRINT, NUMBER, PREFIX, CannotTravel
 from .targets import MARK, SPIDER_CALLBACKS
 
 if TYPE_CHECKING:
@@ -29,11 +29,6 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.settings import BaseSettings
 
-#: request meta: the slots of this one request
-PREFIX = "frontier_slot_prefix"
-NUMBER = "frontier_number_of_slots"
-#: request meta: what makes this request known again, in place of what it asks for
-FINGERPRINT = "frontier_fingerprint"
 #: what may stand beside each other in meta["distribute"]
 ADDRESS = frozenset({"spider", "project", "callback"})
 

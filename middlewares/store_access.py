@@ -33,13 +33,9 @@ class OutOfReach(Exception):
 def reach(told: Mapping[str, Any], *, crawl: str, home: str) -> Store:
     """Open the store of a crawl or frontier; each call gives a connection of its own, which the caller closes.
 
-    Args:
-        told: what the job was told of it, as `store.reach.Way` has it. What the node's environment says comes first.
-        crawl: its name.
-        home: its folder in the nodes' logs, which tells it apart from another one of that name.
-
-    Raises:
-        OutOfReach: it cannot be opened here, or it is another store.
+    `told` is what the job was told of it, as `store.reach.Way` has it; what the node's environment says comes first.
+    `home` is the crawl's folder in the nodes' logs, which tells it apart from another one of that name. OutOfReach if
+    the store cannot be opened here, or is another one.
     """
     where = _address(told)
     if not is_url(where):

@@ -70,16 +70,20 @@ def _own_target(spider: Spider, settings: BaseSettings) -> Target:
     callbacks = settings.getlist("DISTRIBUTED_TARGET_CALLBACKS")
     if rule < 0 and not callbacks:
         return _plain_target(spider, settings)
-    rules: set[int] = set()
-    if rule >= 0:
-        _check_rule(spider, rule)
-        rules.add(rule)
+    known = _rules(spider)
+    if rule >= len(known):
+        raise ConfigError(f"The spider {spider.name} has no rule {rule}.{_known(spider)}")
+    if rule >= 0 and not known[rule].callback:
+        raise ConfigError(
+            f"Rule {rule} of the spider {spider.name} has no callback, so its pages give nothing.{_known(spider)}"
+        )
+    rules = {rule} if rule >= 0 else set[int]()
     for name in callbacks:
         if not callable(getattr(spider, name, None)):
             raise ConfigError(
                 f"The spider {spider.name} has no method {name!r} to be the target callback.{_known(spider)}"
             )
-        rules |= {number for number, known in enumerate(_rules(spider)) if _callback_name(known) == name}
+        rules |= {number for number, one in enumerate(known) if _callback_name(one) == name}
     named = [f"rule {number}" for number in sorted(rules)] + [f"callback {name}" for name in callbacks]
     return Target(frozenset(rules), frozenset(callbacks), f"{' and '.join(named)} of {spider.name}")
 
@@ -94,19 +98,14 @@ def with_target(value: RequestValue, crawler: Crawler) -> RequestValue:
     """A bare URL (the book's form) is taken by the project's own target settings."""
     if "rule" in value or "callback" in value:
         return value
-    return {**_default_target(crawler), **value}
-
-
-def _default_target(crawler: Crawler) -> RequestValue:
     settings, spider = crawler.settings, crawler.spider
     rule = settings.getint("DISTRIBUTED_TARGET_RULE", -1)
     if rule >= 0 and isinstance(spider, CrawlSpider):
-        return {"rule": rule}
-    callbacks = settings.getlist("DISTRIBUTED_TARGET_CALLBACKS")
-    if callbacks:
-        return {"callback": callbacks[0]}
-    found = only_rule(spider)
-    return {} if found is None else {"rule": found}
+        return {"rule": rule, **value}
+    if callbacks := settings.getlist("DISTRIBUTED_TARGET_CALLBACKS"):
+        return {"callback": callbacks[0], **value}
+    only = only_rule(spider)
+    return value if only is None else {"rule": only, **value}
 
 
 def _plain_target(spider: Spider, settings: BaseSettings) -> Target:
@@ -129,16 +128,6 @@ def _plain_target(spider: Spider, settings: BaseSettings) -> Target:
         f" spider with meta={{{MARK!r}: True}} and set DISTRIBUTED_TARGET_BY_META.{_known(spider)}"
         " To crawl without nodes, set DISTRIBUTED_ENABLED = False."
     )
-
-
-def _check_rule(spider: Spider, rule: int) -> None:
-    rules = _rules(spider)
-    if rule >= len(rules):
-        raise ConfigError(f"The spider {spider.name} has no rule {rule}.{_known(spider)}")
-    if not rules[rule].callback:
-        raise ConfigError(
-            f"Rule {rule} of the spider {spider.name} has no callback, so its pages give nothing.{_known(spider)}"
-        )
 
 
 def _rules(spider: Spider | None) -> list[Any]:

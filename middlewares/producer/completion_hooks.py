@@ -12,7 +12,6 @@ import tempfile
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -27,7 +26,6 @@ from .lifecycle import WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from typing import IO
 
     from scrapy import Spider
     from scrapy.settings import BaseSettings
@@ -90,9 +88,8 @@ def shown(address: str) -> str:
 
 def environment(document: Mapping[str, Any]) -> dict[str, str]:
     """Return the environment variables for an --on-finish command, which gets the summary on its standard input."""
-    texts = {f"SDIST_{name.upper()}": str(document.get(name) or "") for name in ("crawl", "spider", "state")}
-    numbers = {f"SDIST_{name.upper()}": str(document.get(name) or 0) for name in ("exit_code", "items")}
-    return {**texts, **numbers}
+    usual = {"crawl": "", "spider": "", "state": "", "exit_code": 0, "items": 0}
+    return {f"SDIST_{name.upper()}": str(document.get(name) or value) for name, value in usual.items()}
 
 
 def too_few(items: int, least: int) -> str:
@@ -114,15 +111,12 @@ def earlier_items(crawl: str, args: Mapping[str, Any], rows: Iterable[Crawl], sp
         and row.spider == spider
         and row.state is CrawlState.FINISHED
         and dict(row.options.get("args") or {}) == dict(args)
-        and not _is_limited(row)
+        and not any(  # a trial run says nothing of the site
+            str((row.options.get(name) or {}).get("DISTRIBUTED_LIMIT") or "0") != "0"
+            for name in ("settings", "spider_settings")
+        )
     )
     return [int(row.summary["items"]) for row in like if isinstance(row.summary.get("items"), int)][:RUNS]
-
-
-def _is_limited(row: Crawl) -> bool:
-    """Whether it was a trial run with DISTRIBUTED_LIMIT."""
-    given = [row.options.get(name) or {} for name in ("settings", "spider_settings")]
-    return any(str(settings.get("DISTRIBUTED_LIMIT") or "0") != "0" for settings in given)
 
 
 def unusual(items: int, earlier: Sequence[int]) -> str:
@@ -164,20 +158,14 @@ async def judge_items(
     """Warnings of an unusual number of items, and why it is too small, if it is."""
     if limited:  # it says nothing of the site
         return [], too_few(items, policy.min_items)
-    earlier = earlier_items(
-        repository.id, spec.args, await repository.thread(repository.thread.store.crawls), spec.spider
-    )
-    said = unusual(items, earlier)
-    return [said] if said else [], too_few(items, policy.min_items)
+    crawls = await repository.thread(repository.thread.store.crawls)
+    warning = unusual(items, earlier_items(repository.id, spec.args, crawls, spec.spider))
+    return [warning] if warning else [], too_few(items, policy.min_items)
 
 
-async def tell_of_end(policy: CompletionPolicy, document: Mapping[str, Any]) -> list[str]:
-    """Notify `DISTRIBUTED_ON_FINISH`; gives what went wrong with it."""
-    if not policy.on_finish:
-        return []
-    work = partial(tell, policy.on_finish, document)
-    wrong = await asyncio.get_running_loop().run_in_executor(None, work)
-    return [wrong] if wrong else []
+async def tell_of_end(policy: CompletionPolicy, document: Mapping[str, Any]) -> str:
+    """Notify `DISTRIBUTED_ON_FINISH`; returns what went wrong, if anything did."""
+    return await asyncio.to_thread(tell, policy.on_finish, document) if policy.on_finish else ""
 
 
 def tell(on_finish: str, document: Mapping[str, Any], *, patience: float = PATIENCE) -> str:
@@ -196,11 +184,11 @@ def tell(on_finish: str, document: Mapping[str, Any], *, patience: float = PATIE
 
 def _run(command: str, data: bytes, variables: Mapping[str, str], patience: float) -> str:
     what = "The command to be run at the end (--on-finish)"
-    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as given:
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as given:
         given.write(data)
         given.seek(0)
         process = subprocess.Popen(
-            ["/bin/sh", "-c", command], stdin=given, stdout=said, stderr=subprocess.STDOUT,
+            ["/bin/sh", "-c", command], stdin=given, stdout=output, stderr=subprocess.STDOUT,
             env={**os.environ, **variables}, start_new_session=True,
         )  # fmt: skip
         try:
@@ -212,15 +200,10 @@ def _run(command: str, data: bytes, variables: Mapping[str, str], patience: floa
             return f"{what} was killed after {patience:g} seconds."
         if not code:
             return ""
-        return f"{what} ended with code {code}{_last_words(said)}."
-
-
-def _last_words(said: IO[bytes]) -> str:
-    """The last line, ready to be put behind a sentence."""
-    size = said.seek(0, os.SEEK_END)
-    said.seek(max(0, size - 4 * WORDS))
-    lines = [line.strip() for line in said.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    return f": {lines[-1][:WORDS].rstrip('.')}" if lines else ""
+        output.seek(max(0, output.seek(0, os.SEEK_END) - 4 * WORDS))
+        lines = [line.strip() for line in output.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        last_words = f": {lines[-1][:WORDS].rstrip('.')}" if lines else ""
+        return f"{what} ended with code {code}{last_words}."
 
 
 @contextmanager

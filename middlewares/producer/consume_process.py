@@ -13,7 +13,6 @@ import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ from scrapyd_dist.settings import complaints
 from scrapyd_dist.transports.requests import ThreadTransport
 
 from ..throttle.install import why_not_heeded
-from .crawl_nodes import CrawlNodes, in_thread, stop_code
+from .crawl_nodes import CrawlNodes, stop_code
 from .crawl_repository import CrawlRepository, find_row, open_thread
 from .crawl_request import CrawlRequest, check_mode, check_parts, find_project
 from .lifecycle import Lifecycle
@@ -170,7 +169,7 @@ async def _check_mine(repository: CrawlRepository) -> None:
 async def _check_parts(repository: CrawlRepository) -> None:
     """Raise ConfigError if a part that is to be merged came home to another machine."""
     parts = [repository.parts / one.part for one in await repository.accepted() if one.part]
-    away = await in_thread(lambda: sum(not part.is_file() for part in parts))
+    away = await asyncio.to_thread(lambda: sum(not part.is_file() for part in parts))
     if away:
         raise ConfigError(
             f"{away:,} of the {len(parts):,} parts of {repository.id} are not in {repository.parts}: they came home to"
@@ -266,8 +265,9 @@ class ConsumeRun(Lifecycle):
         await self._scheduler.stop("")
         await reporter.tell(CrawlState.COLLECTING)
         stored = await repository.for_delivery(self._nodes.prepared.key)
-        work = partial(deliver, repository.folder, own=[], outputs=self._outputs, feed_url=None, **stored)
-        delivered = await in_thread(work)
+        delivered = await asyncio.to_thread(
+            deliver, repository.folder, own=[], outputs=self._outputs, feed_url=None, **stored
+        )
         reporter.output, reporter.misses = delivered.outputs, delivered.misses
         if self._scheduler.incomplete:
             left = f"{self._scheduler.stopped} All that it left here is done. Start it again, it goes on in its place"

@@ -58,8 +58,7 @@ TODAYS = CrawlCode()
 def code_of(row: Crawl, crawl: Path, root: Path, store: str) -> CrawlCode:
     """The code that a crawl has to run, from its row and its folder; `root` is the project's, `store` the address.
 
-    Raises:
-        ConfigError: it is neither kept nor in the working tree.
+    ConfigError if it is neither kept nor in the working tree.
     """
     if row.options.get("new_code"):
         return CrawlCode(before=row.version, new=True)
@@ -71,8 +70,11 @@ def code_of(row: Crawl, crawl: Path, root: Path, store: str) -> CrawlCode:
         return CrawlCode(version=version, before=before)
     saved = egg_of_version([crawl, folder_of(root / config.STATE_FOLDER, row.project)], version)
     content = hash_in(version) or (saved.content_hash if saved is not None else None)
-    today = _of_tree(root, store)
     name = version if hash_in(version) is not None else None
+    today = None
+    with suppress(ConfigError):  # the working tree cannot be deployed
+        settings, key = config.load(root).settings_module, state_key(config.state_dir(root))
+        today = eggs.build(root, settings, key=key, requirements=redis_client(store)).content_hash
     if today is not None and today == content:
         return CrawlCode(version=name, before=before)
     kept = None
@@ -93,16 +95,6 @@ def code_of(row: Crawl, crawl: Path, root: Path, store: str) -> CrawlCode:
         else f"This crawl runs {version}, as asked; the working tree has other code."
     )
     return CrawlCode(version=name, egg=egg, files=kept, before=before, note=note)
-
-
-def _of_tree(root: Path, store: str) -> str | None:
-    """The content hash of the working tree; None where it cannot be deployed."""
-    try:
-        found = config.load(root)
-        key = state_key(config.state_dir(root))
-        return eggs.build(root, found.settings_module, key=key, requirements=redis_client(store)).content_hash
-    except ConfigError:
-        return None
 
 
 def _gone(crawl: str, version: str, folder: Path) -> str:
@@ -157,9 +149,7 @@ def note_on_process(code: CrawlCode, row: Crawl, crawl: Path) -> list[str]:
 
 def keep(egg: Egg | None, version: str | None, crawl: Path, state: Path, project: str) -> None:
     """Keep the egg that the crawl runs in its folder: its code may change before it is at its end. Blocking."""
-    if egg is None or version is None or hash_in(version) != egg.content_hash:
-        return
-    if egg_of_version([crawl], version) is not None:
+    if egg is None or version is None or hash_in(version) != egg.content_hash or egg_of_version([crawl], version):
         return
     crawl.mkdir(parents=True, exist_ok=True)
     for saved in all_eggs(state, project):

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.deploy import local_nodes
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from .producer_options import ProducerOptions
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 #: how entries begin that name a list, and a command that prints one
 FILE, COMMAND = "file:", "cmd:"
 #: characters of what a command says on standard error that are told
@@ -134,10 +133,8 @@ def nodes_of(text: str, where: str, targets: Sequence[Node], root: Path) -> tupl
     """The nodes of a list: sections as in scrapy.cfg, or one node per line.
 
     A line is the name of a target of scrapy.cfg, or an address; behind it there may be `name=…` and `slots=…`, and
-    behind a # anything. Relative paths in sections start from `root`.
-
-    Raises:
-        ConfigError: a line makes no sense; the text names the list as `where`, and quotes nothing but a name.
+    behind a # anything. Relative paths in sections start from `root`. ConfigError if a line makes no sense: the text
+    names the list as `where`, and quotes nothing but a name.
     """
     lines = [line.partition("#")[0].strip() for line in text.splitlines()]
     if any(line.startswith("[") and line.endswith("]") for line in lines):
@@ -146,17 +143,18 @@ def nodes_of(text: str, where: str, targets: Sequence[Node], root: Path) -> tupl
     for number, line in enumerate(lines, 1):
         if line:
             try:
-                found.append(_of_line(line.split(), targets))
+                found.append(_of_line(line, targets))
             except ConfigError as error:
                 raise ConfigError(f"{where}, line {number}: {error}") from None
     return tuple(found)
 
 
-def _of_line(words: list[str], targets: Sequence[Node]) -> Node:
-    pairs = dict(word.split("=", 1) for word in words[1:] if "=" in word)
-    if len(pairs) < len(words) - 1 or pairs.keys() - {"name", "slots"}:
+def _of_line(line: str, targets: Sequence[Node]) -> Node:
+    address, *words = line.split()
+    pairs = dict(word.split("=", 1) for word in words if "=" in word)
+    if len(pairs) < len(words) or pairs.keys() - {"name", "slots"}:
         raise ConfigError("behind the address there can be name=NAME and slots=N, and nothing else.")
-    node = _of_text(words[0], targets)
+    node = _of_text(address, targets)
     slots = pairs.get("slots", "")
     if slots and not (slots.isascii() and slots.isdigit() and int(slots) > 0):
         raise ConfigError("slots must be a whole number from 1 up.")
@@ -234,10 +232,10 @@ class CrawlNodes:
     async def prepare(cls, request: CrawlRequest, repository: CrawlRepository, code: CrawlCode = TODAYS) -> CrawlNodes:
         """Find the nodes, and bring them the code, of which `code` is settled; DistError if nothing can be started."""
         sources = NodeSources(request)
-        nodes = await in_thread(partial(sources.read, await repository.thread(repository.thread.store.nodes)))
-        prepared = await in_thread(partial(prepare, request, nodes, code=code))
+        nodes = await asyncio.to_thread(sources.read, await repository.thread(repository.thread.store.nodes))
+        prepared = await asyncio.to_thread(prepare, request, nodes, code=code)
         ways, members = Ways(request.store, prepared.key), members_of(prepared)
-        await in_thread(partial(note_unreached, request.options, members, ways))
+        await asyncio.to_thread(note_unreached, request.options, members, ways)
         able = [member for member in members if member.able]
         if able and all(member.unreached for member in able):
             request = replace(request, options=replace(request.options, leases=False))
@@ -270,19 +268,14 @@ class CrawlNodes:
     async def scheduler(
         self, spec: JobRequest, *, sender: AsyncSender, staffing: ScalingPolicy | None = None
     ) -> Scheduler:
-        """The scheduler of the batches of a crawl or frontier.
+        """The scheduler of the batches of a crawl or frontier; errors as of `check_reach`.
 
-        Args:
-            spec: what all jobs have in common; it says what a frontier's rows are.
-            sender: makes the calls.
-            staffing: how many workers `sdist consume` was asked for; None: for a crawl, which fills its own frontier.
-
-        Raises:
-            ConfigError: workers need the store, and no node's workers reach it.
+        `spec` says what a frontier's rows are, `staffing` how many workers `sdist consume` was asked for; None: for a
+        crawl, which fills its own frontier.
         """
         options, limits = self.request.options, self.request.options.limits
         rules = await self.repository.rules()
-        self.warnings += await in_thread(partial(check_reach, options, self.members, self.ways, rules=rules))
+        self.warnings += await asyncio.to_thread(check_reach, options, self.members, self.ways, rules=rules)
         common: dict[str, Any] = {
             "spec": spec,
             "members": self.members,
@@ -308,9 +301,9 @@ class CrawlNodes:
     async def _bring(self, member: NodeState) -> str:
         """A node that was not there at the start answers now: bring it the crawl's code, or say why not."""
         node, options = member.node, self.request.options
-        wrong = await in_thread(partial(bring, self.request, node, self.prepared))
+        wrong = await asyncio.to_thread(bring, self.request, node, self.prepared)
         if not wrong and (options.throttled or options.heeds):  # the autoscaler asks for its workers itself
-            member.deaf = (await in_thread(partial(self.ways, node))).reason
+            member.deaf = (await asyncio.to_thread(self.ways, node)).reason
             if options.throttled or (member.deaf and await self.repository.rules()):
                 wrong = member.deaf
         return wrong
@@ -318,7 +311,7 @@ class CrawlNodes:
     async def _listed(self, records: Sequence[NodeRecord]) -> tuple[Node, ...] | None:
         """The nodes that are listed now; None when that cannot be told at the moment."""
         try:
-            return await in_thread(partial(self.sources.read, records))
+            return await asyncio.to_thread(self.sources.read, records)
         except ConfigError as error:  # a list that was never read before, or a record that makes no sense
             if str(error) != self._unreadable:  # it is read once a second
                 self._unreadable = str(error)
@@ -347,10 +340,8 @@ def check_reach(
     """Where workers need the store, mark the nodes whose workers do not reach it as unfit, with a warning for each.
 
     They need it where a setting says so, and where the store has rules that the crawl is to heed. Without rules, nodes
-    whose workers would not hear of a later one are noted as `deaf`. Blocking.
-
-    Raises:
-        ConfigError: workers need the store, and those of no node reach it.
+    whose workers would not hear of a later one are noted as `deaf`. ConfigError if workers need the store, and those of
+    no node reach it. Blocking.
     """
     usable = [member for member in members if member.able]
     needs = options.why_reach or (RULES if options.heeds and rules else "")
@@ -373,8 +364,3 @@ def check_reach(
             f" Without {needs.partition(',')[0]} the nodes need not reach the store."
         )
     return [f"{member.node.name} gets no workers: {member.unfit}" for member in usable if member.unfit]
-
-
-async def in_thread(work: Callable[[], T]) -> T:
-    """What a blocking call gives, without blocking."""
-    return await asyncio.get_running_loop().run_in_executor(None, work)

@@ -27,7 +27,7 @@ from ..throttle.install import charge_pages_to, why_not_heeded
 from ..throttle.install import problem_of as throttle_problem
 from .completion_hooks import CompletionPolicy, judge_items, read_wishes, refusal, tell_of_end
 from .crawl_code import code_of, note_on_process
-from .crawl_nodes import CrawlNodes, in_thread, stop_code
+from .crawl_nodes import CrawlNodes, stop_code
 from .crawl_repository import CrawlRepository, find_row, open_thread
 from .crawl_request import (
     CrawlRequest,
@@ -140,7 +140,7 @@ class CrawlStart:
             crawl = self._repository.id
             await self._repository.refuse(code=error.exit_code, message=str(error))
             self._repository.close()
-        for wrong in await tell_of_end(self._policy, refusal(crawl, self._crawler.spider, error)):
+        if wrong := await tell_of_end(self._policy, refusal(crawl, self._crawler.spider, error)):
             logger.warning("%s", wrong)
 
     async def _rules(self, repository: CrawlRepository, *, heeds: bool) -> list[str]:
@@ -342,10 +342,10 @@ class CrawlRun(Lifecycle):
         await reporter.enter(CrawlState.COLLECTING)
         parts.own.close()
         stored = await repository.for_delivery(parts.nodes.prepared.key)
-        outputs = repository.outputs(self._crawler.settings, self._crawler)
-        feed_url = parts.options.feed_url
-        work = partial(deliver, repository.folder, own=parts.own.parts(), outputs=outputs, feed_url=feed_url, **stored)
-        delivered = await in_thread(work)
+        stored |= {"outputs": repository.outputs(self._crawler.settings, self._crawler)}
+        delivered = await asyncio.to_thread(
+            deliver, repository.folder, own=parts.own.parts(), feed_url=parts.options.feed_url, **stored
+        )
         reporter.output, reporter.misses = delivered.outputs, delivered.misses
         reporter.warn(*delivered.warnings, *self._left_out(stored["misses"]))
         where = ", ".join(delivered.outputs) or "the feeds that its manifest lists"
@@ -427,8 +427,7 @@ class CrawlRun(Lifecycle):
     async def _tell_of_end(self) -> None:
         state = self._repository.state
         document = {**self.reporter.summary(state), "exit_code": process_exit.code}
-        wrong = await tell_of_end(self.parts.policy, document)
-        if wrong:
-            self.reporter.warn(*wrong)
+        if wrong := await tell_of_end(self.parts.policy, document):
+            self.reporter.warn(wrong)
             with suppress(StoreError):  # the crawl itself has ended well
                 await self._repository.amend(self.reporter.summary(state))

@@ -115,10 +115,8 @@ def prepare(
 ) -> Prepared:
     """See to it that nodes are there and have the crawl's code, with its spider. Without any, local ones are started.
 
-    What `code` does not settle is the working tree's; `dry_run`: only look.
-
-    Raises:
-        DistError: no node can be used, items have no way home, or the code cannot run on any node.
+    What `code` does not settle is the working tree's; `dry_run`: only look. DistError if no node can be used, items
+    have no way home, or the code cannot run on any node.
     """
     options = request.options
     if not nodes and not dry_run:
@@ -198,8 +196,7 @@ def members_of(prepared: Prepared) -> list[NodeState]:
 def bring(request: CrawlRequest, node: Node, prepared: Prepared) -> str:
     """Bring the crawl's code to a node that was not there at the start; empty, or why it cannot be used.
 
-    Raises:
-        NodeError: it does not answer after all.
+    NodeError if it does not answer after all.
     """
     found = probe([node], timeout=request.options.limits.request_timeout)[0]
     if found.error is not None:
@@ -228,11 +225,9 @@ def _notes_on(code: CrawlCode, version: str | None, there: Mapping[str, tuple[st
 
 
 def other_than_deployed(version: str, there: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """A remark where something else was deployed last, which a crawl of the working tree's code does not take.
+    """A remark where something else was deployed last than `version`, the working tree's code that a crawl takes.
 
-    Args:
-        version: what it takes.
-        there: node name -> the versions that it had before, in Scrapyd's order.
+    `there`: node name -> the versions that it had before, in Scrapyd's order.
     """
     deployed = {name: current(known) for name, known in there.items()}
     found = {name for name in deployed.values() if name is not None and not is_crawls(name)}

@@ -19,9 +19,10 @@ from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapyd_dist.frontier.intake import FrontierIntake
 from scrapyd_dist.frontier.worklists import BadWorklistRow, WorklistRow, found
-from scrapyd_dist.payload import BATCH_MAX_BYTES, encode
+from scrapyd_dist.payload import encode
 from scrapyd_dist.scheduling.batcher import SlotBatcher
 
+from ..classifier import LARGE
 from ..codec import LOCAL_META, plain_request
 from ..slot_routing import SlotPlacement, SlotRouting
 
@@ -43,8 +44,6 @@ MAX_AGE = 2.0
 AHEAD = 5_000
 #: bad rows that are shown one by one
 TOLD = 20
-#: characters from which a request is weighed before it is taken
-LARGE = BATCH_MAX_BYTES // 4
 
 
 @dataclass(kw_only=True)
@@ -114,11 +113,8 @@ def fill(
 ) -> Generator[ImportResult, None, None]:
     """Add all rows to the frontier; the same account again and again while it grows, and at the end.
 
-    A list that comes slowly (standard input) is written as it comes.
-
-    Raises:
-        ConfigError: the list cannot be read so, or the frontier cannot be.
-        StoreError: the store does not take it; what the account says is in it.
+    A list that comes slowly (standard input) is written as it comes. ConfigError if the list cannot be read so, or the
+    frontier cannot be; StoreError if the store does not take it: what the account says is in it.
     """
     producer.begin()
     filling = _ImportRun(producer, worklist)

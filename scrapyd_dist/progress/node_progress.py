@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import itemgetter
@@ -33,6 +33,8 @@ REMEMBERED = 200
 TOO_SHORT = 1.0
 #: maximum number of stragglers returned
 NAMED = 10
+#: what is counted of the work of jobs, also of attempts that failed later; requests that ended, and those that failed
+COUNTS = ("requests", "pages", "items", "failed")
 
 
 @dataclass(kw_only=True)
@@ -88,24 +90,6 @@ def outlook(
     return {"requests": expected, "sure": sure.value, "eta_s": round(left / rate, 1) if rate > 0 and left > 0 else None}
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobCounts:
-    """Counts of work done by jobs, including attempts that failed later."""
-
-    requests: int = 0  #: requests that ended, successfully or not
-    pages: int = 0
-    items: int = 0
-    failed: int = 0  #: requests
-
-    def __add__(self, other: JobCounts) -> JobCounts:
-        return JobCounts(
-            requests=self.requests + other.requests,
-            pages=self.pages + other.pages,
-            items=self.items + other.items,
-            failed=self.failed + other.failed,
-        )
-
-
 @dataclass(kw_only=True)
 class _JobProgress:
     """An attempt; its `JobRun` holds its last report."""
@@ -122,17 +106,18 @@ class _JobProgress:
     def done(self) -> int:
         return self.out.report.ended_requests if self.out.report else 0
 
-    def counts(self) -> JobCounts:
+    def counts(self) -> dict[str, int]:
+        """Its `COUNTS`, of those that have a value."""
         report = self.out.report
         if report is None:
-            return JobCounts()
+            return {}
         requests, pages, items = self.out.recalled
-        return JobCounts(
-            requests=max(0, report.ended_requests - requests),
-            pages=max(0, report.pages - pages),
-            items=max(0, report.items - items),
-            failed=report.failed_requests,
-        )
+        return {
+            "requests": max(0, report.ended_requests - requests),
+            "pages": max(0, report.pages - pages),
+            "items": max(0, report.items - items),
+            "failed": report.failed_requests,
+        }
 
     def age(self, now: float) -> float:
         """Seconds since its first report."""
@@ -149,9 +134,10 @@ class Progress:
     """The progress of a crawl's nodes, updated by `look`."""
 
     _jobs: dict[str, _JobProgress] = field(default_factory=dict)  #: jobs that are out
-    _ended: dict[str, JobCounts] = field(default_factory=dict)  #: counts of attempts that are no longer out, by node
-    _counts: dict[str, JobCounts] = field(default_factory=dict)  #: counts of all attempts, by node
-    _paces: dict[str, Rate] = field(default_factory=dict)
+    #: node -> `COUNTS` of its attempts that are no longer out, and of all
+    _ended: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    _counts: dict[str, Counter[str]] = field(default_factory=dict)
+    _paces: defaultdict[str, Rate] = field(default_factory=lambda: defaultdict(Rate))
     _whole: Rate = field(default_factory=Rate)
     _batch_paces: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     _now: float = 0.0
@@ -160,14 +146,12 @@ class Progress:
         """Add the accepted attempts of an earlier process."""
         for attempt in attempts:
             report = attempt.report
-            done, missed = int(report.get("done") or 0), int(report.get("missed") or 0)
-            counts = JobCounts(
-                requests=done + missed,
+            self._ended[attempt.node].update(
+                requests=int(report.get("done") or 0) + int(report.get("missed") or 0),
                 pages=int(report.get("pages") or 0),
                 items=int(report.get("items") or 0),
                 failed=int(report.get("errors") or 0),
             )
-            self._ended[attempt.node] = self._ended.get(attempt.node, JobCounts()) + counts
 
     def look(self, members: Sequence[NodeState], now: float, *, own_pages: int = 0, own_items: int = 0) -> None:
         """Update counts and rates at `now` by a monotonic clock, with what the producer has crawled itself."""
@@ -179,36 +163,30 @@ class Progress:
             known = self._jobs.setdefault(job, _JobProgress(out=one))
             if known.heard is None and one.report is not None:
                 known.heard = now
-        self._add_up(members, now)
-        whole = sum(self._counts.values(), JobCounts())
-        self._whole.add(now, whole.requests, whole.pages + own_pages, whole.items + own_items, whole.failed)
+        names = {member.node.name for member in members} | {job.out.member.node.name for job in self._jobs.values()}
+        self._counts = {name: self._ended[name].copy() for name in names}
+        for job in self._jobs.values():
+            self._counts[job.out.member.node.name].update(job.counts())
+        whole = Counter(pages=own_pages, items=own_items)
+        for name, counts in self._counts.items():
+            self._paces[name].add(now, *(counts[count] for count in COUNTS))
+            whole.update(counts)
+        self._whole.add(now, *(whole[count] for count in COUNTS))
 
     def _end(self, job: _JobProgress, now: float) -> None:
-        name = job.out.member.node.name
-        self._ended[name] = self._ended.get(name, JobCounts()) + job.counts()
+        self._ended[job.out.member.node.name].update(job.counts())
         pace = job.pace(now)
         if pace and job.out.report is not None and job.out.report.ended:
             self._batch_paces.append(pace)
 
-    def _add_up(self, members: Sequence[NodeState], now: float) -> None:
-        self._counts = {member.node.name: self._ended.get(member.node.name, JobCounts()) for member in members}
-        for job in self._jobs.values():
-            name = job.out.member.node.name
-            self._counts[name] = self._counts.get(name, JobCounts()) + job.counts()
-        for name, counts in self._counts.items():
-            pace = self._paces.setdefault(name, Rate())
-            pace.add(now, counts.requests, counts.pages, counts.items, counts.failed)
+    def counts(self, node: str) -> Counter[str]:
+        """Return the `COUNTS` of a node's jobs."""
+        return self._counts.get(node, Counter())
 
-    def counts(self, node: str) -> JobCounts:
-        """Return the counts of a node's jobs."""
-        return self._counts.get(node, JobCounts())
-
-    def rates(self, node: str | None = None) -> tuple[float, float, float, float]:
-        """Return requests, pages, items and failed requests per second of a node, or of the whole crawl."""
-        pace = self._whole if node is None else self._paces.get(node)
-        found = pace.rates() if pace is not None else ()
-        requests, pages, items, failed = found or (0.0, 0.0, 0.0, 0.0)
-        return requests, pages, items, failed
+    def rates(self, node: str | None = None) -> dict[str, float]:
+        """Return the growth per second of the `COUNTS` of a node, or of the whole crawl."""
+        pace = self._whole if node is None else self._paces[node]
+        return dict(zip(COUNTS, pace.rates() or [0.0] * len(COUNTS), strict=True))
 
     def stragglers(self) -> list[dict[str, Any]]:
         """Return the batches that are far slower than the others, slowest first, as a part of the summary."""

@@ -135,12 +135,12 @@ def summary(snap: Snapshot) -> dict[str, Any]:
         "outlook": outlook(
             found=account["sealed"] + snap.buffered,
             done=done,
-            rate=_pace(snap)[0] if snap.state in {*_FINDING, "working"} else 0.0,
+            rate=snap.progress.rates()["requests"] if snap.state in {*_FINDING, "working"} and not snap.paused else 0.0,
             finding=snap.state in _FINDING,
             pages=snap.index.pages,
             total_pages=snap.index.total,
         ),
-        "per_s": _rates(_pace(snap)),
+        "per_s": _rates(snap),
         "pages": snap.index.pages + counters.pages + running["pages"],
         "items": snap.own_items + counters.items + running["items"],
         "gone_urls": counters.gone + snap.local_missed.get("gone", 0),
@@ -180,14 +180,9 @@ def succeeded(document: Mapping[str, Any]) -> int:
     return max(0, int((requests.get("done") or 0) - missed))
 
 
-def _pace(snap: Snapshot, node: str | None = None) -> tuple[float, float, float, float]:
+def _rates(snap: Snapshot, node: str | None = None) -> dict[str, float]:
     """Return the rates; 0 for a paused crawl, even while its last jobs still finish."""
-    return (0.0, 0.0, 0.0, 0.0) if snap.paused else snap.progress.rates(node)
-
-
-def _rates(rates: tuple[float, float, float, float]) -> dict[str, float]:
-    names = ("requests", "pages", "items", "failed")
-    return {name: round(rate, 2) for name, rate in zip(names, rates, strict=True)}
+    return {name: 0.0 if snap.paused else round(rate, 2) for name, rate in snap.progress.rates(node).items()}
 
 
 def _node(member: NodeState, snap: Snapshot) -> dict[str, Any]:
@@ -204,9 +199,9 @@ def _node(member: NodeState, snap: Snapshot) -> dict[str, Any]:
         "waiting": sum(out.report is None for out in member.out.values()),
         "jobs": member.jobs,
         "items": member.items + items,
-        "pages": counts.pages,
-        "failed": counts.failed,
-        "per_s": _rates(_pace(snap, member.node.name)),
+        "pages": counts["pages"],
+        "failed": counts["failed"],
+        "per_s": _rates(snap, member.node.name),
     }
 
 

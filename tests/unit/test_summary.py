@@ -9,7 +9,7 @@ import pytest
 from scrapyd_dist.batches import Attempt, Batch, Crawl, CrawlState
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.progress.node_progress import KEPT, SLOW_AFTER, KnownTotals, Progress, Rate, outlook
+from scrapyd_dist.progress.node_progress import COUNTS, KEPT, SLOW_AFTER, KnownTotals, Progress, Rate, outlook
 from scrapyd_dist.progress.summary import IndexProgress, Snapshot, exit_code, summary, told
 from scrapyd_dist.scheduling.base import BatchCounters, OpenWork
 from scrapyd_dist.scheduling.job_request import JobRequest
@@ -198,17 +198,16 @@ def test_rates_go_on_when_a_job_ends_and_another_begins() -> None:
     progress.look([member], 0.0)
     gets_to(first, 100)
     progress.look([member], 10.0)
-    assert progress.rates("one") == progress.rates() == (10, 10, 10, 0)
+    assert list(progress.rates("one").values()) == list(progress.rates().values()) == [10, 10, 10, 0]
     gets_to(first, 150, ended=True, missed=2, errors=2)
     member.out.clear()  # what it did at last is in its Out
     second = at_work(member, 2)
     progress.look([member], 15.0)
     gets_to(second, 48)
     progress.look([member], 20.0)
-    counts = progress.counts("one")
-    assert (counts.requests, counts.pages, counts.failed) == (200, 198, 2)
-    assert progress.rates("one") == (10, 9.9, 9.9, 0.1)
-    assert progress.rates("nobody") == (0, 0, 0, 0)
+    assert progress.counts("one") == {"requests": 200, "pages": 198, "items": 198, "failed": 2}
+    assert progress.rates("one") == {"requests": 10, "pages": 9.9, "items": 9.9, "failed": 0.1}
+    assert progress.rates("nobody") == dict.fromkeys(COUNTS, 0)
 
 
 def test_what_an_earlier_process_had_accepted_counts_and_is_no_pace() -> None:
@@ -217,9 +216,8 @@ def test_what_an_earlier_process_had_accepted_counts_and_is_no_pace() -> None:
     progress.recall([Attempt(batch=1, number=1, job="c.b1.a1", node="one", url="", report=report)])
     progress.look([member], 0.0, own_pages=5)
     progress.look([member], 1.0, own_pages=7)
-    counts = progress.counts("one")
-    assert (counts.requests, counts.pages, counts.items, counts.failed) == (100, 120, 80, 3)
-    assert progress.rates() == (0, 2, 0, 0)
+    assert progress.counts("one") == {"requests": 100, "pages": 120, "items": 80, "failed": 3}
+    assert progress.rates() == {"requests": 0, "pages": 2, "items": 0, "failed": 0}
 
 
 def test_the_one_batch_that_is_far_slower_is_named() -> None:
