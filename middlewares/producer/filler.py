@@ -35,7 +35,7 @@ from .lifecycle import exit_code as process_exit
 from .producer_options import read_options
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterable, Mapping
 
     from scrapy import Spider
     from scrapy.crawler import Crawler
@@ -80,7 +80,7 @@ class FrontierWriter:
         """Requests that are not in the store."""
         return len(self._waiting)
 
-    def take(self, found: Sequence[FrontierIntake], counts: Mapping[str, int], misses: Sequence[Miss] = ()) -> None:
+    def take(self, found: Iterable[FrontierIntake], counts: Mapping[str, int], misses: Iterable[Miss] = ()) -> None:
         """Remember this until the next `write`."""
         self._waiting += found
         self._misses += misses

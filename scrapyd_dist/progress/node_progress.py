@@ -165,8 +165,8 @@ class Progress:
                 known.heard = now
         names = {member.node.name for member in members} | {job.out.member.node.name for job in self._jobs.values()}
         self._counts = {name: self._ended[name].copy() for name in names}
-        for job in self._jobs.values():
-            self._counts[job.out.member.node.name].update(job.counts())
+        for running in self._jobs.values():
+            self._counts[running.out.member.node.name].update(running.counts())
         whole = Counter(pages=own_pages, items=own_items)
         for name, counts in self._counts.items():
             self._paces[name].add(now, *(counts[count] for count in COUNTS))

@@ -1,5 +1,6 @@
 """Filling a frontier: several producers at once, one that is killed, one that takes another's place; worklists."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from threading import Barrier, Event
 from typing import Any
 
@@ -15,19 +17,23 @@ from cryptography.fernet import Fernet
 from rig.waiting import wait_for
 from scrapy import Request
 from scrapy.settings import Settings
+from scrapyd_dist.middlewares.producer import filler
 from scrapyd_dist.middlewares.producer import worklist_import as worklists
+from scrapyd_dist.middlewares.producer.filler import FrontierWriter
 from scrapyd_dist.middlewares.producer.worklist_import import WorklistImport, fill
 from scrapyd_dist.middlewares.slot_routing import SlotRouting
 
 from scrapyd_dist.batches import Miss
-from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.errors import ConfigError, StoreError
 from scrapyd_dist.frontier import intake
 from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer
 from scrapyd_dist.frontier.worklists import rows
 from scrapyd_dist.payload import decode
 from scrapyd_dist.store import Store
+from scrapyd_dist.store.worker_thread import StoreThread
 
 KEY = Fernet.generate_key()
+MISS = Miss(url="http://web/", kind="dead", reason="none such")
 
 
 def producer(store: Store, work: str = "links", process: str = "1", **fields: Any) -> FrontierProducer:
@@ -53,13 +59,13 @@ def test_the_first_write_makes_the_frontier_and_the_producer_is_known_before(ope
     mine = producer(store)
     mine.begin()
     assert store.crawls() == []
-    mine.keep([found(1)], {"offsite": 2}, [Miss(url="http://web/", kind="dead", reason="none such")])
+    mine.keep([found(1)], {"offsite": 2}, [MISS])
     row = store.crawl("shop")
     assert (row.kind, row.project, row.standing) == ("frontier", "p", False)
     backlog = store.backlog("shop")
     assert (backlog.waiting, backlog.producers, backlog.finished) == (1, ("links@1",), False)
     assert store.counts("shop") == {"offsite": 2, "sealed": 1}
-    assert [miss.reason for miss in store.misses("shop")] == ["none such"]
+    assert store.misses("shop") == [MISS]
     producer(store, "more").begin()  # the frontier is there: it is waited for at once
     assert set(store.backlog("shop").producers) == {"links@1", "more@1"}
     mine.sign_off()
@@ -176,6 +182,61 @@ def test_what_a_killed_producer_had_written_is_there_once_and_it_can_go_on(
     mine = producer(store, process="new")
     mine.keep([found(n) for n in range(len(there) + 25)])
     assert store.counts("shop") == {"sealed": len(there) + 25, "duplicate": len(there)}
+
+
+# what a process has found, until the store has it
+
+
+@pytest.fixture
+def writer(opened: Callable[[], Store]) -> Iterator[FrontierWriter]:
+    with closing(StoreThread(opened())) as thread:
+        yield FrontierWriter(producer(thread.store), thread)
+
+
+async def test_everything_is_written_once_in_order_with_its_account(
+    opened: Callable[[], Store], writer: FrontierWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filler, "STEP", 4)
+    writer.take(map(found, range(6)), {"offsite": 2})
+    writer.take(map(found, range(6, 10)), {"offsite": 1, "local": 1}, [MISS])
+    await writer.write()
+    assert (writer.waiting, writer.fault) == (0, "")
+    store = opened()
+    assert writer.totals == store.counts("shop") == {"offsite": 3, "local": 1, "sealed": 10}
+    assert stored(store) == Counter(f"http://web/{n}" for n in range(10))
+    assert [url[-1] for url in stored(store) if int(url[-1]) % 3 == 0] == list("0369")
+    assert store.misses("shop") == [MISS]
+
+
+@pytest.mark.parametrize("error", [StoreError("the store is away."), ConnectionError("reset")])
+async def test_what_the_store_does_not_take_is_kept_for_the_next_time(
+    error: Exception, opened: Callable[[], Store], writer: FrontierWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def keep(*_: Any) -> None:
+        raise error
+
+    writer.take(map(found, range(3)), {"offsite": 2}, [MISS])
+    with monkeypatch.context() as away:
+        away.setattr(FrontierProducer, "keep", keep)
+        await writer.write()
+    assert str(error).rstrip(".") in writer.fault
+    assert (writer.waiting, writer.totals) == (3, {})
+    await writer.write()
+    assert (writer.waiting, writer.fault) == (0, "")
+    store = opened()
+    assert (len(stored(store)), store.counts("shop")) == (3, {"sealed": 3, "offsite": 2})
+    assert store.misses("shop") == [MISS]
+
+
+async def test_while_too_much_waits_scrapy_waits_too(writer: FrontierWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filler, "ROOM", 5)
+    await asyncio.wait_for(writer.room(), 10)
+    writer.take(map(found, range(5)), {})
+    waits = asyncio.ensure_future(writer.room())
+    await asyncio.wait([waits], timeout=0)
+    assert not waits.done()
+    await writer.write()
+    await asyncio.wait_for(waits, 10)
 
 
 # worklists

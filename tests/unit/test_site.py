@@ -20,10 +20,14 @@ from scrapyd_dist.examples.server import BadRequestError, Server, take_request
 T = TypeVar("T")
 
 
-def links(site: Site, page: int, css: str = "a[itemprop=url]") -> list[str]:
-    body = site.body(site.index_path(page), "127.0.0.1:80")
+def page_of(site: Site, path: str) -> Selector:
+    body = site.body(path, "127.0.0.1:80")
     assert body is not None
-    return Selector(text=body.decode()).css(css).xpath("@href").getall()
+    return Selector(text=body.decode())
+
+
+def links(site: Site, page: int, css: str = "a[itemprop=url]") -> list[str]:
+    return page_of(site, site.index_path(page)).css(css).xpath("@href").getall()
 
 
 @pytest.mark.parametrize(("items", "pages"), [(0, 1), (1, 1), (30, 1), (31, 2), (3000, 100)])
@@ -50,9 +54,7 @@ def test_walking_the_index_finds_every_detail_page_once(style: Any) -> None:
 
 def test_a_detail_page_shows_the_item() -> None:
     site = Site(items=40)
-    body = site.body(site.detail_path(7), "h")
-    assert body is not None
-    page, item = Selector(text=body.decode()), site.item(7)
+    page, item = page_of(site, site.detail_path(7)), site.item(7)
     for name in ("price", "description", "address"):
         assert page.xpath(f'//*[@itemprop="{name}"]/text()').get() == item[name]
     assert page.css("h1::text").get() == item["title"]
@@ -203,17 +205,14 @@ def test_pages_misbehave_as_told() -> None:
 
 
 def test_a_reset_a_cut_and_a_hanging_page() -> None:
-    async def talk(client: Client, port: int) -> None:
-        with pytest.raises(ConnectionResetError):
-            await client.ask("/x?behave=reset")
-        cut = Client(*await asyncio.open_connection("127.0.0.1", port))
-        with pytest.raises(asyncio.IncompleteReadError):
-            await cut.ask("/properties/index_00000.html?behave=cut")
-        cut.writer.close()
-        hanging = Client(*await asyncio.open_connection("127.0.0.1", port))
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(hanging.ask("/x?behave=hang"), 0.2)
-        hanging.writer.close()
+    ends = {"reset": ConnectionResetError, "cut": asyncio.IncompleteReadError, "hang": asyncio.TimeoutError}
+
+    async def talk(_: Client, port: int) -> None:
+        for behaviour, error in ends.items():
+            client = Client(*await asyncio.open_connection("127.0.0.1", port))
+            with pytest.raises(error):
+                await asyncio.wait_for(client.ask(f"/properties/index_00000.html?behave={behaviour}"), 1)
+            client.writer.close()
 
     served(Server(Site()), talk)
 
