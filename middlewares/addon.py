@@ -41,8 +41,6 @@ PROFILE_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     USUAL: {"CONCURRENT_ITEMS": 16},
     FAST: {"CONCURRENT_ITEMS": 4, "LOG_LEVEL": "INFO"},
 }
-#: the loggers that Scrapy gives a level of their own
-_LOGGERS = ("", "scrapy")
 
 
 def apply_profile(settings: BaseSettings, crawler: Crawler | None) -> None:
@@ -53,16 +51,15 @@ def apply_profile(settings: BaseSettings, crawler: Crawler | None) -> None:
     profile = settings.get(SETTING, USUAL)
     for name, value in PROFILE_SETTINGS.get(profile, {}).items():
         settings.set(name, value, priority="addon")
-    if crawler is None or profile not in (USUAL, FAST):
-        return
-    crawler.signals.connect(leave_what_stays, signals.spider_opened)
-    if profile == FAST:
+    if crawler is not None and profile in (USUAL, FAST):
+        crawler.signals.connect(leave_what_stays, signals.spider_opened)
+    if crawler is not None and profile == FAST:
         crawler.signals.connect(log_no_more, signals.spider_opened)
 
 
 def log_no_more(spider: Spider) -> None:
     """Let no log record be made that the log's level would throw away: Scrapy makes two for each page."""
-    for name in _LOGGERS:
+    for name in ("", "scrapy"):  # those that Scrapy gives a level of their own
         logging.getLogger(name).setLevel(spider.settings["LOG_LEVEL"])
 
 
@@ -77,7 +74,7 @@ def leave_what_stays() -> None:
 
 
 logger = logging.getLogger(__name__)
-#: has a queue for each site, and takes the next request from that with the fewest under way
+#: lets no slow site fill the downloader: a queue for each, the next request from that with the fewest under way
 SITE_QUEUE = "scrapy.pqueues.DownloaderAwarePriorityQueue"
 #: close to the engine, so that what it sees already has its depth, its referer and its rule
 PRIORITY = 100
@@ -98,8 +95,9 @@ class Addon:
 
     def update_settings(self, settings: BaseSettings) -> None:
         """Called by Scrapy before the crawl's components are made."""
-        if is_worker(settings):
-            _pin_queue(settings)
+        # Before Scrapy 2.14 it is no default. It refuses any CONCURRENT_REQUESTS_PER_IP, of which get() would warn.
+        if is_worker(settings) and str(settings["CONCURRENT_REQUESTS_PER_IP"] or 0) == "0":
+            settings.set("SCHEDULER_PRIORITY_QUEUE", SITE_QUEUE, priority="addon")
         put_in_throttle(settings)
         if not is_worker(settings) and not is_producer(settings):
             if not looks_only():
@@ -171,32 +169,23 @@ def apply_late(crawler: Crawler) -> None:
     crawler.extensions.middlewares = tuple(others)  # the signals hold it only weakly
 
 
-def _pin_queue(settings: BaseSettings) -> None:
-    """The queue that lets no slow site fill the downloader, where nobody has set one: before 2.14 it is no default."""
-    if str(settings["CONCURRENT_REQUESTS_PER_IP"] or 0) == "0":  # it refuses any other; and get() would warn
-        settings.set("SCHEDULER_PRIORITY_QUEUE", SITE_QUEUE, priority="addon")
-
-
 def _give_feed(settings: BaseSettings) -> None:
     job = Assignment.from_settings(settings)
     if job is None or not job.feed:
         return
-    uri, account = _apart(feed_uri(settings["DISTRIBUTED_TARGET_FEED_URL"], job))
-    if account:
-        _give_account(settings, urlsplit(uri), account)
+    uri = feed_uri(settings["DISTRIBUTED_TARGET_FEED_URL"], job)
+    parts = urlsplit(uri)
+    if parts.password:  # Scrapy would log it
+        account, _, place = parts.netloc.rpartition("@")
+        parts = parts._replace(netloc=place)
+        uri = parts.geturl()
+        _give_account(settings, parts, account)
     if not hasattr(feedexport, "apply_uri_params"):
         uri = re.sub(r"%(?!\()", "%%", uri)  # an older Scrapy takes the % of %20 for a field's
     feeds = settings.getdict("FEEDS")
     # Scrapyd's items_dir sends a FEEDS of its own at the command line's priority: both are written.
     feeds[uri] = {"format": settings.get("DISTRIBUTED_TARGET_FEED_FORMAT", "jsonlines")}
     settings.set("FEEDS", json.dumps(feeds), priority="cmdline")
-
-
-def _apart(url: str) -> tuple[str, str]:
-    """A feed URL without its `user:password@`, which Scrapy would log, and that part ("" without a password)."""
-    parts = urlsplit(url)
-    account, _, place = parts.netloc.rpartition("@")
-    return (parts._replace(netloc=place).geturl(), account) if parts.password else (url, "")
 
 
 def _give_account(settings: BaseSettings, place: SplitResult, account: str) -> None:

@@ -56,20 +56,17 @@ def callback_name(request: Request, spider: Spider) -> str:
 
 def find_target(spider: Spider, settings: BaseSettings) -> Target:
     """The target that the settings name, or the only one that can be meant; ConfigError if there is none."""
-    target, seeds = _own_target(spider, settings), settings.getbool("DISTRIBUTED_SEEDS")
-    return replace(target, callbacks=target.callbacks | _callbacks_of_others(settings), seeds=seeds)
+    others, seeds = frozenset(SettingReader(settings).value(SPIDER_CALLBACKS)), settings.getbool("DISTRIBUTED_SEEDS")
+    target = _own_target(spider, settings, others)
+    return replace(target, callbacks=target.callbacks | others, seeds=seeds)
 
 
-def _callbacks_of_others(settings: BaseSettings) -> frozenset[str]:
-    """The names of callbacks whose requests go to another spider."""
-    return frozenset(SettingReader(settings).value(SPIDER_CALLBACKS))
-
-
-def _own_target(spider: Spider, settings: BaseSettings) -> Target:
+def _own_target(spider: Spider, settings: BaseSettings, others: frozenset[str]) -> Target:
+    """The target without callbacks of other spiders, which are `others`."""
     rule = SettingReader(settings).value("DISTRIBUTED_TARGET_RULE")
     callbacks = settings.getlist("DISTRIBUTED_TARGET_CALLBACKS")
     if rule < 0 and not callbacks:
-        return _plain_target(spider, settings)
+        return _plain_target(spider, settings, others)
     known = _rules(spider)
     if rule >= len(known):
         raise ConfigError(f"The spider {spider.name} has no rule {rule}.{_known(spider)}")
@@ -108,7 +105,7 @@ def with_target(value: RequestValue, crawler: Crawler) -> RequestValue:
     return value if only is None else {"rule": only, **value}
 
 
-def _plain_target(spider: Spider, settings: BaseSettings) -> Target:
+def _plain_target(spider: Spider, settings: BaseSettings, others: frozenset[str]) -> Target:
     number = only_rule(spider)
     if number is not None:
         name = _callback_name(_rules(spider)[number])
@@ -117,7 +114,6 @@ def _plain_target(spider: Spider, settings: BaseSettings) -> Target:
         )
     if settings.getbool("DISTRIBUTED_TARGET_BY_META"):
         return Target(how=f"requests with meta {MARK!r}")
-    others = _callbacks_of_others(settings)
     if others:
         return Target(how=f"callbacks of other spiders ({', '.join(sorted(others))})")
     if settings.getbool("DISTRIBUTED_SEEDS"):

@@ -131,14 +131,10 @@ def asked_for(settings: BaseSettings) -> tuple[dict[str, str], dict[str, str]]:
     parser.add_argument("-a", dest="args", action="append", default=[])
     parser.add_argument("-s", "--set", dest="settings", action="append", default=[])
     words = parser.parse_known_args(sys.argv[1:])[0]
-    args = {**_pairs(words.args), **SettingReader(settings).value("DISTRIBUTED_SPIDER_ARGS")}
+    args, given = (dict(word.split("=", 1) for word in some if "=" in word) for some in (words.args, words.settings))
+    args |= SettingReader(settings).value("DISTRIBUTED_SPIDER_ARGS")
     check_args(args)
-    return args, _pairs(words.settings)
-
-
-def _pairs(words: list[str]) -> dict[str, str]:
-    split = (word.partition("=") for word in words)
-    return {name: value for name, equals, value in split if equals}
+    return args, given
 
 
 def job_settings(given: Mapping[str, str], options: ProducerOptions) -> dict[str, str]:
@@ -222,8 +218,20 @@ def shards_of(options: ProducerOptions, spider: Spider) -> list[Shard]:
         assert options.pages is not None
         return shards_of_pages(template, pages=options.pages, shards=options.shards, first_page=options.first_page)
     if options.start_urls_file is not None:
-        return shards_of_urls(_lines(Path(options.start_urls_file)))
-    _check_start(spider)
+        path = Path(options.start_urls_file)
+        try:
+            lines = path.read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"The list of start URLs {path} cannot be read: {error}.") from error
+        return shards_of_urls([line.strip() for line in lines if line.strip() and not line.startswith("#")])
+    own = type(spider)
+    # Scrapy 2.16 and later never call `start_requests`: such a spider makes no request, and ends well.
+    if hasattr(own, "start_requests") and not hasattr(Spider, "start_requests") and own.start is Spider.start:
+        raise ConfigError(
+            f"The spider {spider.name} has a start_requests() method, which this version of Scrapy never calls: it"
+            " would make no request at all. Rename it to `async def start(self)` (the yields stay), or give the index"
+            " pages with --index and --pages."
+        )
     return [Shard(number=0, url="")]
 
 
@@ -234,26 +242,6 @@ def check_spider(spider: Spider) -> None:
             f"The custom_settings of the spider {spider.name} set ADDONS, which hides the add-on that a job on a node"
             ' needs. Add "scrapyd_dist.Addon": 500 to it there.'
         )
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"The list of start URLs {path} cannot be read: {error}.") from error
-    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-
-
-def _check_start(spider: Spider) -> None:
-    """Scrapy 2.16 and later never call `start_requests`: such a spider makes no request, and ends well."""
-    legacy = getattr(type(spider), "start_requests", None)
-    if legacy is None or hasattr(Spider, "start_requests") or type(spider).start is not Spider.start:
-        return
-    raise ConfigError(
-        f"The spider {spider.name} has a start_requests() method, which this version of Scrapy never calls: it would"
-        " make no request at all. Rename it to `async def start(self)` (the yields stay), or give the index pages with"
-        " --index and --pages."
-    )
 
 
 def loop_sender(settings: BaseSettings) -> AsyncSender:

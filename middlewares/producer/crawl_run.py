@@ -408,7 +408,12 @@ class CrawlRun(Lifecycle):
         else:
             await self._scheduler.stop("")
         await self.stop_clock()
-        await self._tell_of_end()
+        state = self._repository.state
+        document = {**self.reporter.summary(state), "exit_code": process_exit.code}
+        if wrong := await tell_of_end(self.parts.policy, document):
+            self.reporter.warn(wrong)
+            with suppress(StoreError):  # the crawl itself has ended well
+                await self._repository.amend(self.reporter.summary(state))
         self._scheduler.sender.close()
         self._repository.close()
 
@@ -423,11 +428,3 @@ class CrawlRun(Lifecycle):
             await self.reporter.sample(state)
         summary = self.reporter.summary(state)
         await self._repository.end(state, code=code, message=self.reporter.message, summary=summary)
-
-    async def _tell_of_end(self) -> None:
-        state = self._repository.state
-        document = {**self.reporter.summary(state), "exit_code": process_exit.code}
-        if wrong := await tell_of_end(self.parts.policy, document):
-            self.reporter.warn(wrong)
-            with suppress(StoreError):  # the crawl itself has ended well
-                await self._repository.amend(self.reporter.summary(state))

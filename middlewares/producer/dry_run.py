@@ -28,7 +28,7 @@ from ..throttle.install import why_not_heeded
 from .crawl_code import TODAYS, CrawlCode
 from .crawl_nodes import NodeSources, check_reach, note_unreached
 from .crawl_request import CrawlRequest, check_mode, check_parts, check_spider, find_project, shards_of
-from .preflight import NodeProbe, Prepared, members_of, other_than_deployed, prepare
+from .preflight import Prepared, members_of, other_than_deployed, prepare
 from .producer_options import ProducerOptions, read_options
 
 if TYPE_CHECKING:
@@ -84,8 +84,24 @@ def plan(settings: Settings, spider: str, args: Mapping[str, str], code: CrawlCo
         ),
     ]
     there = present([p.node for p in prepared.probes if p.error is None], request.project.name)
-    version = _version(prepared, code, there)
-    nodes = [_node(found, member.unreached) for found, member in zip(prepared.probes, members, strict=True)]
+    version = code.version  # None: it would get a new one
+    if version is None and prepared.egg is not None:
+        known = [names for names in there.values() if names is not None]
+        version = common_name(known, prepared.egg.content_hash, for_crawl=True)
+    nodes = [
+        {
+            "name": found.node.name,
+            "url": found.node.url,
+            "state": "down" if found.error else "up",
+            "reason": str(found.error or ""),
+            "slots": found.node.slots,
+            "logs": found.logs,
+            "unreached": member.unreached,
+        }
+        for found, member in zip(prepared.probes, members, strict=True)
+    ]
+    # How a batch of ordinary addresses would travel.
+    values = [{"url": SAMPLE_URL.format(number), "rule": 0} for number in range(options.batch_size)]
     return {
         "schema": 1,
         "spider": spider,
@@ -102,31 +118,11 @@ def plan(settings: Settings, spider: str, args: Mapping[str, str], code: CrawlCo
         ],
         "limit": options.limit or None,
         "batch_size": options.batch_size,
-        "bytes_per_batch": _batch_bytes(options, prepared),
+        "bytes_per_batch": describe_payload(values, encode(values, key=prepared.key)),
         "output": [output["path"] for output in options.outputs],
         "code": _notes(prepared, code, version, there),
         "warnings": [*warnings, *_warnings(crawler.settings, options, nodes)],
     }
-
-
-def _node(found: NodeProbe, unreached: str) -> dict[str, Any]:
-    return {
-        "name": found.node.name,
-        "url": found.node.url,
-        "state": "down" if found.error else "up",
-        "reason": str(found.error or ""),
-        "slots": found.node.slots,
-        "logs": found.logs,
-        "unreached": unreached,
-    }
-
-
-def _version(prepared: Prepared, code: CrawlCode, there: Mapping[str, tuple[str, ...] | None]) -> str | None:
-    """The name under which nodes have the crawl's code; None = it would get a new one."""
-    if code.version is not None or prepared.egg is None:
-        return code.version
-    known = [names for names in there.values() if names is not None]
-    return common_name(known, prepared.egg.content_hash, for_crawl=True)
 
 
 def _notes(
@@ -150,12 +146,6 @@ def _throttle(request: CrawlRequest, settings: BaseSettings) -> dict[str, Any]:
     if rules and why and request.options.heeds:
         raise ConfigError(f"The store has rules of `sdist throttle`, and this crawl could not heed them. {why}")
     return {"rules": rules, "heeded": not why, "reason": why}
-
-
-def _batch_bytes(options: ProducerOptions, prepared: Prepared) -> dict[str, Any]:
-    """How a batch of ordinary addresses would travel."""
-    values = [{"url": SAMPLE_URL.format(number), "rule": 0} for number in range(options.batch_size)]
-    return describe_payload(values, encode(values, key=prepared.key))
 
 
 def _warnings(settings: BaseSettings, options: ProducerOptions, nodes: list[dict[str, Any]]) -> list[str]:

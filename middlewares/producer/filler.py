@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from scrapyd_dist.store.worker_thread import StoreThread
 
     from ..targets import Target
-    from .producer_options import ProducerOptions
 
 logger = logging.getLogger(__name__)
 #: requests that may wait for the store; more wait in Scrapy
@@ -145,7 +144,16 @@ class Filler(LifecycleMiddleware["FillerRun"]):
         check_parts(settings)
         for warning in complaints(settings):
             logger.warning("%s", warning)
-        _check(options)
+        if options.crawl is not None:
+            raise ConfigError(
+                "DISTRIBUTED_FRONTIER makes a process that only fills a frontier, and `sdist crawl` starts one that"
+                " crawls. Fill it with `scrapy crawl`, or leave the setting out."
+            )
+        if options.sharded:
+            raise ConfigError(
+                "A process that fills a frontier (DISTRIBUTED_FRONTIER) walks its spider's own start; DISTRIBUTED_INDEX"
+                " and DISTRIBUTED_START_URLS_FILE are for crawls."
+            )
         target = find_target(spider, settings)
         shards_of(options, spider)
         project = find_project(settings)
@@ -181,19 +189,6 @@ class Filler(LifecycleMiddleware["FillerRun"]):
             raise
         logger.info("Target requests (%s) go into the frontier %s", target.how, frontier)
         return FillerRun(self._crawler, target, capture, producer, FrontierWriter(producer, thread))
-
-
-def _check(options: ProducerOptions) -> None:
-    if options.crawl is not None:
-        raise ConfigError(
-            "DISTRIBUTED_FRONTIER makes a process that only fills a frontier, and `sdist crawl` starts one that"
-            " crawls. Fill it with `scrapy crawl`, or leave the setting out."
-        )
-    if options.sharded:
-        raise ConfigError(
-            "A process that fills a frontier (DISTRIBUTED_FRONTIER) walks its spider's own start; DISTRIBUTED_INDEX"
-            " and DISTRIBUTED_START_URLS_FILE are for crawls."
-        )
 
 
 class FillerRun(Lifecycle):

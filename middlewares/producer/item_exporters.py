@@ -70,19 +70,12 @@ def exporter_for(output: Mapping[str, Any], settings: BaseSettings, crawler: Cra
 
 
 def _make(
-    cls: Any,
-    crawler: Crawler | None,
-    options: Mapping[str, Any],
-    file: IO[bytes],
-    columns: Sequence[str],
-    *,
-    head: bool,
+    cls: Any, crawler: Crawler | None, fixed: Mapping[str, Any], file: IO[bytes], columns: Sequence[str], *, head: bool
 ) -> ItemExporter:
-    options = dict(options)
-    fields = options.pop("fields") or columns or None
+    options = {name: value for name, value in fixed.items() if name != "fields"}
+    options["fields_to_export"] = fixed["fields"] or columns or None
     if issubclass(cls, CsvItemExporter) and not head:
         options["include_headers_line"] = False
-    options["fields_to_export"] = fields
     made: ItemExporter = cls(file, **options) if crawler is None else build_from_crawler(cls, crawler, file, **options)
     return made
 
@@ -99,10 +92,9 @@ def take_outputs(settings: BaseSettings, spider: Spider | type[Spider] | None) -
     for uri, feed in feeds.items():
         output = _as_output(str(uri), feed, spider, formats)
         if output is None:
-            left[uri] = feed
-            logger.warning(
-                "FEEDS: %s gets the producer's own items only; workers write their own feeds.", _shown(str(uri))
-            )
+            left[uri], parts = feed, urlsplit(str(uri))
+            shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+            logger.warning("FEEDS: %s gets the producer's own items only; workers write their own feeds.", shown)
         elif not instead:
             outputs.append(output)
     for output in outputs:
@@ -116,23 +108,11 @@ def _as_output(uri: str, feed: dict[str, Any], spider: Any, formats: Mapping[str
     if parts.scheme not in {"", "file"}:
         return None
     path = unquote(parts.path) if parts.scheme else uri
-    known = {"jl": "jsonlines", "jsonl": "jsonlines"}
     kind = feed.get("format") or FORMATS.get(Path(path).suffix.lower())
-    kind = known.get(str(kind), kind)
+    kind = "jsonlines" if kind in {"jl", "jsonl"} else kind
     if kind not in formats:
         return None
-    path = str(Path(_filled(path, spider)).absolute())
+    path = path.replace("%(time)s", time.strftime("%Y-%m-%dT%H-%M-%S+00-00", time.gmtime()))  # as Scrapy writes it
+    path = re.sub(r"%\((\w+)\)s", lambda found: str(getattr(spider, found[1], found[0])), path)
     kept = {name: feed[name] for name in KEPT if name in feed}
-    return {"path": path, "format": kind, "overwrite": bool(feed.get("overwrite", False)), **kept}
-
-
-def _filled(path: str, spider: Any) -> str:
-    """The path with `%(time)s` and attributes of the spider filled in; others stay as they are."""
-    stamp = time.strftime("%Y-%m-%dT%H-%M-%S+00-00", time.gmtime())  # as Scrapy writes it
-    path = path.replace("%(time)s", stamp)
-    return re.sub(r"%\((\w+)\)s", lambda found: str(getattr(spider, found[1], found[0])), path)
-
-
-def _shown(uri: str) -> str:
-    parts = urlsplit(uri)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return {"path": str(Path(path).absolute()), "format": kind, "overwrite": bool(feed.get("overwrite")), **kept}

@@ -47,11 +47,8 @@ class Fault:
     def of(cls, error: BaseException) -> Fault:
         while str(error) in _NOT_OPEN and error.__context__ is not None:
             error = error.__context__
-        return cls(
-            kind=type(error).__name__,
-            text=str(error),
-            refusal=error.exit_code if isinstance(error, DistError) else None,
-        )
+        refusal = error.exit_code if isinstance(error, DistError) else None
+        return cls(kind=type(error).__name__, text=str(error), refusal=refusal)
 
     def __str__(self) -> str:
         text = " ".join(self.text.split())[:WORDS]
@@ -64,10 +61,6 @@ class Faults(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.last: Fault | None = None
-
-    def listen(self) -> None:
-        """Start, if that was not done yet."""
-        logging.getLogger().addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
@@ -250,7 +243,8 @@ class LifecycleMiddleware(Generic[WorkT]):
         self._crawler = crawler
         self._run: WorkT | None = None  #: once it has begun
         crawler.signals.connect(self._closed, scrapy_signals.spider_closed)
-        crawler.signals.connect(self._stopped, scrapy_signals.engine_stopped)
+        # Again: a signal during a normal close abandons that handler.
+        crawler.signals.connect(self._closed, scrapy_signals.engine_stopped)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> LifecycleMiddleware[WorkT]:
@@ -261,12 +255,9 @@ class LifecycleMiddleware(Generic[WorkT]):
         assert self._run is not None, "only a process that has begun makes requests"
         return self._run
 
-    async def _closed(self, reason: str) -> None:
+    async def _closed(self, reason: str = "shutdown") -> None:
         if self._run is not None:
             await self._run.close(reason)
-
-    async def _stopped(self) -> None:
-        await self._closed("shutdown")  # again: a signal during a normal close abandons that handler
 
 
 async def begin(
@@ -277,7 +268,7 @@ async def begin(
     None when the process may not begin: the log and the exit code say why, and `refused` is called with the reason.
     """
     signals.look_out()
-    faults.listen()
+    logging.getLogger().addHandler(faults)
     try:
         work = await start()
     except DistError as error:

@@ -68,7 +68,7 @@ def main() -> None:
 def _crawl(crawl: str, store: str) -> int:
     database = open_store(store, key=state_key(state_dir(Path.cwd())))
     row = database.own_crawl(crawl)
-    faults.listen()
+    logging.getLogger().addHandler(faults)
     try:
         if (root := find_root()) is not None:
             import_code(row, root / STATE_FOLDER / "crawls" / check_crawl_name(row.id), root, store)
@@ -82,8 +82,14 @@ def _crawl(crawl: str, store: str) -> int:
         message, code = (str(error), error.exit_code) if isinstance(error, DistError) else (broken(error), 2)
         changes = {"state": database.crawl(crawl).when_refused, "exit_code": code, "message": message, "pid": None}
         database.update_crawl(crawl, **changes, ended=time.time())
-        if not isinstance(error, CrawlRefused):  # of that one its own process has told
-            _tell(database.own_crawl(crawl))
+        on_finish = row.options["settings"].get("DISTRIBUTED_ON_FINISH")
+        if on_finish and not isinstance(error, CrawlRefused):  # of that one its own process has told
+            from scrapyd_dist.progress.summary import told
+
+            from .completion_hooks import tell
+
+            if wrong := tell(on_finish, told(database.own_crawl(crawl))):
+                print(wrong, file=sys.stderr)
         return code
     finally:
         ended = database.crawl(crawl)
@@ -95,18 +101,6 @@ def _check_ended(row: Crawl, log: str | None) -> None:
     """Raise `CrawlAborted` when Scrapy has come to its end, and nothing has said how the crawl ended."""
     if not row.state.ended and not signals.came:
         raise CrawlAborted(faults.last, log or str(Path(STATE_FOLDER, "crawls", row.id, "producer.log").absolute()))
-
-
-def _tell(row: Crawl) -> None:
-    """Tell whom the person named that nothing was started."""
-    from scrapyd_dist.progress.summary import told
-
-    from .completion_hooks import tell
-
-    on_finish = row.options["settings"].get("DISTRIBUTED_ON_FINISH")
-    wrong = tell(on_finish, told(row)) if on_finish else ""
-    if wrong:
-        print(wrong, file=sys.stderr)
 
 
 def broken(error: Exception) -> str:
@@ -155,14 +149,12 @@ def _execute(settings: Settings, spider: str, options: Mapping[str, Any]) -> Non
     """What `scrapy crawl` does, with an argument list that only this process sees."""
     from scrapy.cmdline import execute
 
-    argv = ["scrapy", "crawl", spider]
-    for name, value in options.get("args", {}).items():
-        argv += ["-a", f"{name}={value}"]
-    for name, value in options.get("spider_settings", {}).items():
-        argv += ["-s", f"{name}={value}"]
-    sys.argv = argv
+    sys.argv = ["scrapy", "crawl", spider]
+    for word, given in (("-a", "args"), ("-s", "spider_settings")):
+        for name, value in options.get(given, {}).items():
+            sys.argv += [word, f"{name}={value}"]
     try:
-        execute(list(argv), settings)
+        execute(list(sys.argv), settings)
     except SystemExit as end:
         if end.code == 2:
             raise DistError("Scrapy refused the command line; its own words are above.") from None

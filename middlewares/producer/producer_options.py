@@ -95,6 +95,8 @@ def read_options(settings: BaseSettings) -> ProducerOptions:
     read, feed_url = reader.value, reader.value("DISTRIBUTED_TARGET_FEED_URL")
     crawl, hosts, scaling = read("DISTRIBUTED_CRAWL"), read("DISTRIBUTED_TARGET_HOSTS"), _scaling(reader)
     adapts, mode = _adapts(reader), read("DISTRIBUTED_MODE")
+    # What a job uploads when it closes would have items of lost leases; without waiting, all is sent at once.
+    may_lease = not (feed_url or uploading_feeds(settings)) and read("DISTRIBUTED_WAIT")
     options = ProducerOptions(
         crawl=check_crawl_name(crawl) if crawl else None,
         nodes=read("DISTRIBUTED_NODES") or (() if hosts else _old_lists(reader)),
@@ -130,7 +132,7 @@ def read_options(settings: BaseSettings) -> ProducerOptions:
             wait=read("DISTRIBUTED_WAIT"),
         ),
         mode=mode,
-        leases=mode == "pull" or (mode == "auto" and _may_lease(reader, settings)),
+        leases=mode == "pull" or (mode == "auto" and may_lease),
         only_leased=", ".join(name for name, row in SETTINGS.items() if row.pull_only and reader.value(name)),
         scaling=scaling,
         throttled=throttle.on,
@@ -138,12 +140,6 @@ def read_options(settings: BaseSettings) -> ProducerOptions:
     )
     _check_together(options)
     return options
-
-
-def _may_lease(reader: SettingReader, settings: BaseSettings) -> bool:
-    """What a job uploads when it closes would have items of lost leases; without waiting, all is sent at once."""
-    uploads = reader.value("DISTRIBUTED_TARGET_FEED_URL") or uploading_feeds(settings)
-    return not uploads and bool(reader.value("DISTRIBUTED_WAIT"))
 
 
 def _old_lists(reader: SettingReader) -> tuple[str, ...]:
