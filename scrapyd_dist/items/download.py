@@ -215,22 +215,19 @@ def count_lines(path: Path) -> int:
 
 
 def copy_home(source: Path, target: Path) -> DownloadedFile:
-    """Copy a local file, such as a part that the producer has fetched or written, with the result of a pull."""
+    """Copy a local file, such as a part that the producer has fetched or written, with the result of a pull.
+
+    A target of the same size that is not older than the source is an up-to-date copy.
+    """
     if not source.is_file():
         return DownloadedFile(state=DownloadState.LOST, reason=f"{source} is not there any more")
-    if _same(source, target):
-        return DownloadedFile(state=DownloadState.PRESENT, file=target, items=count_lines(target))
+    if target.is_file():
+        old, new = source.stat(), target.stat()
+        if old.st_size == new.st_size and old.st_mtime <= new.st_mtime:
+            return DownloadedFile(state=DownloadState.PRESENT, file=target, items=count_lines(target))
     target.parent.mkdir(parents=True, exist_ok=True)
     growing = target.with_name(f"{target.name}.part")
     shutil.copyfile(source, growing)
     torn = mend(growing)
     growing.replace(target)
     return DownloadedFile(state=DownloadState.WHOLE, file=target, items=count_lines(target), torn=torn)
-
-
-def _same(source: Path, target: Path) -> bool:
-    """Whether the target is an up-to-date copy: same size, and not older than the source."""
-    if not target.is_file():
-        return False
-    old, new = source.stat(), target.stat()
-    return old.st_size == new.st_size and old.st_mtime <= new.st_mtime

@@ -132,7 +132,7 @@ class Items:
 
     def _pass(self) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
         self.found = []
-        with closing(_ReadState()) as seen:
+        with closing(_keys_on_disk()) as seen:
             for path in self._paths:
                 found = FoundItem(path=path)
                 self.found.append(found)
@@ -164,10 +164,12 @@ class Items:
                     found.bad += 1
                     found.first_bad = found.first_bad or at
 
-    def _known(self, value: dict[str, Any], seen: _ReadState) -> bool:
+    def _known(self, value: dict[str, Any], seen: sqlite3.Connection) -> bool:
         if not self._key or not all(name in value for name in self._key):
             return False
-        return not seen.add(_encoded([value[name] for name in self._key]).encode())
+        key = _encoded([value[name] for name in self._key]).encode()
+        digest = hashlib.blake2b(key, digest_size=_DIGEST).digest()
+        return seen.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,)).rowcount == 0
 
 
 def item_in(line: bytes) -> dict[str, Any] | None:
@@ -179,23 +181,11 @@ def item_in(line: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-class _ReadState:
+def _keys_on_disk() -> sqlite3.Connection:
     """A set of keys in an unnamed SQLite database on disk, which SQLite deletes when it is closed."""
-
-    def __init__(self) -> None:
-        self._db: sqlite3.Connection | None = None
-
-    def add(self, key: bytes) -> bool:
-        """Add a key; returns whether it is new."""
-        if self._db is None:
-            self._db = sqlite3.connect("", isolation_level=None)
-            self._db.execute("PRAGMA journal_mode = OFF")
-            self._db.execute("PRAGMA cache_size = -32768")  # KiB
-            self._db.execute("CREATE TABLE seen (key BLOB PRIMARY KEY) WITHOUT ROWID")
-            self._db.execute("BEGIN")
-        digest = hashlib.blake2b(key, digest_size=_DIGEST).digest()
-        return self._db.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,)).rowcount == 1
-
-    def close(self) -> None:
-        if self._db is not None:
-            self._db.close()
+    database = sqlite3.connect("", isolation_level=None)
+    database.execute("PRAGMA journal_mode = OFF")
+    database.execute("PRAGMA cache_size = -32768")  # KiB
+    database.execute("CREATE TABLE seen (key BLOB PRIMARY KEY) WITHOUT ROWID")
+    database.execute("BEGIN")
+    return database

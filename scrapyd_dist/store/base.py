@@ -13,8 +13,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from scrapyd_dist.batches import AttemptState, Batch, BatchState, check_step
-from scrapyd_dist.errors import NameTaken, NothingMatched, StepRefused
+from scrapyd_dist.batches import WANTED, AttemptState, Batch, BatchState, check_step
+from scrapyd_dist.errors import NameTaken, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import BY_DOMAIN, UNFAIR
 from scrapyd_dist.store.frontier_rows import AttemptMove, FreshBatch, LeaseRequest, fresh_from, handed_down
 from scrapyd_dist.store.rows import (
@@ -24,7 +24,6 @@ from scrapyd_dist.store.rows import (
     check_done,
     check_fields,
     check_parts,
-    check_wanted,
     crawl_row,
     signed_row,
     unsigned,
@@ -74,9 +73,7 @@ class CrawlStore(Protocol):
     def crawl(self, crawl: str) -> Crawl:
         """The row; of one that this project has not signed, no option is told (`Crawl.foreign`).
 
-        Raises:
-            NothingMatched: there is none of that id.
-            ForeignRow: it cannot be a crawl's row.
+        Raises `NothingMatched` when there is none of that id, `ForeignRow` when it cannot be a crawl's row.
         """
         return self._door.crawl(self._row(crawl), crawl)
 
@@ -122,11 +119,9 @@ class CrawlStore(Protocol):
         return self._set_row(crawl, {"pid": pid, "host": host}, {"pid": before[0], "host": before[1]})
 
     def want(self, crawl: str, what: str) -> None:
-        """Ask the crawl's producer for something, one of `batches.WANTED`; "" takes it back.
-
-        Raises `NothingMatched` when there is no such crawl.
-        """
-        check_wanted(what)
+        """Ask the crawl's producer for one of `batches.WANTED`; "" takes it back. `NothingMatched` without a crawl."""
+        if what not in WANTED:
+            raise StoreError(f"nobody can ask a crawl for {what!r}; there are: {', '.join(sorted(WANTED - {''}))}")
         if not self._set_row(crawl, {"wanted": what}):
             raise self._door.no_crawl(crawl)
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field
-from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrapyd_dist.batches import OUT, WAITING, Attempt, AttemptState, Batch, job_id
 from scrapyd_dist.errors import StepRefused, StoreError
-from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, SlotCount
+from scrapyd_dist.frontier.backlog import Backlog, SlotCount
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -115,17 +114,6 @@ def handed_down(whole: Sequence[bytes], size: int, parts: Sequence[NewBatch]) ->
         return [() for _ in parts]
     rest = iter(whole)
     return [tuple(islice(rest, part.size)) for part in parts]
-
-
-def wanted_slots(there: Iterable[str], slots: Collection[str]) -> list[str]:
-    """Of the slots that are there, those that a worker takes from: the named ones, else all of its own spider."""
-    named = set(slots)
-    return [slot for slot in there if (slot in named if named else not slot.startswith(OTHER_SPIDER))]
-
-
-def first_of(batches: Iterable[Batch], limit: int) -> list[Batch]:
-    """Those that are leased first."""
-    return nsmallest(limit, batches, key=lambda batch: (-batch.priority, batch.number))
 
 
 @dataclass(kw_only=True)

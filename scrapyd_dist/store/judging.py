@@ -120,33 +120,31 @@ def one_of(kind: type[Enum]) -> Check:
     return check
 
 
-def among(*values: str) -> Check:
+def _text(passes: Callable[[str], bool], fault: str) -> Check:
     def check(value: Any) -> str:
-        if not isinstance(value, str) or value not in values:
-            raise ValueError("is not known")
+        if not isinstance(value, str) or not passes(value):
+            raise ValueError(fault)
         return value
 
     return check
+
+
+def among(*values: str) -> Check:
+    return _text(lambda text: text in values, "is not known")
 
 
 def like(pattern: re.Pattern[str]) -> Check:
-    def check(value: Any) -> str:
-        if not isinstance(value, str) or not pattern.fullmatch(value):
-            raise ValueError("is no such name")
-        return value
-
-    return check
+    return _text(lambda text: pattern.fullmatch(text) is not None, "is no such name")
 
 
 def line(most: int = NAME_MAX) -> Check:
     """A text of one line, without control characters."""
+    fault = f"is no text of one line, with {most} characters at most"
+    return _text(lambda text: len(text) <= most and not _CONTROL.search(text), fault)
 
-    def check(value: Any) -> str:
-        if not isinstance(value, str) or len(value) > most or _CONTROL.search(value):
-            raise ValueError(f"is no text of one line, with {most} characters at most")
-        return value
 
-    return check
+#: any text of a bearable length, as it is
+words = _text(lambda text: len(text) <= URL_MAX, f"is no text of {URL_MAX} characters at most")
 
 
 def prose(value: Any) -> str:
@@ -154,13 +152,6 @@ def prose(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("is no text")  # noqa: TRY004 - as all of these
     return _CONTROL_BUT_LINES.sub("\ufffd", value[:PROSE_MAX])
-
-
-def words(value: Any) -> str:
-    """Any text of a bearable length, as it is."""
-    if not isinstance(value, str) or len(value) > URL_MAX:
-        raise ValueError(f"is no text of {URL_MAX} characters at most")
-    return value
 
 
 def document(value: Any) -> dict[str, Any]:

@@ -46,22 +46,13 @@ def before(state: BatchState | AttemptState) -> list[str]:
 
 
 class RedisBatches(RedisPort, BatchStore):
-    """Batches and fingerprints."""
-
     def __init__(self, connection: RedisConnection, crawls: RedisCrawls) -> None:
         super().__init__(connection)
         self._crawls = crawls
 
     def _seal(self, crawl: str, new: FreshBatch, fingerprints: Iterable[bytes], counts: Mapping[str, int]) -> Batch:
-        made, blobs = self.fresh(crawl, [new])
-        answer = self._server.step(
-            "seal",
-            self._base(crawl),
-            needed=[self._there(crawl)],
-            writes=self._counting(crawl, counts),
-            blobs=[*blobs, joined(fingerprints)],
-            new=made,
-        )
+        needed, counting = [self._there(crawl)], self._counting(crawl, counts)
+        answer = self.make("seal", crawl, [new], joined(fingerprints), needed=needed, writes=counting)
         if "refused" in answer:
             raise StoreError(f"there is no crawl {crawl!r} in {self._server.shown}.")
         return numbered([new], answer)[0]
@@ -125,16 +116,9 @@ class RedisBatches(RedisPort, BatchStore):
 
     def _split(self, crawl: str, number: int, new: Sequence[FreshBatch]) -> list[Batch]:
         key = self._batch_key(crawl, number)
-        made, blobs = self.fresh(crawl, new)
-        answer = self._server.step(
-            "split",
-            self._base(crawl),
-            needed=[(key, "state", before(BatchState.SPLIT))],
-            writes=[("HSET", key, *packed({"state": BatchState.SPLIT.value}))],
-            blobs=blobs,
-            whole=number,
-            new=made,
-        )
+        needed = [(key, "state", before(BatchState.SPLIT))]
+        writes = [("HSET", key, *packed({"state": BatchState.SPLIT.value}))]
+        answer = self.make("split", crawl, new, needed=needed, writes=writes, whole=number)
         if "refused" in answer:
             check_step(self.batch(crawl, number).state, BatchState.SPLIT)
             raise StepRefused(f"batch {number} of crawl {crawl} was changed by another process meanwhile")
@@ -145,28 +129,22 @@ class RedisBatches(RedisPort, BatchStore):
 
     def _retry(self, crawl: str, number: int, new: Sequence[FreshBatch], misses: Sequence[Miss]) -> list[Batch]:
         # What takes the misses away makes the batches: of two that retry at once only one does.
-        made, blobs = self.fresh(crawl, new)
-        answer = self._server.step(
-            "retry",
-            self._base(crawl),
-            needed=[(self._batch_key(crawl, number), "state", [json.dumps(BatchState.DONE.value)])],
-            blobs=blobs,
-            misses=[json.dumps(storable(asdict(miss))) for miss in misses],
-            new=made,
-        )
+        needed = [(self._batch_key(crawl, number), "state", [json.dumps(BatchState.DONE.value)])]
+        taken = [json.dumps(storable(asdict(miss))) for miss in misses]
+        answer = self.make("retry", crawl, new, needed=needed, misses=taken)
         if "refused" in answer:
             raise retried_already(crawl, number)
         return numbered(new, answer)
 
-    def fresh(self, crawl: str, new: Iterable[FreshBatch]) -> tuple[list[list[str]], list[bytes | str]]:
-        """New batches as the script takes them: the fields of each, and two blobs, its payload and its fingerprints."""
+    def make(self, verb: str, crawl: str, new: Iterable[FreshBatch], *more: bytes, **step: Any) -> dict[str, Any]:
+        """Make a step that keeps new batches: the fields of each, and two blobs, its payload and its fingerprints."""
         rows: list[list[str]] = []
         blobs: list[bytes | str] = []
         for batch, payload, prints in new:
             row = {field.name: getattr(batch, field.name) for field in fields(Batch) if field.name != "number"}
             rows.append(packed({**row, "state": batch.state.value}))
             blobs += [self._door.payload_text(crawl, batch, payload), joined(prints)]
-        return rows, blobs
+        return self._server.step(verb, self._base(crawl), new=rows, blobs=[*blobs, *more], **step)
 
 
 def numbered(new: Sequence[FreshBatch], answer: Mapping[str, Any]) -> list[Batch]:
@@ -175,8 +153,6 @@ def numbered(new: Sequence[FreshBatch], answer: Mapping[str, Any]) -> list[Batch
 
 
 class RedisAttempts(RedisPort, AttemptStore):
-    """Attempts and leases."""
-
     _batches: RedisBatches
 
     def __init__(self, connection: RedisConnection, batches: RedisBatches) -> None:
@@ -210,16 +186,13 @@ class RedisAttempts(RedisPort, AttemptStore):
         return self._server.step("moves", base, needed=needed, writes=writes, batches=[batch], attempts=moved)
 
     def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
-        attempts = self._some_attempts(crawl, self._attempts_in(crawl, states))
-        chosen = [attempt for attempt in attempts if not states or attempt.state in states]
+        if states and {state.value for state in states} <= set(OPEN):
+            keys = [f"{self._base(crawl)}open:{state.value}" for state in states]
+            names = self._door.each(attempt_name, self._server.read(lambda: self._client.sunion(keys)))
+        else:
+            names = self._attempt_names(crawl)
+        chosen = [one for one in self._some_attempts(crawl, names) if not states or one.state in states]
         return sorted(chosen, key=lambda attempt: (attempt.sent_at, attempt.batch, attempt.number))
-
-    def _attempts_in(self, crawl: str, states: Collection[AttemptState]) -> list[str]:
-        """The names of all attempts that can be in one of these states."""
-        if not states or not {state.value for state in states} <= set(OPEN):
-            return self._attempt_names(crawl)
-        keys = [f"{self._base(crawl)}open:{state.value}" for state in states]
-        return self._door.each(attempt_name, self._server.read(lambda: self._client.sunion(keys)))
 
     def _some_attempts(self, crawl: str, names: Collection[str]) -> list[Attempt]:
         rows = self._server.ask([("HGETALL", f"{self._base(crawl)}a:{name}") for name in names])

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 
 class RedisCrawls(RedisPort, CrawlStore):
-    """Nodes and crawls."""
-
     def nodes(self) -> list[NodeRecord]:
         names = sorted(map(word, self._server.read(lambda: self._client.smembers(f"{self._server.prefix}nodes"))))
         empty = node_row(asdict(NodeRecord(name="")))
@@ -116,8 +114,6 @@ def _place(listed_: tuple[str, bytes]) -> tuple[str, int]:
 
 
 class RedisAccount(RedisPort, AccountStore):
-    """Counts, samples, shards, workers and misses of a crawl."""
-
     def count(self, crawl: str, counts: Mapping[str, int]) -> None:
         self._write(crawl, *self._counting(crawl, counts))
 

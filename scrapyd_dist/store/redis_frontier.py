@@ -36,8 +36,6 @@ STATES = frozenset(state.value for state in BatchState)
 
 
 class RedisFrontier(RedisPort, QueueStore):
-    """Slots, and the batches that workers lease from them."""
-
     def __init__(self, connection: RedisConnection, batches: RedisBatches, attempts: RedisAttempts) -> None:
         super().__init__(connection)
         self._batches, self._attempts = batches, attempts
@@ -54,8 +52,7 @@ class RedisFrontier(RedisPort, QueueStore):
     def _add_new(self, crawl: str, new: Sequence[FreshBatch], **step: Any) -> dict[str, Any]:
         """The answer of the script; `step` has what else it needs, changes and writes."""
         prints = prints_of(new)
-        made, blobs = self._batches.fresh(crawl, new)
-        answer = self._server.step("add", self._base(crawl), blobs=blobs, new=made, **step)
+        answer = self._batches.make("add", crawl, new, **step)
         if "seen" in answer:
             raise SeenBefore(frozenset(prints[place - 1] for place in answer["seen"]))
         return answer

@@ -19,14 +19,13 @@ from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.rows import Door, Signer, storable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from scrapyd_dist.batches import Miss
 
     #: a key, a field, and the values that it may have: none means that it must not be there
     Condition = tuple[str, str, Collection[object]]
     Command = Sequence[object]
-    from collections.abc import Mapping
-
-    from scrapyd_dist.batches import Miss
 
 T = TypeVar("T")
 #: what the keys of a store begin with, where its address says nothing else (`?prefix=`)
@@ -64,7 +63,8 @@ class RedisConnection:
         self.prefix = tagged(self._untagged)
         self._redis = _module()
         self._patience = OPENING
-        self._script = _script()
+        pieces = sorted(files(__package__).joinpath("script").iterdir(), key=lambda piece: piece.name)
+        self._script = "\n".join(piece.read_text("utf-8") for piece in pieces if piece.name.endswith(".lua"))
         self._sha = hashlib.sha1(self._script.encode(), usedforsecurity=False).hexdigest()
         self.client = self._connect(self._redis.Redis, plain)
         try:
@@ -161,10 +161,8 @@ class RedisConnection:
 
         Nothing is done unless all conditions in `needed` hold. `writes` are commands, their key second; `keys` are
         others that the step is known to need; `blobs` are what JSON cannot carry; of `argument`, None is left out.
-
-        Returns:
-            Its answer. With `refused` it was not made: the number of the first condition that did not hold, from 1 on,
-            whose value is `found`; 0 where there was something else.
+        Gives its answer. With `refused` it was not made: the number of the first condition that did not hold, from 1
+        on, whose value is `found`; 0 where there was something else.
         """
         token = f"{self.prefix}op:{secrets.token_hex(12)}"
         commands = [[str(word) for word in command] for command in writes]
@@ -246,12 +244,6 @@ class RedisConnection:
 
     def close(self) -> None:
         self.client.close()
-
-
-def _script() -> str:
-    """The pieces of the script, in the order of their names."""
-    pieces = sorted(files(__package__).joinpath("script").iterdir(), key=lambda piece: piece.name)
-    return "\n".join(piece.read_text("utf-8") for piece in pieces if piece.name.endswith(".lua"))
 
 
 def _module() -> Any:

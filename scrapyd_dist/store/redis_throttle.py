@@ -22,8 +22,6 @@ _DOMAINS = 1_000
 
 
 class RedisThrottle(RedisPort, ThrottleStore):
-    """Limits of requests, and the permits that were given out."""
-
     @property
     def _throttle(self) -> str:
         return f"{self._server.prefix}t:"
@@ -76,13 +74,14 @@ class RedisThrottle(RedisPort, ThrottleStore):
             self._server.ask([("HGETALL", f"{base}{kind}:{name}") for name in names for kind in ("d", "k", "p")])
         )
         rows = [(name, now, *islice(found, 3)) for name in names]
-        return self._door.each(lambda row: self._readable(*row), rows)
 
-    def _readable(self, domain: str, now: int, *rows: Mapping[bytes, bytes]) -> DomainState:
-        try:
-            return self._state(domain, now, *rows)
-        except (ValueError, TypeError, IndexError, OverflowError, UnicodeDecodeError):
-            raise foreign(f"what is known of the domain {domain[:100]!r}", "it is not what a domain has") from None
+        def readable(row: tuple[Any, ...]) -> DomainState:
+            try:
+                return self._state(*row)
+            except (ValueError, TypeError, IndexError, OverflowError, UnicodeDecodeError):
+                raise foreign(f"what is known of the domain {row[0][:100]!r}", "it is not what a domain has") from None
+
+        return self._door.each(readable, rows)
 
     def _state(
         self,

@@ -12,7 +12,7 @@ import hmac
 import json
 import logging
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scrapyd_dist.batches import (
@@ -226,12 +226,6 @@ def check_fields(what: str, changes: Collection[str], known: Collection[str]) ->
         raise StoreError(f"a {what} has no {', '.join(sorted(unknown))}")
 
 
-def check_wanted(what: str) -> None:
-    """Raise `StoreError` for a wish that no producer understands."""
-    if what not in WANTED:
-        raise StoreError(f"nobody can ask a crawl for {what!r}; there are: {', '.join(sorted(WANTED - {''}))}")
-
-
 def node_row(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a node's record, or some of them, as they are kept."""
     row = storable(changes)
@@ -284,17 +278,16 @@ class Door:
             summary = {}
         crawl = Crawl(**{**values, **summary})
         told, why = self.signer.opened(options, "crawl", *_about(vars(crawl)))
-        changes = {"options": {}, "foreign": self._foreign(crawl, why)} if why else {"options": told}
-        return Crawl(**{**vars(crawl), **changes})
-
-    def _foreign(self, crawl: Crawl, why: str) -> str:
-        return (
+        if not why:
+            return replace(crawl, options=told)
+        disbelief = (
             f"What the store {self._place} says of the {crawl.kind} {crawl.id} is not believed: {why}. An older sdist"
             " wrote it, or a copy of the project with another key, or something else that can write to this store; so"
             " none of its settings is used. If another copy of the project made it, work there, or copy the file"
             f" .sdist/key from there to here. If you know what it is, `sdist trust {crawl.id}` shows what it says and"
             f" signs that here; `sdist clean {crawl.id}` removes it."
         )
+        return replace(crawl, options={}, foreign=disbelief)
 
     def own(self, crawl: Crawl) -> Crawl:
         """The crawl itself, if what it says is believed; `ForeignRow` when it is not."""

@@ -25,8 +25,6 @@ BATCH = ", ".join(field.name for field in fields(Batch))
 
 
 class SqliteBatches(SqlitePort, BatchStore):
-    """Batches and fingerprints."""
-
     def __init__(self, connection: SqliteConnection, crawls: SqliteCrawls) -> None:
         super().__init__(connection)
         self._crawls = crawls
@@ -150,8 +148,6 @@ NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 
 
 class SqliteAttempts(SqlitePort, AttemptStore):
-    """Attempts and leases."""
-
     _batches: SqliteBatches
 
     def __init__(self, connection: SqliteConnection, batches: SqliteBatches) -> None:

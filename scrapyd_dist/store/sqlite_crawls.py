@@ -26,8 +26,6 @@ _PAGES = 2_000
 
 
 class SqliteCrawls(SqlitePort, CrawlStore):
-    """Nodes and crawls."""
-
     def nodes(self) -> list[NodeRecord]:
         return self._door.each(self._door.node, map(dict, self._db.execute("SELECT * FROM nodes ORDER BY name")))
 
@@ -94,8 +92,6 @@ class SqliteCrawls(SqlitePort, CrawlStore):
 
 
 class SqliteAccount(SqlitePort, AccountStore):
-    """Counts, samples, shards, workers and misses of a crawl."""
-
     def count(self, crawl: str, counts: Mapping[str, int]) -> None:
         with self._file.step():
             self._add_counts(crawl, counts)

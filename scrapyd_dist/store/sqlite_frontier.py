@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import AttemptState, BatchState
-from scrapyd_dist.frontier.backlog import SeenBefore
+from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SeenBefore
 from scrapyd_dist.store.base import QueueStore
 from scrapyd_dist.store.frontier_rows import (
     HUNGRY,
     Share,
     backlog_of,
     check_not_out,
-    first_of,
     prints_of,
     slot_counts,
-    wanted_slots,
 )
 from scrapyd_dist.store.sqlite_batches import BATCH, NOW, SqliteAttempts, SqliteBatches
 from scrapyd_dist.store.sqlite_crawls import SqliteAccount, SqliteCrawls
@@ -116,8 +115,6 @@ _WAITING = "state IN ('sealed', 'failed')"
 
 
 class SqliteFrontier(SqlitePort, QueueStore):
-    """Slots, and the batches that workers lease from them."""
-
     def __init__(
         self, connection: SqliteConnection, crawls: SqliteCrawls, batches: SqliteBatches, attempts: SqliteAttempts
     ) -> None:
@@ -157,10 +154,10 @@ class SqliteFrontier(SqlitePort, QueueStore):
             self._crawl_number(crawl)
             return []
         with self._file.step():
-            found = [
-                batch for slot in self._waiting_in(crawl, slots) for batch in self._next_batches(crawl, slot, limit)
-            ]
-            return [self._lease_one(look, batch) for batch in first_of(found, limit)]
+            waiting = self._waiting_in(crawl, slots)
+            found = [batch for slot in waiting for batch in self._next_batches(crawl, slot, limit)]
+            first = nsmallest(limit, found, key=lambda batch: (-batch.priority, batch.number))
+            return [self._lease_one(look, batch) for batch in first]
 
     def _lease_in_turn(self, look: LeaseRequest) -> list[Leased]:
         if self._turns.are_kept(look.crawl) and not self._finds_turn(look):
@@ -195,12 +192,13 @@ class SqliteFrontier(SqlitePort, QueueStore):
         return self._value("SELECT 1 FROM crawls WHERE id = ? AND wanted != ''", crawl) is not None
 
     def _waiting_in(self, crawl: str, slots: Collection[str]) -> list[str]:
-        """The names of those slots in which something waits; none while somebody wants the crawl to rest, or to end."""
+        """The named slots, else all of the own spider, in which something waits; none while the crawl is to rest."""
         query = (
             f"SELECT DISTINCT slot FROM slot_counts WHERE crawl = ? AND {_WAITING} AND batches > 0"  # noqa: S608 - own words
             " AND NOT EXISTS (SELECT 1 FROM crawls WHERE id = slot_counts.crawl AND wanted != '')"
         )
-        return wanted_slots((row[0] for row in self._db.execute(query, (crawl,))), slots)
+        waiting, named = (row[0] for row in self._db.execute(query, (crawl,))), set(slots)
+        return [slot for slot in waiting if (slot in named if named else not slot.startswith(OTHER_SPIDER))]
 
     def _next_batches(self, crawl: str, slot: str, limit: int) -> list[Batch]:
         query = (

@@ -14,13 +14,13 @@ from scrapyd_dist.store.throttle_rows import (
     changed_since,
     domain_of,
     micros,
-    noted,
     rule_texts,
     rules_of,
     state_of,
 )
 from scrapyd_dist.throttle.domain_status import DomainRules, heeded, terms_of
 from scrapyd_dist.throttle.permits import (
+    ALL,
     SECOND,
     DomainLook,
     DomainState,
@@ -53,8 +53,6 @@ _STANDING = ", ".join(field.name for field in fields(DomainRules))
 
 
 class SqliteThrottle(SqlitePort, ThrottleStore):
-    """Limits of requests, and the permits that were given out."""
-
     _rules = Rules(version=-1, rules={})  #: those that were read last
     _looked: str | None = None  #: the domain behind which others are looked at next
 
@@ -80,10 +78,12 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
             self._forget_few(ask.domain, now)
         count, used = ask.count, None
         if ask.pages is not None:
-            used = self._pages(ask.domain, ask.budget)
+            used = self._value("SELECT used FROM pages WHERE domain = ? AND budget = ?", ask.domain, ask.budget) or 0
             count = max(0, min(count, ask.pages - used))
             used += count
-            self._count_pages(ask.domain, ask.budget, count)
+            if count:
+                query = "INSERT INTO pages VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET used = used + excluded.used"
+                self._db.execute(query, (ask.domain, ask.budget, count))
         return answer_of(ask, self._take(ask, count, max(now, standing.rest_until), terms, now), used)
 
     def _take(self, ask: PermitRequest, count: int, start: int, terms: WindowTerms, now: int) -> list[int]:
@@ -150,16 +150,6 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
         terms = WindowTerms(hits=hits, window=window, gap=gap, apart=apart)
         return latest is not None and terms.is_freed_by(given[1], latest, now)
 
-    # pages
-
-    def _pages(self, domain: str, budget: str) -> int:
-        return self._value("SELECT used FROM pages WHERE domain = ? AND budget = ?", domain, budget) or 0
-
-    def _count_pages(self, domain: str, budget: str, count: int) -> None:
-        if count:
-            query = "INSERT INTO pages VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET used = used + excluded.used"
-            self._db.execute(query, (domain, budget, count))
-
     # domains
 
     def _standing(self, domain: str) -> tuple[DomainRules, int]:
@@ -198,12 +188,13 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
         return version
 
     def _note(self, domains: Collection[str]) -> None:
-        """These have changed, if any."""
+        """These have changed, if any; more than are remembered are noted as all."""
         if not domains:
             return
+        noted = domains if len(domains) <= CHANGES else (ALL,)
         self._db.execute("UPDATE throttle SET version = version + 1")
         version = self._version_of_rules()
-        self._db.executemany("INSERT INTO throttle_changes VALUES (?, ?)", [(version, one) for one in noted(domains)])
+        self._db.executemany("INSERT INTO throttle_changes VALUES (?, ?)", [(version, one) for one in noted])
         # A version goes with all of its domains: what is left of it would look like all.
         last = "SELECT version FROM throttle_changes ORDER BY version DESC LIMIT 1 OFFSET ?"
         self._db.execute(f"DELETE FROM throttle_changes WHERE version <= ({last})", (CHANGES,))  # noqa: S608 - own words

@@ -25,11 +25,6 @@ _RULE = {
 }  # fmt: skip
 
 
-def noted(domains: Collection[str]) -> Collection[str]:
-    """What is remembered of a change of these domains."""
-    return domains if len(domains) <= CHANGES else (ALL,)
-
-
 def changed_since(known: int | None, version: int, changes: Collection[tuple[int, str]]) -> frozenset[str]:
     """Which domains have changed since the known version, up to that of now; none where no version is known.
 
