@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ftplib
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -23,8 +23,7 @@ FTP_TIMEOUT = 30
 def read_back(uris: Sequence[str], template: str, folder: Path) -> tuple[list[tuple[str, Path]], list[str]]:
     """Fetch the accepted feeds, whose URIs have no passwords, with the account of the project's feed URL (`template`).
 
-    Returns:
-        Pairs of URI and local path in order, copies below `folder`; and a warning for each feed that could not be read.
+    Gives pairs of URI and local path in order, copies below `folder`; and a warning for each feed that is not read.
     """
     folder.mkdir(parents=True, exist_ok=True)
     copies, warnings = [], []
@@ -155,6 +154,5 @@ def _write_misses(path: Path, misses: Sequence[Miss]) -> str | None:
     if not misses:
         path.unlink(missing_ok=True)
         return None
-    rows = ({"url": m.url, "kind": m.kind, "reason": m.reason, "batch": m.batch} for m in misses)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    path.write_text("".join(json.dumps(asdict(miss)) + "\n" for miss in misses), "utf-8")
     return str(path)

@@ -126,12 +126,7 @@ def _is_here(wanted: WantedFile) -> bool:
 
 
 def _fetch(sender: Sender, wanted: WantedFile, growing: Path, silence: float) -> int:
-    """Fetch the missing bytes; returns how many came.
-
-    Raises:
-        _Gone: the node has no such file.
-        NodeError: `TRIES` calls in a row made no progress.
-    """
+    """Fetch the missing bytes; returns how many came. Raises `NodeError` when `TRIES` calls made no progress."""
     with growing.open("ab") as file:
         if wanted.part is not None and file.tell() > wanted.part.bytes:
             _begin_anew(file)

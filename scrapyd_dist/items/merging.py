@@ -59,10 +59,7 @@ async def fetch_part(
     """Bring one part home, going on where a broken connection left off, for `patience` seconds at most.
 
     `home` is the crawl's folder on the nodes, `job` the attempt's job id, `part` what its worker says of it. Gives the
-    name of the file below `folder`.
-
-    Raises:
-        PartLost: the node was lost, or the file is not what its worker said.
+    name of the file below `folder`; raises `PartLost` when the node was lost, or the file is another one.
     """
     growing = folder / f"{job}.jl.part"
     deadline = time.monotonic() + patience

@@ -77,14 +77,10 @@ class RemotePart:
 
 
 class TailSource:
-    """Reads complete lines from a growing file.
-
-    Attributes:
-        reader: the file; may be replaced by another reader of the same bytes.
-    """
+    """Reads complete lines from a growing file."""
 
     def __init__(self, reader: TailReader) -> None:
-        self.reader = reader
+        self.reader = reader  #: may be replaced by another reader of the same bytes
         self._position = 0  #: offset of the next byte to read
         self._rest = bytearray()  #: the beginning of an incomplete line
         self._passing = False  #: whether the rest of a line that is too long is being skipped

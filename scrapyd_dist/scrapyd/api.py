@@ -145,8 +145,7 @@ def schedule(
 ) -> Call[str]:
     """Start a job under the given id; the reply is that id. Posting it twice runs it twice.
 
-    Raises:
-        ConfigError: the node would silently lose the job, or it would certainly fail there.
+    Raises `ConfigError` when the node would silently lose the job, or it would certainly fail there.
     """
     settings, args = settings or {}, args or {}
     check_job(jobid, settings, args)
@@ -172,7 +171,6 @@ def cancel(project: str, job: str, signal: str = "INT") -> Call[JobState | None]
 
 
 def listprojects() -> Call[tuple[str, ...]]:
-    """Ask for the names of a node's projects."""
     return _get("listprojects", lambda doc: doc.texts("projects"))
 
 

@@ -62,12 +62,7 @@ def check_args(args: Mapping[str, str]) -> None:
 
 
 def check_job(jobid: str, settings: Mapping[str, str], args: Mapping[str, str]) -> None:
-    """Refuse a job that a node would lose, before it is posted.
-
-    Raises:
-        ConfigError: the id is not a valid file name, an argument's name is reserved, or a value is too long for the
-            kernel.
-    """
+    """Raise `ConfigError` for a job that a node would lose, before it is posted: by its id, a name, or its size."""
     if not _JOB_ID.match(jobid) or ".." in jobid:
         raise ConfigError(
             f"{jobid!r} cannot be a job id: Scrapyd makes a file name of it and loses the job, and a process slot "

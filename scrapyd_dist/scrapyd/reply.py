@@ -9,15 +9,7 @@ from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.errors import (
-    ApiRefused,
-    AuthRefused,
-    CallRefused,
-    NodeError,
-    NotFound,
-    NotJson,
-    ServerFailed,
-)
+from scrapyd_dist.errors import ApiRefused, AuthRefused, CallRefused, NodeError, NotFound, NotJson, ServerFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,12 +23,8 @@ RAW_STATUSES = (200, 206)
 
 #: Errors by status, else by status // 100.
 _STATUS_ERRORS: dict[int, type[NodeError]] = {
-    401: AuthRefused,
-    403: AuthRefused,
-    404: NotFound,
-    4: CallRefused,
-    5: ServerFailed,
-}
+    401: AuthRefused, 403: AuthRefused, 404: NotFound, 4: CallRefused, 5: ServerFailed,
+}  # fmt: skip
 _HALVES = re.compile(r"[\ud800-\udfff]")
 _TRACEBACK = "Traceback (most recent call last):"
 _RANGE = re.compile(r"bytes (?:([0-9]{1,16})-([0-9]{1,16})|\*)/([0-9]{1,16}|\*)\Z")
@@ -100,7 +88,10 @@ class Document:
         return tuple(Document(reply=self.reply, values=self._part(name, item, dict)) for item in items)
 
     def mapping(self, name: str) -> dict[str, str]:
-        return {key: self._words(name, value) for key, value in self._field(name, dict).items()}
+        values = self._field(name, dict)
+        if any(isinstance(value, (dict, list)) for value in values.values()):
+            raise self.wrong(name)
+        return {key: str(value) for key, value in values.items()}
 
     def time(self, name: str) -> datetime:
         """Return a naive time of the node's local clock, as Scrapyd writes it."""
@@ -129,18 +120,9 @@ class Document:
             raise self.wrong(name)
         return value
 
-    def _words(self, name: str, value: object) -> str:
-        if isinstance(value, (dict, list)):
-            raise self.wrong(name)
-        return str(value)
-
 
 def document(reply: Reply) -> Document:
-    """Check the reply of a JSON endpoint and return its document.
-
-    Raises:
-        NodeError: the reply is an error, or not Scrapyd's JSON; the subclass says which.
-    """
+    """Return the document of a JSON endpoint's reply; a `NodeError` says why it is an error, or not Scrapyd's."""
     _judge_status(reply)
     if reply.status != 200:
         raise reply.error(NotJson, f"HTTP {reply.status}")

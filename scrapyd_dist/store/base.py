@@ -47,7 +47,6 @@ if TYPE_CHECKING:
         TakenPermits,
     )
 
-
 #: tries to change a row that another client changes at the same time
 _TRIES = 20
 
@@ -236,10 +235,8 @@ class BatchStore(Protocol):
         """Replace a batch that waits or is dead by others that have its requests: smaller ones, or in other slots.
 
         Parts that name no fingerprints get those of the batch, in its order, as far as it is known whose they are.
-
-        Raises:
-            StepRefused: the batch is out on a node, or over.
-            StoreError: the parts do not have as many requests as the batch.
+        Raises `StepRefused` when the batch is out on a node, or over; `StoreError` when the parts do not have as many
+        requests.
         """
         whole = self.batch(crawl, number)
         check_parts(number, whole.size, [part.size for part in parts])
@@ -261,9 +258,8 @@ class BatchStore(Protocol):
     ) -> list[Batch]:
         """Requests of a batch that is done go into new batches, and these misses of it are forgotten.
 
-        Raises:
-            StepRefused: the batch is not done, or another process has retried some of them.
-            StoreError: the parts do not have as many requests as there are misses.
+        Raises `StepRefused` when the batch is not done, or another process has retried some of them; `StoreError` when
+        the parts do not have as many requests as there are misses.
         """
         check_parts(number, len(misses), [size for _, size in parts])
         old = self.batch(crawl, number)
@@ -440,9 +436,7 @@ class QueueStore(Protocol):
     ) -> None:
         """The holder has ended it: its report is kept, its lease is over, and what it has found is added, in one step.
 
-        Raises:
-            StepRefused: the attempt is over, or another worker has the lease.
-            SeenBefore: as `add_batches`; nothing was done.
+        Raises `StepRefused` when the attempt is over, or another worker has the lease; `SeenBefore` as `add_batches`.
         """
         ends = {"report": json.dumps(dict(report)), "ended_at": now}
         self._ack(crawl, batch, attempt, holder, ends, [fresh_from(one, now) for one in new], counts or {})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.errors import ForeignRow
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from enum import Enum
 
     Check = Callable[[Any], Any]
-
-T = TypeVar("T")
 
 #: the largest number that JSON, Lua and SQLite all keep exactly
 LARGEST = (1 << 53) - 1

@@ -184,9 +184,8 @@ class RedisConnection:
     def read(self, ask: Callable[[], T]) -> T:
         """The answer to something that may be asked again.
 
-        Raises:
-            StoreBarred: the server does not let us in, or shows a certificate that nobody here trusts.
-            StoreError: no answer within `PATIENCE`, or another refusal.
+        Raises `StoreBarred` when the server does not let us in, or shows a certificate that is not trusted here;
+        `StoreError` when no answer comes within `PATIENCE`, or another refusal.
         """
         errors, pause, end = self._redis.exceptions, _PAUSE, time.monotonic() + self._patience
         while True:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from scrapyd_dist.store.base import ThrottleStore
 from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.redis_link import RedisPort, whole, word
-from scrapyd_dist.store.throttle_rows import answer_of, changed_since, domain_of, micros, rule_texts, rules_of, state_of
+from scrapyd_dist.store.throttle_rows import answer_of, changed_since, domain_of, micros, rule_text, rules_of, state_of
 from scrapyd_dist.throttle.domain_status import DomainRules, span, target_of
 from scrapyd_dist.throttle.permits import SECOND, DomainLook, DomainState, PermitReply, Rules, TakenPermits
 
@@ -61,7 +61,7 @@ class RedisThrottle(RedisPort, ThrottleStore):
         return Rules(version=whole(version, "the version of the throttle's rules"), rules=rules)
 
     def change_rules(self, changes: Mapping[str, Rule | None], *, replace: bool = False) -> int:
-        rules = {domain: text or "" for domain, text in rule_texts(changes).items()}
+        rules = {domain: rule_text(rule) or "" for domain, rule in changes.items()}
         return int(self._server.step("rules", self._throttle, rules=rules, replaces=replace)["version"])
 
     # looking

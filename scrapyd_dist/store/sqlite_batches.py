@@ -218,7 +218,13 @@ class SqliteAttempts(SqlitePort, AttemptStore):
     def _lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float, *, again: bool) -> bool:
         lease = {"crawl": crawl, "batch": batch, "attempt": attempt, "holder": holder, "seconds": seconds}
         with self._file.step():
-            if not self._is_out(crawl, batch, attempt):
+            state = self._value(
+                "SELECT attempts.state FROM batches JOIN attempts ON attempts.crawl = batches.crawl"
+                " AND attempts.batch = batches.number AND attempts.number = batches.attempts"
+                " WHERE batches.crawl = ? AND batches.number = ? AND batches.attempts = ?",
+                crawl, batch, attempt,
+            )  # fmt: skip
+            if state is None or AttemptState(state) not in LEASABLE:  # not its batch's current attempt, or over
                 return False
             if again:
                 query = (
@@ -238,13 +244,3 @@ class SqliteAttempts(SqlitePort, AttemptStore):
         late = self._db.execute(f"SELECT batch, attempt FROM leases WHERE crawl = ? AND until < {NOW}", (crawl,))  # noqa: S608 - own words
         keys = {tuple(row) for row in late}
         return [attempt for attempt in self.attempts(crawl, LEASABLE) if (attempt.batch, attempt.number) in keys]
-
-    def _is_out(self, crawl: str, batch: int, attempt: int) -> bool:
-        """Whether it is its batch's current attempt, and not over."""
-        state = self._value(
-            "SELECT attempts.state FROM batches JOIN attempts ON attempts.crawl = batches.crawl"
-            " AND attempts.batch = batches.number AND attempts.number = batches.attempts"
-            " WHERE batches.crawl = ? AND batches.number = ? AND batches.attempts = ?",
-            crawl, batch, attempt,
-        )  # fmt: skip
-        return state is not None and AttemptState(state) in LEASABLE

@@ -74,14 +74,12 @@ class SqliteConnection:
             _write_ahead(database)
             database.execute("PRAGMA synchronous = FULL")  # what is posted was written down, even if the power fails
             database.execute("PRAGMA foreign_keys = ON")
-        except sqlite3.OperationalError as error:  # it is in use, or cannot be read or written
+        except (sqlite3.DatabaseError, StoreError) as error:
             database.close()
-            raise StoreError(f"the store {self.path} cannot be opened: {error}.") from error
-        except sqlite3.DatabaseError as error:
-            database.close()
-            raise StoreError(f"{self.path} is not a store of scrapyd-dist: {error}. {_ELSEWHERE}") from error
-        except StoreError:
-            database.close()
+            if isinstance(error, sqlite3.OperationalError):  # it is in use, or cannot be read or written
+                raise StoreError(f"the store {self.path} cannot be opened: {error}.") from error
+            if isinstance(error, sqlite3.DatabaseError):
+                raise StoreError(f"{self.path} is not a store of scrapyd-dist: {error}. {_ELSEWHERE}") from error
             raise
         return database
 

@@ -14,7 +14,7 @@ from scrapyd_dist.store.throttle_rows import (
     changed_since,
     domain_of,
     micros,
-    rule_texts,
+    rule_text,
     rules_of,
     state_of,
 )
@@ -215,7 +215,7 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
         return self._rules
 
     def change_rules(self, changes: Mapping[str, Rule | None], *, replace: bool = False) -> int:
-        texts = rule_texts(changes)
+        texts = {domain: rule_text(rule) for domain, rule in changes.items()}
         with self._file.step():
             before = dict(self._db.execute("SELECT domain, rule FROM throttle_rules").fetchall())
             wanted = {**({} if replace else before), **texts}

@@ -37,8 +37,13 @@ def changed_since(known: int | None, version: int, changes: Collection[tuple[int
     return frozenset(domain for _, domain in changes) if complete else frozenset({ALL})
 
 
-def rule_text(rule: Rule) -> str:
-    """As it is kept; the same rule is always the same text. `StoreError` when no request could keep to it."""
+def rule_text(rule: Rule | None) -> str | None:
+    """As it is kept, the same rule always as the same text; None where one is to be removed.
+
+    Raises `StoreError` when no request could keep to it.
+    """
+    if rule is None:
+        return None
     if (rule.hits is None) != (rule.window is None):
         raise StoreError(f"{rule} is half a limit: hits and window go together")
     if rule.hits is not None and not (rule.hits >= 1 and (rule.window or 0) > 0):
@@ -46,11 +51,6 @@ def rule_text(rule: Rule) -> str:
     if not 0 <= rule.scale <= 1:
         raise StoreError(f"{rule} uses more than all hits, or less than none: the scale is from 0 to 1")
     return json.dumps(asdict(rule), sort_keys=True)
-
-
-def rule_texts(changes: Mapping[str, Rule | None]) -> dict[str, str | None]:
-    """All of them, or none; None where a rule is to be removed."""
-    return {domain: None if rule is None else rule_text(rule) for domain, rule in changes.items()}
 
 
 def rule_of(text: str | bytes) -> Rule:

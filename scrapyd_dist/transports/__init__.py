@@ -35,10 +35,8 @@ class Sender(Protocol):
     def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
         """Send a call and return the value that it reads from the reply.
 
-        `timeout` is in total seconds, including connection and body; None for the call's own timeout.
-
-        Raises:
-            NodeError: the subclass says what went wrong, and whether the node may have accepted the call.
+        `timeout` is in total seconds, including connection and body; None for the call's own timeout. Raises a
+        `NodeError`, whose class says what went wrong, and whether the node may have accepted the call.
         """
 
     def download(self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = SILENCE) -> T:

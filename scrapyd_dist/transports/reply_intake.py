@@ -36,7 +36,6 @@ def request_headers(node: Node, call: Call[T], content_type: str | None) -> dict
 
 
 def no_reply(node: Node, call: Call[T], seconds: float) -> NodeError:
-    """Return the error of a call that was sent and not answered in time."""
     return NoReply.at(str(node), f"{call.path}, {seconds:g} s")
 
 
@@ -97,11 +96,7 @@ class ReplyIntake(Generic[T]):
             self._take(piece)
 
     def done(self) -> T:
-        """Return the call's value at the end of the reply.
-
-        Raises:
-            NodeError: the reply ended too early, or is not what the call asked for.
-        """
+        """Return the call's value; raises `NodeError` if the reply ended too early, or is not what was asked for."""
         came, due = (self._given, self._due()) if self._head.status == 206 else (self._received, self._head.length)
         if due is not None and came < due and not self.full:
             raise self._head.error(CutReply, f"{came} of {due} bytes came")

@@ -175,12 +175,12 @@ class _NodeAgent:
         headers = headers.copy() if headers is not None else Headers()
         headers.setRawHeaders(b"Accept-Encoding", [b"identity"])
         sent: Deferred[Any] = self._agent.request(method, self._uri, headers, bodyProducer)
-        return sent.addCallback(self._undeclared)
 
-    @staticmethod
-    def _undeclared(response: Any) -> Any:
-        response.headers.removeHeader(b"Content-Encoding")
-        return response
+        def undeclared(response: Any) -> Any:
+            response.headers.removeHeader(b"Content-Encoding")
+            return response
+
+        return sent.addCallback(undeclared)
 
 
 class _Body(Protocol):
@@ -256,11 +256,7 @@ class _SystemNames:
 
 @implementer(IPolicyForHTTPS)
 class _TlsPolicy:
-    """Checks certificates as a node's TLS options say, for the host that its address was looked up from.
-
-    Raises:
-        TlsRefused: the CA file of the target cannot be read.
-    """
+    """Checks certificates as a node's TLS options say, for the host that its address was looked up from."""
 
     def __init__(self, node: Node) -> None:
         self._name = None if node.tls_name is None else node.tls_name.encode("ascii")
