@@ -37,7 +37,7 @@ MUTANTS = [
      f"{LOSSES}::test_a_part_that_is_not_what_the_worker_wrote_is_fetched_from_a_new_attempt"),
     ("a lease has one holder until it runs out",
      'f" WHERE until < {NOW} OR holder = excluded.holder",', '" WHERE true",',
-     "contract/test_store_leases.py::test_a_lease_has_one_holder_until_it_runs_out[sqlite]"),
+     "contract/test_store_steps.py::test_a_lease_has_one_holder_until_it_runs_out[sqlite]"),
     ("a worker whose event loop stands still renews no lease",
      "if asked or (now - self._renewed >= pause and now - self._turned < pause):",
      "if asked or now - self._renewed >= pause:",

@@ -22,9 +22,10 @@ QUOTE = 300
 RAW_STATUSES = (200, 206)
 
 #: Errors by status, else by status // 100.
-_STATUS_ERRORS: dict[int, type[NodeError]] = {
-    401: AuthRefused, 403: AuthRefused, 404: NotFound, 4: CallRefused, 5: ServerFailed,
-}  # fmt: skip
+_STATUS_ERRORS: dict[int, type[NodeError]] = {401: AuthRefused, 403: AuthRefused, 404: NotFound} | {
+    4: CallRefused,
+    5: ServerFailed,
+}
 _HALVES = re.compile(r"[\ud800-\udfff]")
 _TRACEBACK = "Traceback (most recent call last):"
 _RANGE = re.compile(r"bytes (?:([0-9]{1,16})-([0-9]{1,16})|\*)/([0-9]{1,16}|\*)\Z")

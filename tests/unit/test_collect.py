@@ -1,17 +1,22 @@
-"""Parts become one item file; the fetching of parts is in the scheduler's contract and on real nodes."""
+"""Parts and feeds become one item file, by the exporters of the project; feeds are read from its own place only."""
 
 import csv
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rig.ftp import FtpServer
+from scrapy.exporters import BaseItemExporter
+from scrapy.settings import Settings
+from scrapyd_dist.middlewares.producer.item_exporters import exporter_for, take_outputs
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.items.delivery import own_parts
+from scrapyd_dist.items.delivery import own_parts, read_back
 from scrapyd_dist.items.json_lines import Items
 from scrapyd_dist.items.merging import ItemOutput, merge
 
@@ -162,3 +167,152 @@ def test_a_crawl_whose_name_begins_like_the_producers_own_files(tmp_path: Path) 
     for name in (*own, *others):
         (tmp_path / name).touch()
     assert [path.name for path in own_parts(tmp_path)] == own
+
+
+LINES = '{"name": "ü", "price": 2, "tags": ["a", "b"]}\n{"name": "b", "more": {"x": "ü"}}\n'
+
+
+class Shouting(BaseItemExporter):
+    """An exporter of a project."""
+
+    def __init__(self, file: IO[bytes], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._file = file
+
+    def export_item(self, item: Any) -> None:
+        self._file.write(str(item["name"]).upper().encode() + b"!")
+
+
+def merged(folder: Path, name: str, settings: dict[str, Any], **output: Any) -> bytes:
+    """What becomes of LINES in a file of this name."""
+    part, path = folder / "part.jl", folder / name
+    part.write_text(LINES, "utf-8")
+    output.setdefault("format", {"jl": "jsonlines"}.get(path.suffix[1:], path.suffix[1:]))
+    overwrite = output.setdefault("overwrite", True)
+    make = exporter_for(output, Settings(settings), None)
+    merge(Items([part]), [ItemOutput.named(path, overwrite=overwrite, format=output["format"], exporter=make)])
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["jsonlines", "json", "csv"])
+@pytest.mark.parametrize("settings", [{}, {"FEED_EXPORT_ENCODING": "utf-8"}])
+def test_without_a_wish_the_lines_of_the_parts_are_taken_as_they_are(kind: str, settings: dict[str, Any]) -> None:
+    assert exporter_for({"format": kind}, Settings(settings), None) is None
+
+
+def test_fields_encoding_and_indent(tmp_path: Path) -> None:
+    assert merged(tmp_path, "a.jl", {"FEED_EXPORT_FIELDS": ["name"]}) == b'{"name": "\\u00fc"}\n{"name": "b"}\n'
+    renamed = merged(tmp_path, "a.csv", {"FEED_EXPORT_FIELDS": {"price": "Price", "name": "Name"}})
+    assert renamed.decode() == "Price,Name\r\n2,ü\r\n,b\r\n"
+    latin = merged(tmp_path, "b.csv", {"FEED_EXPORT_ENCODING": "latin-1"}).decode("latin-1")
+    assert latin == 'name,price,tags,more\r\nü,2,"a,b",\r\nb,,,"{""x"": ""ü""}"\r\n'
+    text = merged(tmp_path, "a.json", {"FEED_EXPORT_INDENT": 2, "FEED_EXPORT_ENCODING": "utf-8"}).decode()
+    assert json.loads(text) == [json.loads(line) for line in LINES.splitlines()]
+    assert '\n  "name": "ü",\n' in text
+
+
+def test_what_one_feed_says_counts_before_the_settings(tmp_path: Path) -> None:
+    assert (
+        merged(tmp_path, "a.csv", {"FEED_EXPORT_FIELDS": ["price"]}, fields=["name"]).decode() == "name\r\nü\r\nb\r\n"
+    )
+    semicolons = merged(tmp_path, "b.csv", {}, item_export_kwargs={"delimiter": ";"}).decode()
+    assert semicolons.startswith("name;price;tags;more\r\nü;2;a,b;\r\n")
+
+
+def test_rows_that_are_added_get_no_second_header(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("name\r\nx\r\n")
+    settings = {"FEED_EXPORT_FIELDS": ["name"]}
+    assert merged(tmp_path, "a.csv", settings, overwrite=False).decode() == "name\r\nx\r\nü\r\nb\r\n"
+
+
+def test_an_exporter_of_the_project(tmp_path: Path) -> None:
+    settings = {"FEED_EXPORTERS": {"loud": f"{__name__}.Shouting", "csv": Shouting}}
+    assert merged(tmp_path, "a.loud", settings).decode() == merged(tmp_path, "a.csv", settings).decode() == "Ü!B!"
+    assert merged(tmp_path, "a.xml", {}).startswith(b"<?xml")
+
+
+def test_feeds_in_any_format_of_the_project_become_merged_files() -> None:
+    feeds = {"a.xml": {"format": "xml", "fields": ["name"]}, "b.loud": {"format": "loud"}, "c.no": {"format": "no"}}
+    settings = Settings({"FEEDS": feeds, "FEED_EXPORTERS": {"loud": Shouting}})
+    take_outputs(settings, None)
+    outputs = settings.getlist("DISTRIBUTED_OUTPUTS")
+    assert [(output["format"], output.get("fields")) for output in outputs] == [("xml", ["name"]), ("loud", None)]
+    assert settings.getdict("FEEDS") == {"c.no": {"format": "no"}}
+    lost = Settings({"FEEDS": {"b.loud": {"format": "loud"}}, "FEED_EXPORTERS": {"loud": "no.such.Exporter"}})
+    with pytest.raises(ImportError):
+        take_outputs(lost, None)
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    folder = tmp_path / "shared" / "feeds"
+    folder.mkdir(parents=True)
+    (folder / "c_1_a1_items.jl").write_text('{"a": 1}\n')
+    (folder / "c 2.jl").write_text('{"a": 2}\n')
+    (tmp_path / "shared" / "secret").write_text("secret")
+    return folder
+
+
+def test_local_feeds_are_read_where_they_are(shared: Path, tmp_path: Path) -> None:
+    uris = [f"file://{shared}/c_1_a1_items.jl", f"{shared}/c_1_a1_items.jl", f"file://{shared}/c%202.jl"]
+    copies, warnings = read_back(uris, f"file://{shared}/items.jl", tmp_path / "copies")
+    assert warnings == []
+    assert [path.read_text() for _, path in copies] == ['{"a": 1}\n', '{"a": 1}\n', '{"a": 2}\n']
+
+
+@pytest.mark.parametrize("template", ["file://{0}/%(batch)s.jl", "{0}/%(name)s/%(batch)s.jl", "{0}/x_%(batch)s"])
+def test_what_the_template_leaves_open_may_be_anything_below_its_folder(
+    template: str, shared: Path, tmp_path: Path
+) -> None:
+    copies, warnings = read_back([f"file://{shared}/c%202.jl"], template.format(shared), tmp_path / "copies")
+    assert (len(copies), warnings) == (1, [])
+
+
+def test_a_feed_that_is_not_there_is_a_warning_and_the_others_are_read(shared: Path, tmp_path: Path) -> None:
+    uris = [f"file://{shared}/lost.jl", f"file://{shared}/c%202.jl"]
+    copies, warnings = read_back(uris, f"file://{shared}/%(batch)s.jl", tmp_path / "copies")
+    assert [path.name for _, path in copies] == ["c 2.jl"]
+    assert len(warnings) == 1
+    assert "lost.jl is not merged" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["file:///etc/passwd", "/etc/passwd", "file://{0}/../secret", "file://{0}/%2e%2e/secret", "file://other{0}/c_1_a1_items.jl",
+     "ftp://evil.invalid/x", "ftp://[", "file://{0}/a%00b", "http://127.0.0.1:99999/", ""],
+)  # fmt: skip
+def test_what_a_node_says_is_not_opened_elsewhere(uri: str, shared: Path, tmp_path: Path) -> None:
+    copies, warnings = read_back([uri.format(shared)], f"file://{shared}/%(batch)s.jl", tmp_path / "copies")
+    assert copies == []
+    assert len(warnings) == 1
+
+
+def test_ftp_feeds_are_fetched_with_the_account_of_the_template(
+    ftp_server: Callable[..., FtpServer], tmp_path: Path
+) -> None:
+    server = ftp_server(user="me", password="p@ss/word")
+    (server.folder / "1.jl").write_text('{"a": 1}\n')
+    place = server.url.rpartition("@")[2]
+    template = f"ftp://me:p%40ss%2Fword@{place}/%(batch)s.jl"
+    copies, warnings = read_back([f"ftp://{place}/1.jl", f"ftp://{place}/2.jl"], template, tmp_path / "copies")
+    assert [path.read_text() for _, path in copies] == ['{"a": 1}\n']
+    assert len(warnings) == 1
+    assert "2.jl is not merged" in warnings[0]
+    assert "word" not in "".join(warnings)
+
+
+def test_the_password_does_not_go_to_another_server(ftp_server: Callable[..., FtpServer], tmp_path: Path) -> None:
+    mine, other = ftp_server(user="me", password="secret"), ftp_server(user="me", password="secret")
+    (other.folder / "1.jl").write_text("bait")
+    place, elsewhere = (server.url.rpartition("@")[2] for server in (mine, other))
+    copies, warnings = read_back(
+        [f"ftp://{elsewhere}/1.jl"], f"ftp://me:secret@{place}/%(batch)s.jl", tmp_path / "copies"
+    )
+    assert copies == []
+    assert "does not lead there" in warnings[0]
+
+
+def test_other_kinds_are_said_not_to_be_read_back(tmp_path: Path) -> None:
+    copies, warnings = read_back(["s3://bucket/1.jl"], "s3://bucket/%(batch)s.jl", tmp_path / "copies")
+    assert copies == []
+    assert "s3://" in warnings[0]
