@@ -12,7 +12,7 @@ from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports.reply_intake import ReplyIntake
 
-SETTINGS = "[settings]\ndefault = shop.settings\n"
+Write = Callable[[str], Path]
 
 
 @pytest.fixture(autouse=True)
@@ -27,47 +27,41 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[[str], Path]:
+def write(tmp_path: Path) -> Write:
     """Write scrapy.cfg and give its folder; a [settings] section is there already."""
 
-    def make(text: str, start: str = SETTINGS) -> Path:
+    def make(text: str) -> Path:
         root = tmp_path / "project"
         root.mkdir(exist_ok=True)
-        (root / "scrapy.cfg").write_text(start + text, "utf-8")
+        (root / "scrapy.cfg").write_text(f"[settings]\ndefault = shop.settings\n{text}", "utf-8")
         return root
 
     return make
 
 
 class TestFinding:
-    def test_the_closest_one_upward(self, write: Callable[[str], Path], tmp_path: Path) -> None:
+    def test_the_closest_one_upward_from_the_current_folder_or_another(
+        self, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = farther.settings\n", "utf-8")
         root = write("")
         deep = root / "shop" / "spiders"
         deep.mkdir(parents=True)
-        assert config.find_root(deep) == root
-        assert config.load(deep).settings_module == "shop.settings"
-        assert config.load(deep).root == root
-
-    def test_the_current_folder_is_where_it_begins(
-        self, write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        root = write("")
         monkeypatch.chdir(root)
-        assert config.load().root == root
+        assert config.find_root(deep) == root
+        assert config.load(deep) == config.load()
+        assert (config.load().root, config.load().settings_module) == (root, "shop.settings")
 
-    def test_none(self, tmp_path: Path) -> None:
+    def test_none_and_a_folder_of_that_name_is_none(self, tmp_path: Path) -> None:
+        assert config.find_root(tmp_path) is None
+        (tmp_path / "scrapy.cfg").mkdir()
         assert config.find_root(tmp_path) is None
         with pytest.raises(ConfigError, match=r"no scrapy\.cfg") as caught:
             config.load(tmp_path)
         assert str(tmp_path) in str(caught.value)
 
-    def test_a_folder_of_that_name_is_none(self, tmp_path: Path) -> None:
-        (tmp_path / "scrapy.cfg").mkdir()
-        assert config.find_root(tmp_path) is None
-
     @pytest.mark.parametrize("name", [".scrapy.cfg", ".config/scrapy.cfg"])
-    def test_the_users_file_is_read_first(self, write: Callable[[str], Path], home: Path, name: str) -> None:
+    def test_the_users_file_is_read_first(self, write: Write, home: Path, name: str) -> None:
         file = home / name
         file.parent.mkdir(exist_ok=True)
         file.write_text("[deploy:mine]\nurl = http://mine:1/\n[deploy:both]\nurl = http://mine:2/\n", "utf-8")
@@ -77,14 +71,14 @@ class TestFinding:
 
 
 class TestSettingsModule:
-    def test_the_environment_chooses(self, write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_environment_chooses(self, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
         root = write("Other = other.settings\n")
         monkeypatch.setenv("SCRAPY_PROJECT", "Other")
         assert config.load(root).settings_module == "other.settings"
         monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", "third.settings")
         assert config.load(root).settings_module == "third.settings"
 
-    def test_one_that_is_not_there(self, write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_that_is_not_there(self, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
         root = write("")
         monkeypatch.setenv("SCRAPY_PROJECT", "unknown")
         with pytest.raises(ConfigError, match=r"needs a line like `unknown = myproject\.settings`"):
@@ -92,11 +86,11 @@ class TestSettingsModule:
 
 
 class TestTargets:
-    def test_as_scrapy_startproject_writes_it(self, write: Callable[[str], Path]) -> None:
+    def test_as_scrapy_startproject_writes_it(self, write: Write) -> None:
         found = config.load(write("\n[deploy]\n#url = http://localhost:6800/\nproject = shop\n"))
         assert (found.targets, found.project) == ((), "shop")
 
-    def test_deploy_is_inherited_and_named_default_if_it_has_a_url(self, write: Callable[[str], Path]) -> None:
+    def test_deploy_is_inherited_and_named_default_if_it_has_a_url(self, write: Write) -> None:
         found = config.load(
             write(
                 "[deploy:before]\nurl = http://web0:6800/\n"
@@ -115,19 +109,20 @@ class TestTargets:
         assert (two.slots, two.verify, two.project) == (8, False, "second")
         assert [node.name for node in found.nodes] == ["default", "before", "two"]
 
-    def test_the_environment_fills_in(self, write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        ("written", "meant"),
+        [("50%", "50%"), ("50%%", "50%"), ("%(home)s", "%(home)s"), ("${NODE_PASSWORD}", "hu$sh%")],
+    )
+    def test_the_environment_fills_in_and_percent_signs_stay(
+        self, write: Write, monkeypatch: pytest.MonkeyPatch, written: str, meant: str
+    ) -> None:
         monkeypatch.setenv("NODE_HOST", "web7")
         monkeypatch.setenv("NODE_PASSWORD", "hu$sh%")
-        text = "[deploy:x]\nurl = http://$NODE_HOST:6800/\nusername = me\npassword = ${NODE_PASSWORD}\n"
+        text = f"[deploy:x]\nurl = http://$NODE_HOST:6800/\nusername = me\npassword = {written}\n"
         (node,) = config.load(write(text)).targets
-        assert (node.url, node.password) == ("http://web7:6800", "hu$sh%")
+        assert (node.url, node.password) == ("http://web7:6800", meant)
 
-    @pytest.mark.parametrize(("written", "meant"), [("50%", "50%"), ("50%%", "50%"), ("%(home)s", "%(home)s")])
-    def test_percent_signs(self, write: Callable[[str], Path], written: str, meant: str) -> None:
-        (node,) = config.load(write(f"[deploy:x]\nurl = web1\nusername = me\npassword = {written}\n")).targets
-        assert node.password == meant
-
-    def test_a_ca_file_lies_beside_scrapy_cfg(self, write: Callable[[str], Path]) -> None:
+    def test_a_ca_file_lies_beside_scrapy_cfg(self, write: Write) -> None:
         root = write("[deploy:x]\nurl = https://web1/\nca = ca.pem\n")
         (root / "ca.pem").touch()
         assert config.load(root).targets[0].ca == str(root / "ca.pem")
@@ -146,16 +141,16 @@ class TestTargets:
             ("url = web1\nca = nothing.pem", "names no file"),
         ],
     )
-    def test_what_makes_no_sense(self, write: Callable[[str], Path], lines: str, why: str) -> None:
+    def test_what_makes_no_sense(self, write: Write, lines: str, why: str) -> None:
         with pytest.raises(ConfigError, match=why) as caught:
             config.load(write(f"[deploy:x]\n{lines}\n"))
         assert "[deploy:x]" in str(caught.value)
 
     @pytest.mark.parametrize(("word", "verify"), [("yes", True), ("TRUE", True), ("0", False), ("Off", False)])
-    def test_yes_and_no(self, write: Callable[[str], Path], word: str, verify: bool) -> None:
+    def test_yes_and_no(self, write: Write, word: str, verify: bool) -> None:
         assert config.load(write(f"[deploy:x]\nurl = web1\nverify = {word}\n")).targets[0].verify is verify
 
-    def test_our_own_section(self, write: Callable[[str], Path]) -> None:
+    def test_our_own_section(self, write: Write) -> None:
         assert config.load(write("[sdist]\nshards = 20\n")).options == {"shards": "20"}
         assert config.load(write("")).options == {}
 
@@ -170,7 +165,7 @@ class TestBrokenFiles:
             ("[deploy:x]\nhush\nurl=a\nhush2\n", "line 4, 6"),
         ],
     )
-    def test_the_line_is_named_and_not_quoted(self, write: Callable[[str], Path], text: str, why: str) -> None:
+    def test_the_line_is_named_and_not_quoted(self, write: Write, text: str, why: str) -> None:
         root = write(text)
         with pytest.raises(ConfigError, match=why) as caught:
             config.load(root)
@@ -199,15 +194,11 @@ class TestNetrc:
         return file
 
     @pytest.mark.usefixtures("netrc")
-    def test_it_knows_the_host(self, write: Callable[[str], Path]) -> None:
-        text = "[deploy:x]\nurl = http://web1:6800/\n[deploy:y]\nurl = http://web2/\n"
-        known, unknown = config.load(write(text)).targets
-        assert (known.username, known.password, unknown.username) == ("me", "hush", None)
-
-    @pytest.mark.usefixtures("netrc")
-    def test_the_target_goes_first(self, write: Callable[[str], Path]) -> None:
-        (node,) = config.load(write("[deploy:x]\nurl = http://you:other@web1/\n")).targets
-        assert (node.username, node.password) == ("you", "other")
+    def test_it_knows_the_host_and_the_target_goes_first(self, write: Write) -> None:
+        urls = ("http://web1:6800/", "http://web2/", "http://you:other@web1/")
+        text = "".join(f"[deploy:{number}]\nurl = {url}\n" for number, url in enumerate(urls))
+        entries = [(node.username, node.password) for node in config.load(write(text)).targets]
+        assert entries == [("me", "hush"), (None, None), ("you", "other")]
 
     def test_another_file(self, netrc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         elsewhere = netrc.rename(netrc.parent / "elsewhere")
@@ -221,14 +212,11 @@ class TestNetrc:
 
 
 class TestStateFolder:
-    def test_it_is_ours_alone(self, tmp_path: Path) -> None:
+    def test_it_is_ours_alone_and_what_is_there_stays(self, tmp_path: Path) -> None:
         folder = config.state_dir(tmp_path)
         assert folder == tmp_path / ".sdist"
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         assert (folder / ".gitignore").read_text("utf-8") == "*\n"
-
-    def test_what_is_there_stays(self, tmp_path: Path) -> None:
-        folder = config.state_dir(tmp_path)
         (folder / ".gitignore").write_text("mine\n", "utf-8")
         assert config.state_dir(tmp_path) == folder
         assert (folder / ".gitignore").read_text("utf-8") == "mine\n"
@@ -244,7 +232,7 @@ class TestStateFolder:
     [("$WEB2_PASSWORD", True), ("${WEB2_PASSWORD}", True), ("$SET_PASSWORD", False), ("$ecret", False), ("a$B", False)],
 )
 def test_a_password_that_is_an_unset_variable_is_told_when_it_is_refused(
-    write: Callable[[str], Path], written: str, told: bool, monkeypatch: pytest.MonkeyPatch
+    write: Write, written: str, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("WEB2_PASSWORD", raising=False)
     monkeypatch.setenv("SET_PASSWORD", "x")

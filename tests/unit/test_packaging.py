@@ -37,24 +37,13 @@ def declared(key: str) -> list[str]:
     return re.findall(r'"([^"]+)"', body.partition(f"{name} = [")[2].partition("]")[0])
 
 
-def folders() -> set[str]:
-    """What must be declared: every folder of ours with an __init__.py, by the name it installs as."""
+def test_every_folder_with_modules_has_an_init_and_is_a_declared_package() -> None:
     found = set()
     for top, package in MAPPED.items():
-        for init in (ROOT / top).rglob("__init__.py"):
-            found.add(".".join([package, *init.parent.relative_to(ROOT / top).parts]))
-    return found
-
-
-def test_every_folder_with_an_init_is_a_declared_package() -> None:
-    packages = declared("tool.setuptools.packages")
-    assert len(packages) == len(set(packages))
-    assert set(packages) == folders() | {DATA}
-
-
-def test_every_folder_with_modules_has_an_init() -> None:
-    modules = [module for top in MAPPED for module in (ROOT / top).rglob("*.py")]
-    assert [module for module in modules if not (module.parent / "__init__.py").exists()] == []
+        for module in (ROOT / top).rglob("*.py"):
+            assert (module.parent / "__init__.py").exists(), module
+            found.add(".".join([package, *module.parent.relative_to(ROOT / top).parts]))
+    assert sorted(declared("tool.setuptools.packages")) == sorted(found | {DATA})
 
 
 def imported() -> dict[str, set[str]]:
@@ -80,24 +69,15 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
         for text in declared(f"project.optional-dependencies.{extra}")
     }
     brought_by = importlib.metadata.packages_distributions()
-    used = {name: {canonicalize_name(dist) for dist in brought_by[name]} for name in imported()}
-    assert {name: files for name, files in imported().items() if not used[name] & (always | extras)} == {}
+    found = imported()
+    used = {name: {canonicalize_name(dist) for dist in brought_by[name]} for name in found}
+    assert {name: files for name, files in found.items() if not used[name] & (always | extras)} == {}
     assert always <= set().union(*used.values())
 
 
 def test_warnings_are_left_to_the_users_project() -> None:
     code = [path for top in MAPPED for path in (ROOT / top).rglob("*.py")]
     assert [path for path in code if "disable_warnings" in path.read_text("utf-8")] == []
-
-
-def files_of(top: str) -> dict[str, bytes]:
-    """Every file below a folder of the repository, by the path it must have in the wheel."""
-    base = ROOT / top
-    return {
-        str(Path(*MAPPED[top].split(".")) / path.relative_to(base)): path.read_bytes()
-        for path in base.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc"
-    }
 
 
 @pytest.fixture(scope="session")
@@ -118,10 +98,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 @pytest.mark.parametrize("top", MAPPED)
 def test_the_wheel_has_every_file_of_every_package(wheel: zipfile.ZipFile, top: str) -> None:
-    names = set(wheel.namelist())
-    expected = files_of(top)
+    base = Path(*MAPPED[top].split("."))
+    expected = {
+        str(base / path.relative_to(ROOT / top)): path.read_bytes()
+        for path in (ROOT / top).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc"
+    }
     assert len(expected) > 3
-    assert {name for name in expected if name not in names} == set()
+    assert expected.keys() - set(wheel.namelist()) == set()
     assert all(wheel.read(name) == content for name, content in expected.items())
 
 

@@ -69,11 +69,20 @@ def test_a_name_tells_time_content_and_kind(content: str, for_crawl: bool, dirty
     assert (hash_in(name), made_at(name), is_crawls(name)) == (content, AT, for_crawl)
 
 
+def test_scrapyd_lists_a_name_in_another_form() -> None:
+    assert [sanitised(name) for name in ("1.10", "r9-master", "v 1/é")] == ["1_10", "r9-master", "v_1__"]
+
+
 def test_old_names_and_those_of_scrapyd_deploy_are_understood() -> None:
     assert (hash_in(f"{OLD}-git-r1-main-dirty"), made_at(OLD), is_crawls(OLD)) == (HASH, AT, False)
     assert (hash_in("1763859938"), made_at("1763859938")) == (None, 1763859938)
     # What only looks like seconds or a stamp is no time.
     assert [made_at(name) for name in ("9999999999", f"20261399T120000Z-{HASH}", "1_10", "20261120")] == [None] * 4
+
+
+def test_a_label_stands_behind_the_hash() -> None:
+    name = version_name(HASH, NOON, label="git-r10-main", dirty=True)
+    assert name == "1795176000-001250999896491-git-r10-main-dev" == sanitised(name)
 
 
 def test_a_new_name_is_later_than_all_kinds() -> None:
