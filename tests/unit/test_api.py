@@ -77,10 +77,8 @@ class TestCalls:
         kind, body = api.addversion("p", "r1", b"PK\x00\r\n--x").body()
         assert kind is not None
         assert body is not None
-        boundary = kind.partition("boundary=")[2].encode()
-        parts = body.split(b"--" + boundary)
-        assert parts[0] == b""
-        assert parts[-1] == b"--\r\n"
+        parts = body.split(b"--" + kind.partition("boundary=")[2].encode())
+        assert (parts[0], parts[-1]) == (b"", b"--\r\n")
         assert parts[1] == b'\r\nContent-Disposition: form-data; name="project"\r\n\r\np\r\n'
         assert parts[3].endswith(b"application/octet-stream\r\n\r\nPK\x00\r\n--x\r\n")
 
@@ -185,11 +183,8 @@ class TestReplies:
             (api.listversions("p"), {"versions": [1]}),
             (api.listjobs(), {"pending": [], "running": [], "finished": [7]}),
             (api.listjobs(), {"pending": [], "finished": [], "running": [{"id": "a", "project": "p", "spider": "s"}]}),
-            (
-                api.listjobs(),
-                {"pending": [], "finished": [],
-                 "running": [{"id": "a", "project": "p", "spider": "s", "start_time": "now"}]},
-            ),
+            (api.listjobs(), {"pending": [], "finished": [],
+                              "running": [{"id": "a", "project": "p", "spider": "s", "start_time": "now"}]}),
         ],
     )  # fmt: skip
     def test_the_wrong_shape_is_no_reply_of_scrapyd(self, call: Call[Any], values: dict[str, Any]) -> None:
@@ -228,8 +223,7 @@ class TestReplies:
     @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(),
                         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8))  # fmt: skip
     def test_nor_with_json(self, value: Any) -> None:
-        calls: tuple[Call[Any], ...] = (api.daemonstatus(), api.listjobs(), api.listspiders("p"), api.status("j"))
-        for call in calls:
+        for call in (api.daemonstatus(), api.listjobs(), api.listspiders("p"), api.status("j")):
             with pytest.raises(NodeError):
                 call.read(_ok(pending=value, running=value, spiders=[value, 1], currstate=[value]))
 
@@ -259,8 +253,7 @@ class TestSaid:
 class TestRawFiles:
     def test_a_file_that_became_shorter(self) -> None:
         chunk = api.fetch("logs/x", start=10).read(_reply(b"", 416, content_range="bytes */4"))
-        assert chunk is not None
-        assert (chunk.body, chunk.start, chunk.total) == (b"", 10, 4)
+        assert chunk == api.Chunk(body=b"", start=10, total=4, date=None)
 
     @pytest.mark.parametrize("content_range", ["bytes 9-12/13", "", "lines 10-12/13", "bytes -/-"])
     def test_another_piece(self, content_range: str) -> None:
@@ -270,9 +263,8 @@ class TestRawFiles:
     @given(st.binary(max_size=60), st.integers(0, 70), st.lists(st.integers(1, 9), max_size=20))
     def test_a_server_without_ranges_gives_the_same(self, content: bytes, start: int, cuts: list[int]) -> None:
         got = bytearray()
-        intake = ReplyIntake(
-            NODE, api.fetch("logs/x", start=start), 200, [("Content-Length", str(len(content)))], got.extend
-        )
+        headers = [("Content-Length", str(len(content)))]
+        intake = ReplyIntake(NODE, api.fetch("logs/x", start=start), 200, headers, got.extend)
         for piece in _cut(content, cuts):
             intake.feed(piece)
         intake.done()

@@ -71,13 +71,11 @@ class TestRequirements:
             read_requirements(shop)
         assert "tinydep" not in str(caught.value)
 
-    def test_what_cannot_be_found(self, shop: Path) -> None:
+    def test_no_list_and_what_cannot_be_found(self, shop: Path) -> None:
+        with pytest.raises(ConfigError, match=r"requirements\.txt, which is not there"):
+            read_requirements(shop)
         (shop / "requirements.txt").write_text("nothing-of-that-name\n", "utf-8")
         with pytest.raises(ConfigError, match="nothing-of-that-name"):
-            read_requirements(shop)
-
-    def test_no_list(self, shop: Path) -> None:
-        with pytest.raises(ConfigError, match=r"requirements\.txt, which is not there"):
             read_requirements(shop)
 
 
@@ -120,10 +118,8 @@ class TestSetupPy:
 class TestRedisClient:
     URL = "redis://host/0"
 
-    def test_a_store_in_a_file_needs_none(self) -> None:
+    def test_it_is_whole_and_has_its_licence_and_a_store_in_a_file_needs_none(self) -> None:
         assert redis_client("/folder/store.db") == {}
-
-    def test_it_is_whole_and_has_its_licence(self) -> None:
         files = redis_client(self.URL)
         assert {"redis/__init__.py", "redis/retry.py", "redis/commands/core.py"} < files.keys()
         assert b"Permission is hereby granted" in files["redis/LICENSE"]
