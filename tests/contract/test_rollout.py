@@ -94,15 +94,11 @@ def uploaded(result: RollOut) -> list[bool]:
 def test_missing_then_present(clean: Pair, make_egg: MakeEgg, tmp_path: Path) -> None:
     egg, nodes = make_egg(), [node_of(real) for real in clean]
     steps: dict[str, list[Step]] = {node.name: [] for node in nodes}
-    first = ensure(
-        nodes,
-        "p",
-        egg,
-        spider="one",
-        now=NOON,
-        state=tmp_path,
-        progress=lambda node, step: steps[node.name].append(step),
-    )
+
+    def note(node: Node, step: Step) -> None:
+        steps[node.name].append(step)
+
+    first = ensure(nodes, "p", egg, spider="one", now=NOON, state=tmp_path, progress=note)
     name = version_name(egg.content_hash, NOON)
     assert (first.version, uploaded(first)) == (name, [True, True])
     assert all(node.spiders == ("one",) and node.same_code for node in first.ready)
