@@ -104,11 +104,8 @@ def build(
     """Build the egg of the project in the folder of a scrapy.cfg; `use_setup_py` lets its setup.py choose the files.
 
     `key` is the Fernet key with which workers decrypt batches; `requirements` are files of other packages: path inside
-    the egg -> content.
-
-    Raises:
-        ConfigError: the folder has no package, the settings module is not in it, a file cannot be read, or setup.py
-            fails.
+    the egg -> content. Raises ConfigError if the folder has no package, the settings module is not in it, a file
+    cannot be read, or setup.py fails.
     """
     project = (run_setup_py if use_setup_py else read_project)(project_root, settings_module)
     return pack(replace(project, files={**(requirements or {}), **project.files}, key=key))
@@ -137,9 +134,7 @@ def pack(project: ProjectFiles) -> Egg:
 def unpack(data: bytes) -> ProjectFiles:
     """Return the project in an egg. Packed again, it has the current worker half.
 
-    Raises:
-        BadZipFile: the data is not a zip file.
-        ConfigError: the egg has no worker half, or names files outside itself.
+    Raises BadZipFile, or ConfigError if the egg has no worker half or names files outside itself.
     """
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         files = {entry.filename: archive.read(entry) for entry in archive.infolist() if not entry.is_dir()}
@@ -167,11 +162,7 @@ def unpack_to(project: ProjectFiles, folder: Path) -> None:
 
 
 def worker_files(key: bytes | None = None) -> dict[str, bytes]:
-    """Return the worker half: path inside the egg -> content.
-
-    Raises:
-        ConfigError: this installation lacks one of the modules.
-    """
+    """Return the worker half: path inside the egg -> content; ConfigError if this installation lacks a module."""
     files = dict(_module_source(name) for name in WORKER_MODULES)
     for name in WORKER_PACKAGES:
         files.update(package_files(resource_files(name), name.replace(".", "/"), _SUFFIXES))

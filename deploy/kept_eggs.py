@@ -55,11 +55,7 @@ class SavedEgg:
         return self.path.stat().st_mtime if named is None else named
 
     def read(self) -> Egg:
-        """Read the egg.
-
-        Raises:
-            NothingMatched: the file was not built by this program.
-        """
+        """Read the egg; NothingMatched if the file was not built by this program."""
         content_hash = self.content_hash
         if content_hash is None:
             raise NothingMatched(f"{self.path} is no egg that this program has built, so it is not sent. Deploy anew.")
@@ -125,9 +121,7 @@ def choose(kept: Sequence[SavedEgg], wanted: str | None, current: str | None, *,
 
     `wanted` is a version's name, or a prefix of it or of its content hash; None means the version before the current
     one, which counts as the project's code on most nodes. Error messages name `folder` as that of the kept eggs.
-
-    Raises:
-        NothingMatched: no kept egg matches, or several do.
+    Raises NothingMatched if no kept egg matches, or several do.
     """
     if wanted is None:
         return _before(kept, current, folder)

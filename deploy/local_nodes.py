@@ -125,11 +125,9 @@ def up(
     """Start local nodes until at least `count` run; returns all running ones.
 
     A new node gets `slots` process slots, by default the number of cores divided by `count`, runs in the interpreter
-    `python`, by default this one, and must answer within `timeout` seconds.
-
-    Raises:
-        ConfigError: Scrapyd or psutil is not installed, or `count` or `slots` is below one.
-        DistError: a node ended or did not answer; the others keep running.
+    `python`, by default this one, and must answer within `timeout` seconds. Raises ConfigError if Scrapyd or psutil is
+    not installed, or `count` or `slots` is below one; DistError if a node ended or did not answer, while the others
+    keep running.
     """
     if count < 1 or (slots is not None and slots < 1):
         raise ConfigError(f"Cannot start {count} local nodes with {slots} process slots: both must be one or more.")
@@ -160,11 +158,7 @@ def running(state: Path) -> tuple[Node, ...]:
 
 
 def down(state: Path, *, grace: float = STOP_GRACE) -> tuple[str, ...]:
-    """Stop all local nodes and their jobs, which get `grace` seconds; returns the names of the nodes that ran.
-
-    Raises:
-        DistError: a node cannot be stopped.
-    """
+    """Stop all local nodes and their jobs, which get `grace` seconds; returns the names of the nodes that ran."""
     if not list_path(state).exists():
         return ()
     with locked(state):

@@ -59,10 +59,8 @@ class ProjectFiles:
 def read_project(root: Path, settings_module: str) -> ProjectFiles:
     """Read all packages of a project, including data files; `root` is the folder of scrapy.cfg.
 
-    Top-level modules are included only if the settings module is one of them.
-
-    Raises:
-        ConfigError: there is no package or no such settings module, or a file is unreadable.
+    Top-level modules are included only if the settings module is one of them. Raises ConfigError if there is no package
+    or no such settings module, or a file is unreadable.
     """
     parts = settings_module.split(".")
     if not all(part.isidentifier() for part in parts):
@@ -154,10 +152,8 @@ def _is_environment(folder: Path) -> bool:
 def run_setup_py(root: Path, settings_module: str) -> ProjectFiles:
     """Build an egg with the project's setup.py, and return what is in it.
 
-    The settings module is that of setup.py's entry point `[scrapy] settings`, if it has one.
-
-    Raises:
-        ConfigError: there is no setup.py, or it builds no egg.
+    The settings module is that of setup.py's entry point `[scrapy] settings`, if it has one. Raises ConfigError if
+    there is no setup.py, or it builds no egg.
     """
     if not (root / "setup.py").is_file():
         raise ConfigError(f"--use-setup-py needs {root / 'setup.py'}, which is not there.")
@@ -213,8 +209,7 @@ def _run(root: Path, copy: Path, target: Path) -> Path:
 def describe(project_root: Path, kind: str) -> str:
     """Name the current commit as scrapyd-client's `version = GIT` does: `git-v1-2-gabc1234-main`.
 
-    Raises:
-        ConfigError: git or Mercurial is not installed, or knows no commit of the project.
+    Raises ConfigError if git or Mercurial is not installed, or knows no commit of the project.
     """
     words, number, branch = _COMMANDS[kind]
     text = _ask(project_root, words)

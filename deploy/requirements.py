@@ -53,10 +53,7 @@ def timeout(delay):
 def redis_client(where: str) -> dict[str, bytes]:
     """Return the installed Redis client, with its licence, for a store at this address: path inside the egg -> content.
 
-    It is empty unless the address is a Redis URL.
-
-    Raises:
-        ConfigError: the client is not installed here.
+    It is empty unless the address is a Redis URL. Raises ConfigError if the client is not installed here.
     """
     if not is_url(where):
         return {}
@@ -76,10 +73,8 @@ def redis_client(where: str) -> dict[str, bytes]:
 def read_requirements(project_root: Path) -> dict[str, bytes]:
     """What requirements.txt beside scrapy.cfg names, as files for the egg: path -> content.
 
-    Scrapy and what it brings are left out.
-
-    Raises:
-        ConfigError: there is no such file, pip fails, or a requirement is compiled.
+    Scrapy and what it brings are left out. Raises ConfigError if there is no such file, pip fails, or a requirement is
+    compiled.
     """
     if not (project_root / REQUIREMENTS).is_file():
         raise ConfigError(

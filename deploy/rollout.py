@@ -178,11 +178,7 @@ def ensure(
     and takes the version with the egg's content, else the newest deployment; without an egg it accepts any version.
     Uploaded eggs are kept in the folder `state`. The name of a new version has the time `now`, and marks uncommitted
     changes if `dirty`. Each node gets `timeout` seconds. `progress` is called with each step, from several threads, but
-    never concurrently.
-
-    Raises:
-        ConfigError: there is no node, or no egg in mode "if-missing".
-        RollOutInterrupted: Ctrl-C during the upload.
+    never concurrently. Ctrl-C during the upload raises RollOutInterrupted.
     """
     wish = wish or RollOutRequest()
     if not nodes:

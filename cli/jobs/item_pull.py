@@ -117,9 +117,7 @@ class ItemPuller:
     """What there is to fetch into a folder: of these crawls, and of other jobs by name; asks the nodes for those.
 
     patterns: names and globs of the nodes that are meant, None = all; timeout: seconds that a node may be silent.
-
-    Raises:
-        NothingMatched: a name is none of a job, or a pattern fits no node.
+    Raises NothingMatched if a name is none of a job, or a pattern fits no node.
     """
 
     def __init__(

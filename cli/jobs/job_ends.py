@@ -92,11 +92,7 @@ def combined(codes: Iterable[int]) -> int:
 
 
 def _wait_for(waited: Ends | Waited, every: float, deadline: float, kind: str, see: str) -> None:
-    """Look every so many seconds until nothing is left; see: the command that shows more of one.
-
-    Raises:
-        StillRuns: the time is up.
-    """
+    """Look every so many seconds until nothing is left, or raise StillRuns; see: the command that shows more of one."""
     with looked_out_for() as pause:
         if not poll_until(lambda: not waited.look(), every, deadline=deadline, pause=pause):
             what = f"The {kind} {waited.left[0]} still runs (--timeout), and goes on without this command."
@@ -283,12 +279,7 @@ class _Cancellation:
         self._listed = query.ask(context)
 
     def run(self, output: Output) -> int:
-        """Cancel the jobs after a question; gives the exit code.
-
-        Raises:
-            NothingMatched: there are none, and no producer to be stopped either.
-            StillRuns: after the wait.
-        """
+        """Cancel the jobs after a question; gives the exit code, or raises StillRuns after the wait."""
         rows = self._named()
         if not self._how.yes:
             lines = [f"{row.place.node.name}  {row.place.spider}  {row.place.job}  {row.state.value}" for row in rows]

@@ -73,9 +73,7 @@ class JobList:
     def named(self, names: Sequence[str], remembered: Mapping[str, Sequence[Listed]]) -> tuple[Listed, ...]:
         """The jobs of these ids and crawls; remembered: the store's attempts, by crawl, since nodes forget theirs.
 
-        Raises:
-            NothingMatched: a name fits none.
-            DistError: no node answered, and a name is not remembered.
+        Raises NothingMatched for a name that fits none; what kept the nodes away, if none of them answered.
         """
         chosen: dict[tuple[str, str], Listed] = {}
         for name in names:

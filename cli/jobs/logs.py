@@ -126,10 +126,6 @@ class LogStream:
     broken: str = ""
     _last: datetime = _EARLIEST
 
-    @property
-    def prefix(self) -> str:
-        return f"{self.row.place.node.name} {one_line(self.row.place.job)}"
-
     def now(self) -> Iterator[Moment]:
         """All wanted lines up to the end of the log as it is now."""
         try:
@@ -156,12 +152,12 @@ class LogStream:
 
     def moments(self, lines: Sequence[LogLine]) -> list[Moment]:
         """The wanted ones of these lines; the last of a log may have no line feed at its end."""
-        found = []
+        found, prefix = [], f"{self.row.place.node.name} {one_line(self.row.place.job)}"
         for line in lines:
             if line.at is not None:
                 self._last = utc(line.at, self.offset)
             if self.keep.wants(line, self.offset):
-                found.append(Moment(at=self._last, prefix=self.prefix, line=line))
+                found.append(Moment(at=self._last, prefix=prefix, line=line))
         return found
 
 

@@ -54,13 +54,7 @@ class JobFleet:
     _spiders: tuple[str, ...] | None = None
 
     def ask(self, version: str | None) -> None:
-        """Ask all nodes for their load and versions, and settle on a version.
-
-        Raises:
-            NodeError: none of them answered; the first error.
-            ConfigError: they have no version in common.
-            NothingMatched: they do not all have the version that was named.
-        """
+        """Ask all nodes for their load and versions, and settle on a version; an error if none of them answers."""
         seen = [NodeStatus(node=node, known=self.known) for node in self.nodes]
 
         def look(one: NodeStatus) -> None:
@@ -75,7 +69,10 @@ class JobFleet:
         self.version = self._common(version)
 
     def _common(self, wanted: str | None) -> str:
-        """The newest deployment that all nodes have, or the version that was named, by Scrapyd's own name for it."""
+        """The newest deployment that all nodes have, or the version that was named, by Scrapyd's own name for it.
+
+        Raises ConfigError if they have none in common, NothingMatched if they do not all have the one that was named.
+        """
         versions = {node: seen.versions or () for node, seen in self._seen.items()}
         first, *others = versions.values()
         common = [name for name in first if all(name in other for other in others)]
@@ -104,11 +101,7 @@ class JobFleet:
         return chosen
 
     def spiders(self, pattern: str) -> list[str]:
-        """The spiders that fit, of the version that will run.
-
-        Raises:
-            NothingMatched: none does.
-        """
+        """The spiders that fit, of the version that will run; NothingMatched if none does."""
         if self._spiders is None:
             node = next(iter(self._seen))
             call = api.listspiders(node.project or "", self.version)
@@ -123,8 +116,7 @@ class JobFleet:
     def busy_spiders(self) -> dict[str, Node]:
         """The spiders of the project that wait or run, and where.
 
-        Raises:
-            NodeError: a node does not tell; a second job beside the first would be worse than none.
+        Raises NodeError if a node does not tell: a second job beside the first would be worse than none.
         """
         if self.errors:
             raise self.errors[0]
@@ -143,9 +135,7 @@ class JobFleet:
     def places(self, name: str | None, *, all_nodes: bool) -> list[Node]:
         """The nodes that the next job goes to: all, the named one, or the one with the least to do per process slot.
 
-        Raises:
-            ConfigError: there is none of that name, or it is draining.
-            NodeError: it did not answer.
+        Raises ConfigError if there is none of that name or it is draining, NodeError if it did not answer.
         """
         if all_nodes:
             return list(self._seen)
@@ -191,11 +181,7 @@ class JobRow:
 
 
 def read_jobs(path: Path) -> list[JobRow]:
-    """The rows of the file.
-
-    Raises:
-        ConfigError: it cannot be read, or a row makes no sense.
-    """
+    """The rows of the file; ConfigError if it cannot be read, or a row makes no sense."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, skipinitialspace=True)
@@ -353,8 +339,7 @@ def _placed(fleet: JobFleet, wishes: Sequence[JobRow], *, all_nodes: bool, unles
 def _send(jobs: Sequence[PostedJob], fleet: JobFleet) -> None:
     """Post them, side by side; what is refused or lost is written into the job.
 
-    Raises:
-        ConfigError: what is asked would be lost by the nodes; then nothing was sent.
+    Raises ConfigError if the nodes would lose what is asked; then nothing was sent.
     """
     calls = [
         (job, api.schedule(
