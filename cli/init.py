@@ -41,7 +41,6 @@ class ConfigSection:
 
     name: str
     node: Node
-    username: str | None = None
     project: str | None = None
 
     @property
@@ -55,8 +54,8 @@ class ConfigSection:
         lines = [f"[deploy:{self.name}]", f"url = {url}/"]
         if self.project:
             lines.append(f"project = {self.project}")
-        if self.username:
-            lines += [f"username = {self.username.replace('%', '%%')}", f"password = ${self.variable}"]
+        if self.node.username:
+            lines += [f"username = {self.node.username.replace('%', '%%')}", f"password = ${self.variable}"]
         return lines
 
 
@@ -75,7 +74,7 @@ def named(texts: Sequence[str], names: Sequence[str], taken: Iterable[str]) -> l
             )
         name = names[place] if place < len(names) else free_name(node, used)
         used.add(name)
-        found.append(ConfigSection(name=check_name(name), node=node, username=node.username))
+        found.append(ConfigSection(name=check_name(name), node=node))
     doubled = {one.name for one in found if sum(other.name == one.name for other in found) > 1}
     if doubled:
         raise ConfigError(f"Two nodes cannot have the same name: {', '.join(sorted(doubled))}.")
@@ -273,7 +272,7 @@ def _tell(
         [(row["name"], row["url"], "written" if row["written"] else "as before", row["state"]) for row in rows],
     )
     for one in new:
-        if one.username and not os.environ.get(one.variable):
+        if one.node.username and not os.environ.get(one.variable):
             say(
                 f"{one.name}: its password is taken from the environment variable {one.variable}, which is not set "
                 "here. Or remove the lines username and password, and give the host an entry in ~/.netrc."

@@ -204,7 +204,6 @@ def lives(crawl: Crawl) -> bool:
 
 
 def runs(crawl: Crawl) -> bool:
-    """Whether the crawl is not at its end, and its process lives."""
     return not crawl.state.ended and lives(crawl)
 
 

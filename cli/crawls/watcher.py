@@ -129,7 +129,6 @@ class LogView(View):
 
 
 def time_limit(text: str) -> float | None:
-    """The value of --timeout in seconds."""
     return seconds("--timeout", text)
 
 
@@ -195,7 +194,6 @@ def watch(
 def until_ended(
     root: Path, store: Store, crawl: str, view: View, timeout: float | None, process: subprocess.Popen[bytes] | None
 ) -> Crawl:
-    """Watch a crawl; gives it as it is at its end."""
     with closing(view), looked_out_for() as pause:
         deadline = time.monotonic() + timeout if timeout is not None else float("inf")
         look_at_process = time.monotonic()

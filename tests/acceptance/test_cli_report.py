@@ -96,8 +96,7 @@ def check(page: Browser, path: Path) -> None:
 
 
 def test_a_crawl_as_a_page(crawled: Project, run_cli: RunCommand, opened: Browser) -> None:
-    done = crawl(run_cli, crawled, "first")
-    assert done.code == 0, done.err
+    crawl(run_cli, crawled, "first").expect(0)
     made = run_cli(crawled, "report", "first", "-o", "out.html", "--ask-nodes")
     assert (made.code, made.out, made.err) == (0, "out.html\n", "")
     path = crawled.path / "out.html"

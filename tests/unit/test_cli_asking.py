@@ -11,29 +11,23 @@ from scrapyd_dist.cli.options import asks
 
 from scrapyd_dist.errors import ConfigError
 
-#: settings with an option of their own
-NAMED = (
-    "TARGET_RULE", "TARGET_CALLBACKS", "SHARDS", "INDEX", "PAGES", "FIRST_PAGE", "BATCH_SIZE", "BATCH_MAX_AGE",
-    "MAX_ATTEMPTS", "MAX_FAILED", "MAX_JOBS", "PLACEMENT", "NODES", "NODE_TIMEOUT", "FLEET_TIMEOUT", "POLL_INTERVAL",
-    "TARGET_FEED_URL", "MIN_ITEMS", "ON_FINISH", "PROFILE", "FAIR", "LIMIT",
-)  # fmt: skip
+#: option -> the setting of its own that it gives a value, and that value
+GIVEN: dict[str, tuple[str, Any]] = {
+    "rule": ("TARGET_RULE", 0), "callback": ("TARGET_CALLBACKS", ["parse_item"]), "shards": ("SHARDS", 20),
+    "index": ("INDEX", "http://w/i_%d"), "pages": ("PAGES", 7), "first_page": ("FIRST_PAGE", 0), "limit": ("LIMIT", 9),
+    "batch_size": ("BATCH_SIZE", "10"), "batch_max_age": ("BATCH_MAX_AGE", 1.5), "max_attempts": ("MAX_ATTEMPTS", 2),
+    "max_failed": ("MAX_FAILED", 0), "max_jobs": ("MAX_JOBS", 3), "placement": ("PLACEMENT", "least-loaded"),
+    "node": ("NODES", ["a", "b:1"]), "node_timeout": ("NODE_TIMEOUT", 4.0), "fleet_timeout": ("FLEET_TIMEOUT", 5.0),
+    "poll_interval": ("POLL_INTERVAL", 0.5), "feed": ("TARGET_FEED_URL", "ftp://h/%(batch)s"),
+    "min_items": ("MIN_ITEMS", 5), "on_finish": ("ON_FINISH", "true"), "profile": ("PROFILE", "fast"),
+    "fair": ("FAIR", "spread"),
+}  # fmt: skip
 
 
-def test_each_option_becomes_its_setting(tmp_path: Path) -> None:
-    asked = CrawlOptions(
-        spider="easy", rule=0, callback=["parse_item"], shards=20, index="http://w/i_%d", pages=7, first_page=0,
-        batch_size="10", batch_max_age=1.5, max_attempts=2, max_failed=0, max_jobs=3, placement="least-loaded",
-        node=["a", "b:1"], node_timeout=4.0, fleet_timeout=5.0, poll_interval=0.5, feed="ftp://h/%(batch)s",
-        min_items=5, on_finish="true", profile="fast", workers=4, fair="spread", limit=9,
-    )  # fmt: skip
-    settings = asked.order(tmp_path).settings
-    given = {f"DISTRIBUTED_{name}" for name in NAMED}
-    assert set(settings) == given
-    assert settings["DISTRIBUTED_MAX_JOBS"] == 3  # the smaller one of --max-jobs and --workers
-    # A zero says something; only what was not given is left out.
-    assert (settings["DISTRIBUTED_TARGET_RULE"], settings["DISTRIBUTED_MAX_FAILED"]) == (0, 0)
-    assert settings["DISTRIBUTED_NODES"] == ["a", "b:1"]
-    assert settings["DISTRIBUTED_TARGET_CALLBACKS"] == ["parse_item"]
+def test_each_option_becomes_its_setting_also_a_zero(tmp_path: Path) -> None:
+    options = {option: value for option, (_, value) in GIVEN.items()}
+    asked = CrawlOptions(spider="easy", workers=4, **options)  # of it and --max-jobs the smaller one counts
+    assert asked.order(tmp_path).settings == {f"DISTRIBUTED_{name}": value for name, value in GIVEN.values()}
 
 
 @pytest.mark.parametrize(

@@ -87,19 +87,16 @@ def test_what_there_is_is_listed_and_counted(frontier: Run, store: Store) -> Non
     store.add_crawl(Crawl(id="a-crawl", project="p", spider="s", created=2.0))
     store.register_producer("shop", "links", 60)
 
-    code, out, _ = frontier("list")
-    assert code == 0
+    out = frontier("list").expect(0).out
     assert out.splitlines()[1].split() == ["shop", "open", "2", "3", "1", "0", "0", "1"]
     assert len(out.splitlines()) == 2, "a crawl is none"
     assert frontier("list", "shop")[1].split() == ["p0", "q"]
-    assert [line.split() for line in frontier("list", "--all")[1].splitlines()[1:]] == [
-        ["shop", "p0", "3"],
-        ["shop", "q", "0"],
-    ]
+    rows = [line.split() for line in frontier("list", "--all").out.splitlines()[1:]]
+    assert rows == [["shop", "p0", "3"], ["shop", "q", "0"]]
     told = frontier("list", "--json").json()["frontiers"][0]
     assert (told["frontier"], told["producers"], told["requests"]["waiting"]) == ("shop", ["links"], 3)
 
-    code, out, err = frontier("count", "shop")
+    _, out, err = frontier("count", "shop").expect(0)
     rows = [line.split() for line in out.splitlines()[1:]]
     assert rows == [["p0", "3", "0", "0", "0"], ["q", "0", "1", "0", "0"], ["total", "3", "1", "0", "0"]]
     assert "1 of 2 slots" in err
@@ -134,8 +131,7 @@ def test_requests_are_shown_in_their_order_and_stay(frontier: Run, store: Store,
     put(store, "p", 3, priority=5, key=key, cookies={"sid": "secret"}, meta={"depth": 2})
     put(store, "p", 4, 5)
     before = store.slots("shop")
-    code, out, _ = frontier("dump", "shop", "p", "--num-requests", "2")
-    assert code == 0
+    out = frontier("dump", "shop", "p", "--num-requests", "2").expect(0).out
     first, second = map(json.loads, out.splitlines())
     assert first == {"url": "http://site0.com/3", "cookies": {"sid": "secret"}, "meta": {"depth": 2}}
     assert second["url"] == "http://site1.com/1"
@@ -148,10 +144,8 @@ def test_requests_are_shown_in_their_order_and_stay(frontier: Run, store: Store,
 
 def test_another_folders_key_reads_nothing_and_says_so(frontier: Run, store: Store) -> None:
     put(store, "p", 1, key=Fernet.generate_key(), cookies={"sid": "secret"})
-    code, out, err = frontier("dump", "shop", "p")
-    assert (code, out) == (2, "")
-    assert "Batch 1 of shop cannot be read here" in err
-    assert "secret" not in err
+    _, out, err = frontier("dump", "shop", "p").expect(2, "Batch 1 of shop cannot be read here")
+    assert (out, "secret" in err) == ("", False)
 
 
 # names
@@ -193,10 +187,8 @@ def test_another_folders_key_reads_nothing_and_says_so(frontier: Run, store: Sto
 def test_bad_input_is_told_and_changes_nothing(frontier: Run, store: Store, line: str, code: int, words: str) -> None:
     put(store, "p0", 1)
     before = store.batches("shop")
-    ended, out, err = frontier(*line.split())
-    assert (ended, out) == (code, "")
-    assert words in err
-    assert err.count("\n") == 1, "one paragraph"
+    _, out, err = frontier(*line.split()).expect(code, words)
+    assert (out, err.count("\n")) == ("", 1), "one paragraph"
     assert store.batches("shop") == before
 
 
@@ -213,9 +205,7 @@ def test_slots_are_split_and_joined_and_every_request_is_there_once(frontier: Ru
     for first in range(0, 60, 10):
         put(store, "p0", *range(first, first + 10), priority=first % 20)
     every = urls(frontier, "p0")
-    code, _, err = frontier("move", "shop", "p", "q", 4)
-    assert code == 0
-    assert "60 requests of 6 batches" in err
+    frontier("move", "shop", "p", "q", 4).expect(0, "60 requests of 6 batches")
     assert set(waiting(store)) == {"q0", "q1", "q2", "q3"}
     assert urls(frontier, "q0", "q1", "q2", "q3") == every
     assert frontier("list", "shop")[1].split() == ["q0", "q1", "q2", "q3"], "what was emptied is not listed"
@@ -253,9 +243,8 @@ def test_what_a_worker_has_is_left_and_told(frontier: Run, store: Store) -> None
     put(store, "p", 1)
     put(store, "p", 2)
     number = lease(store, "p")
-    code, out, err = frontier("move", "shop", "p", "q", 2, "--json")
-    assert (code, json.loads(out)["left"]) == (3, [number])
-    assert f"workers have them now: batch {number}" in err
+    moved = frontier("move", "shop", "p", "q", 2, "--json").expect(3, f"workers have them now: batch {number}")
+    assert moved.json()["left"] == [number]
     assert store.batch("shop", number).slot == "p"
     frontier("move", "shop", "--batch", number, "away").expect(2, "shop.w1.a1 on one has it")
 
@@ -278,8 +267,8 @@ def test_what_a_worker_takes_in_the_middle_is_left_as_well(
     put(store, "p", 1)
     put(store, "p", 2)
     between(monkeypatch, 1, lambda: lease(store, "p"))
-    told = frontier("move", "shop", "p", "q", 1, "--json")
-    assert (told.code, told.json()["left"], told.json()["requests"]) == (3, [1], 1)
+    told = frontier("move", "shop", "p", "q", 1, "--json").expect(3).json()
+    assert (told["left"], told["requests"]) == ([1], 1)
 
 
 def test_interrupted_in_the_middle_it_says_how_far_it_is_and_goes_on(
@@ -288,9 +277,8 @@ def test_interrupted_in_the_middle_it_says_how_far_it_is_and_goes_on(
     for number in range(5):
         put(store, "p", number)
     between(monkeypatch, 3, lambda: os.kill(os.getpid(), 2))
-    told = frontier("move", "shop", "p", "q", 1, "--json")
-    assert (told.code, told.json()["batches"], told.json()["interrupted"]) == (130, 3, True)
-    assert "Interrupted after 3 of 5" in told.err
+    told = frontier("move", "shop", "p", "q", 1, "--json").expect(130, "Interrupted after 3 of 5").json()
+    assert (told["batches"], told["interrupted"]) == (3, True)
     assert waiting(store) == {"p": 2, "q0": 3}
     assert frontier("move", "shop", "p", "q", 1).code == 0
     assert waiting(store) == {"q0": 5}
@@ -317,9 +305,8 @@ def test_one_batch_is_put_away_alone_also_a_dead_one(frontier: Run, store: Store
     put(store, "p", 1, 2)
     put(store, "p", 3)
     kill(store, 1)
-    code, out, _ = frontier("move", "shop", "--batch", 1, "poison", "--json")
-    told = json.loads(out)
-    assert (code, told["was"], told["slot"], told["requests"]) == (0, 1, "poison", 2)
+    told = frontier("move", "shop", "--batch", 1, "poison", "--json").expect(0).json()
+    assert (told["was"], told["slot"], told["requests"]) == (1, "poison", 2)
     assert waiting(store) == {"p": 1, "poison": 2}
     assert frontier("move", "shop", "--batch", 1, "poison")[0] == 2, "it has been cut"
 
@@ -364,8 +351,7 @@ def test_the_whole_frontier_goes_with_what_came_home(frontier: Run, sdist: Run, 
     ):  # fmt: skip
         begin()
         frontier("delete", "shop", "--all", "--yes").expect(2, why)
-        code, _, err = sdist("clean", "shop", "--yes")
-        assert (code, "removed" in err) == (2, True), err
+        sdist("clean", "shop", "--yes").expect(2, "removed")
         end()
     assert sdist("clean", "--older-than", "0", "--yes").code == 0, "a frontier goes by its name only"
     assert frontier("delete", "shop", "--all", "--yes")[0] == 0
@@ -380,9 +366,7 @@ def test_before_slots_are_deleted_a_person_is_asked(
     put(store, "p0", 1, 2)
     monkeypatch.setattr(output, "can_ask", lambda: True)
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))
-    _, _, err = frontier("delete", "shop", "--prefix", "p")
-    assert "1 slot" in err
-    assert "2 waiting" in err
+    frontier("delete", "shop", "--prefix", "p").expect(None, "1 slot", "2 waiting")
     assert sum(count.waiting for count in store.slots("shop")) == left
 
 
@@ -415,10 +399,8 @@ def test_bad_input_is_told_in_a_paragraph(
     store.add_crawl(Crawl(id="easy-1", project="p", spider="easy", created=2.0))
     open_frontier(store, "words", project="p", now=3.0, arguments=True)
     before = store.crawl("shop")
-    ended, out, err = sdist("consume", *line.split())
-    assert (ended, out) == (code, "")
-    assert words in err
-    assert err.count("\n") == 1
+    _, out, err = sdist("consume", *line.split()).expect(code, words)
+    assert (out, err.count("\n")) == ("", 1)
     assert store.crawl("shop") == before
 
 

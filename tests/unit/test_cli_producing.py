@@ -164,7 +164,7 @@ def test_a_name_that_is_taken_in_the_same_moment_is_left_to_the_other(
 ) -> None:
     (tmp_path / "scrapy.cfg").write_text("", "utf-8")
     monkeypatch.setattr(producer_process, "spawn", lambda *_: None)
-    order = CrawlOrder(spider="easy", settings={}, spider_settings={}, args={})
+    order = CrawlOrder(spider="easy")
     first, _ = producer_process.begin(tmp_path, store, order, None)
     names = iter([first.id, "another"])
     monkeypatch.setattr(producer_process, "crawl_name", lambda *_: next(names))

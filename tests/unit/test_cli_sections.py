@@ -1,6 +1,7 @@
 """What `sdist init` writes: sections behind what is there, readable by us; and that `sdist config` shows no secret."""
 
 import configparser
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def test_what_is_there_stays_and_what_is_added_is_read_back(before: str) -> None
 
 def test_signs_that_a_configuration_file_takes_for_its_own_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME_OF", "wrong")
-    wanted = [ConfigSection(name="a", node=Node.parse("http://h:1/p%20q/$HOME_OF"), username="50%")]
+    wanted = [ConfigSection(name="a", node=replace(Node.parse("http://h:1/p%20q/$HOME_OF"), username="50%"))]
     (node,) = parsed(appended("", wanted))
     assert node.url == "http://h:1/p%20q/%24HOME_OF"
     assert node.username == "50%"
