@@ -100,9 +100,7 @@ def test_settings_that_cannot_be_loaded_here(run_cli: RunCommand, project: MakeP
 def test_deploy_goes_to_the_named_nodes_and_to_no_other(
     run_cli: RunCommand, small: Project, clean: list[ScrapydNode]
 ) -> None:
-    nothing = run_cli(small, "deploy")
-    assert (nothing.code, nothing.out) == (2, "")
-    assert "sdist deploy-all" in nothing.err
+    assert run_cli(small, "deploy").expect(2, "sdist deploy-all").out == ""
     run_cli(small, "deploy", "node1", "web*").expect(4, "'web*'. The targets are: node1, node2, node3")
     assert [versions(node) for node in clean] == [[], [], []]
     done = run_cli(small, "deploy", "node1", "*3", "--json")

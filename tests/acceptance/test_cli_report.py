@@ -119,9 +119,7 @@ def test_a_crawl_as_a_page(crawled: Project, run_cli: RunCommand, opened: Browse
 
 
 def test_without_a_crawl_that_is_said(crawled: Project, run_cli: RunCommand) -> None:
-    nothing = run_cli(crawled, "report", "nosuch")
-    assert (nothing.code, nothing.out) == (4, "")
-    assert "nosuch" in nothing.err
+    assert run_cli(crawled, "report", "nosuch").expect(4, "nosuch").out == ""
     run_cli(crawled, "report", "-o", ".").expect(2, "folder")
 
 

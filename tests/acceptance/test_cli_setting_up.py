@@ -71,10 +71,8 @@ def test_from_zero_to_nodes_that_answer(
     assert (made.path / "scrapy.cfg").read_bytes() == before
 
     done = run_cli(made, "init", *nodes, "--name", "node1", "--name", "closed", "--json", env=env, code=0)
-    assert {row["name"]: row["state"] for row in done.json()["nodes"]} == {
-        "node1": "up",
-        "closed": "connection refused",
-    }
+    states = {row["name"]: row["state"] for row in done.json()["nodes"]}
+    assert states == {"node1": "up", "closed": "connection refused"}
     after = (made.path / "scrapy.cfg").read_text("utf-8")
     assert after.startswith(before.decode())
     assert after.removeprefix(before.decode()).startswith("\n[deploy:node1]\nurl = http://127.0.0.1:")

@@ -45,8 +45,7 @@ def outside(empty: Path) -> Outside:
 
 @pytest.mark.parametrize("command", [[], ["crawl"], ["nodes"]])
 def test_help_imports_no_network_library(outside: Outside, command: list[str]) -> None:
-    done = outside(*command, "--help", options=("-X", "importtime"))
-    assert done.code == 0
+    done = outside(*command, "--help", options=("-X", "importtime")).expect(0)
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.err.splitlines() if "|" in line}
     assert "scrapyd_dist" in imported
     heavy = {"scrapy", "twisted", "requests", "treq", "cryptography", "redis", "sqlite3", "asyncio"}
@@ -55,8 +54,7 @@ def test_help_imports_no_network_library(outside: Outside, command: list[str]) -
 
 @pytest.mark.parametrize("command", [["crawl"], ["nodes", "up"], ["items", "pull"], ["deploy"]], ids=" ".join)
 def test_a_command_explains_itself_with_an_example(outside: Outside, command: list[str]) -> None:
-    done = outside(*command, "--help")
-    assert done.code == 0
+    done = outside(*command, "--help").expect(0)
     assert f"Example: sdist {' '.join(command)}" in done.out
     assert re.search(r"Exit codes: *\n +0  all good", done.out)
     assert re.search(r"--help +-h", done.out)
@@ -92,12 +90,8 @@ def test_version(outside: Outside, arguments: list[str]) -> None:
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(empty: Path, arguments: list[str], said: str) -> None:
-    done = run_here(arguments, cwd=empty, home=empty)
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("sdist: ")
-    assert done.err.count("\n") == 1
-    assert said in done.err
-    assert "--help" in done.err
+    done = run_here(arguments, cwd=empty, home=empty).expect(2, said, "--help")
+    assert (done.out, done.err.startswith("sdist: "), done.err.count("\n")) == ("", True, 1)
 
 
 @pytest.mark.parametrize(
@@ -111,9 +105,7 @@ def test_wrong_usage_is_one_line_and_exit_2(empty: Path, arguments: list[str], s
     ids=" ".join,
 )  # fmt: skip
 def test_outside_of_a_project_every_command_says_so(empty: Path, tmp_path: Path, arguments: list[str]) -> None:
-    done = run_here(arguments, cwd=empty, home=tmp_path / "home")
-    assert (done.code, done.out) == (2, "")
-    assert "There is no scrapy.cfg in" in done.err
+    assert run_here(arguments, cwd=empty, home=tmp_path / "home").expect(2, "There is no scrapy.cfg in").out == ""
     assert list(empty.iterdir()) == []
 
 
@@ -145,11 +137,8 @@ def test_what_cannot_be_done_is_one_paragraph(
     run_sdist_here: RunCommand, project: MakeProject, arguments: list[str], code: int, said: str
 ) -> None:
     made = project()
-    done = run_sdist_here(made, *arguments)
-    assert (done.code, done.out) == (code, "")
-    assert done.err.startswith("sdist: ")
-    assert done.err.count("\n") == 1
-    assert said in done.err
+    done = run_sdist_here(made, *arguments).expect(code, said)
+    assert (done.out, done.err.startswith("sdist: "), done.err.count("\n")) == ("", True, 1)
     assert "hush" not in done.err
     assert not (made.path / ".sdist" / "crawls").exists()
 

@@ -76,9 +76,7 @@ def test_jobs_are_waited_for_and_judged(shop: Shop) -> None:
     assert (done.code, done.err) == (0, "")
     assert [(row["state"], row["items"]) for row in done.json()["jobs"]] == [("finished", 3)] * 2
     (slow,) = _scheduled(shop, "slow", "--on", "node2")
-    late = shop.run("wait", "--job", slow, "--timeout", "0.1")
-    assert (late.code, late.out) == (124, "")
-    assert slow in late.err
+    assert shop.run("wait", "--job", slow, "--timeout", "0.1").expect(124, slow).out == ""
     fleet = _fleet_with(shop, slow)
     assert {node["name"]: node["running"] for node in fleet["nodes"]} == {"node1": 0, "node2": 1}
     (job,) = fleet["nodes"][1]["jobs"]
@@ -88,9 +86,7 @@ def test_jobs_are_waited_for_and_judged(shop: Shop) -> None:
     assert "hush" not in json.dumps(fleet)
     waiting = shop.start("wait", "--job", slow, "--job", good[0])
     os.kill(shop.wait_pid(slow), signal.SIGKILL)
-    done = waiting.wait()
-    assert (done.code, done.out) == (3, "")
-    assert f"The job {slow} on node2 died: " in done.err
+    assert waiting.wait().expect(3, f"The job {slow} on node2 died: ").out == ""
 
 
 def _fleet_with(shop: Shop, job: str) -> dict[str, Any]:
@@ -176,9 +172,7 @@ def test_several_crawls_are_waited_for_and_a_dead_one_is_named(shop: Shop, site:
 
     pid = wait_for(pid_of_the_killed, 60, "the producer")
     os.kill(pid, signal.SIGKILL)
-    done = waiting.wait()
-    assert (done.code, done.out) == (3, "")
-    assert "sdist resume killed" in done.err
+    assert waiting.wait().expect(3, "sdist resume killed").out == ""
     assert shop.run("resume", "killed", "-q").code == 0
 
 
