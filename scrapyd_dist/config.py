@@ -80,8 +80,7 @@ def load(folder: Path | None = None) -> ProjectConfig:
 def read_files(files: list[Path]) -> configparser.ConfigParser:
     """Read and merge those of the files that exist; later files override earlier ones.
 
-    Raises:
-        ConfigError: a file cannot be read; the message names file and line, and quotes nothing.
+    A file that cannot be read is a `ConfigError`, whose message names file and line, and quotes nothing.
     """
     parser = configparser.ConfigParser(interpolation=None)
     for file in files:

@@ -70,11 +70,7 @@ def seal(secret: bytes, public: str) -> str:
 
 
 def unseal(token: str, key: bytes) -> bytes:
-    """Decrypt a token that was sealed for this project's Fernet key.
-
-    Raises:
-        SealError: the token is invalid or was sealed for another key.
-    """
+    """Decrypt a token that was sealed for this project's Fernet key; any other one raises `SealError`."""
     from cryptography.fernet import InvalidToken  # noqa: PLC0415 - see the module
 
     once, _, sealed = token.partition(".")

@@ -101,11 +101,7 @@ def to_json(values: Sequence[RequestValue]) -> str:
 
 
 def from_json(text: str) -> list[RequestValue]:
-    """Parse the output of `to_json`, or a list of URLs typed by hand.
-
-    Raises:
-        PayloadError: the text is not JSON of that form.
-    """
+    """Parse the output of `to_json`, or a list of URLs typed by hand; raises `PayloadError` for any other text."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -337,11 +337,7 @@ class SettingReader:
         return theirs if theirs and not self.given(name) and self.given(theirs) else name
 
     def value(self, name: str) -> Any:
-        """The value, of its kind; the default if none is given.
-
-        Raises:
-            ConfigError: the value is of another kind, or beyond its limits.
-        """
+        """The value, or the default if none is given; `ConfigError` if it is of another kind, or beyond its limits."""
         row, name = SETTINGS[name], self.name(name)
         if not self.given(name):
             return () if row.kind is ValueKind.LIST else row.default

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 from scrapyd_dist.batches import Shard
 from scrapyd_dist.errors import ConfigError
@@ -50,10 +51,7 @@ class ShardTemplate:
 def shards_of_pages(template: ShardTemplate, *, pages: int, shards: int, first_page: int = 0) -> list[Shard]:
     """Divide `pages` index pages into shards that start at `first_page + floor(pages * x / shards)`.
 
-    If there are more shards than pages, each page is a shard.
-
-    Raises:
-        ConfigError: a number is out of range.
+    If there are more shards than pages, each page is a shard. A number that is out of range is a `ConfigError`.
     """
     if pages < 1:
         raise ConfigError(f"The number of index pages (--pages) is {pages}; there must be at least one.")
@@ -62,15 +60,10 @@ def shards_of_pages(template: ShardTemplate, *, pages: int, shards: int, first_p
     if first_page < 0:
         raise ConfigError(f"The first page (--first-page) is {first_page}; page numbers start at 0.")
     count = min(shards, pages)
-    edges = [pages * x // count for x in range(count + 1)]
+    edges = [first_page + pages * x // count for x in range(count + 1)]
     return [
-        Shard(
-            number=number,
-            url=template.url(first_page + edges[number]),
-            first_page=first_page + edges[number],
-            last_page=first_page + edges[number + 1] - 1,
-        )
-        for number in range(count)
+        Shard(number=number, url=template.url(first), first_page=first, last_page=behind - 1)
+        for number, (first, behind) in enumerate(pairwise(edges))
     ]
 
 

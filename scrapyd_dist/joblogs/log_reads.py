@@ -133,8 +133,7 @@ class LogTap:
     def blocks(self) -> Iterator[list[LogLine]]:
         """Yield the complete lines from here to the current end, a block at a time.
 
-        Raises:
-            NodeError: a call to the node failed, or the file was repeatedly replaced by a shorter one.
+        A file that is replaced by a shorter one again and again is a `NodeError`, as a failed call is.
         """
         end, replaced = None, self._replaced
         while (lines := self.more()) is not None:

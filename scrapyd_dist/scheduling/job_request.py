@@ -100,13 +100,9 @@ def call_for(spec: JobRequest, out: JobRun, payload: Mapping[str, str], told: Ma
         job["row"] = words[:ROW_WORDS]  # the arguments carry the rest; a setting has a size limit
         args |= own
     settings = {**spec.settings, **payload, "DISTRIBUTED_JOB": json.dumps(job, separators=(",", ":"))}
+    spider = out.spider or spec.spider
     return api.schedule(
-        spec.project_at(node),
-        out.spider or spec.spider,
-        jobid=out.job,
-        version=spec.version,
-        settings=settings,
-        args=args,
+        spec.project_at(node), spider, jobid=out.job, version=spec.version, settings=settings, args=args
     )
 
 
@@ -118,7 +114,11 @@ def call_for_worker(
     `version` is that of another project, which gets its own settings and no arguments; None for the crawl's own.
     """
     pull = {**_orders(spec, worker, terms), "version": version or spec.version or "", **told}
-    return _post(spec, worker, version or spec.version, spec.settings if version is None else _elsewhere(spec), pull)
+    settings = spec.settings
+    if version is not None:  # the crawl's slots and limits, and nothing that was set with -s
+        everywhere = (LABELS, *travelling(Travels.FLEET))
+        settings = {**{name: text for name, text in settings.items() if name in everywhere}, **spec.shared}
+    return _post(spec, worker, version or spec.version, settings, pull)
 
 
 def call_for_introduction(spec: JobRequest, worker: WorkerRun, terms: WorkerRequest, way: Way) -> api.Call[str]:
@@ -126,12 +126,6 @@ def call_for_introduction(spec: JobRequest, worker: WorkerRun, terms: WorkerRequ
     is_server = "store_sealed" in way.told or is_url(way.told.get("store", ""))
     pull = {**_orders(spec, worker, terms), "version": worker.version, "introduce": True, "needs_client": is_server}
     return _post(spec, worker, worker.version, HARMLESS, pull)
-
-
-def _elsewhere(spec: JobRequest) -> dict[str, str]:
-    """The settings for another project: the crawl's slots and limits, and nothing that was set with -s."""
-    everywhere = (LABELS, *travelling(Travels.FLEET))
-    return {**{name: text for name, text in spec.settings.items() if name in everywhere}, **spec.shared}
 
 
 def _orders(spec: JobRequest, worker: WorkerRun, terms: WorkerRequest) -> dict[str, Any]:

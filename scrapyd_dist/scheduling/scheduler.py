@@ -131,11 +131,6 @@ class Scheduler:
         return self.state.stopped
 
     @property
-    def fault(self) -> BaseException | None:
-        """An internal error, never a node's."""
-        return self.state.fault
-
-    @property
     def paused(self) -> bool:
         """True while no new work is given out."""
         return self.state.paused
@@ -143,7 +138,7 @@ class Scheduler:
     @property
     def failed(self) -> bool:
         """True when it stopped and resuming alone does not help."""
-        return self.fault is not None or bool(self.breaker.closed or self.breaker.unfit)
+        return self.state.fault is not None or bool(self.breaker.closed or self.breaker.unfit)
 
     @property
     def unreached(self) -> bool:
@@ -243,7 +238,7 @@ class Scheduler:
         self.state.news.set()
 
     async def ended(self) -> None:
-        """Wait until no batch is left and none will be added, or it cannot go on (see `stopped`, `fault`)."""
+        """Wait until no batch is left and none will be added, or it cannot go on (see `stopped`)."""
         await self.state.done.wait()
 
     async def left(self) -> None:
@@ -371,9 +366,8 @@ class Scheduler:
             what = "Workers were kept running" if state.leases else "Jobs were started"
             state.stop_now(f"{what} for {limit:g} s, as long as was asked for.")
         elif not busy and (ALL in closed or (left and all(pool in closed for pool in left))):
-            state.stop_now(
-                " ".join(f"{_named(pool)} gets no more workers: {why.rstrip('.')}." for pool, why in closed.items())
-            )
+            reasons = (f"{_named(pool)} gets no more workers: {why.rstrip('.')}." for pool, why in closed.items())
+            state.stop_now(" ".join(reasons))
         elif left or self.collector.coming or backlog.producers or backlog.standing:
             self._check_given_out()
         elif backlog.lost:

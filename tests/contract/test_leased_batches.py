@@ -232,7 +232,7 @@ async def test_a_batch_that_is_leased_before_it_can_be_cut_is_cut_the_next_time(
         for attempt in range(3):
             await die_of_a_batch(o, attempt)
         await until(lambda: o.states() == ["split", "sealed", "sealed"], "it is cut")
-        assert (o.scheduler.fault, len(o.attempts())) == (None, 4)
+        assert (o.scheduler.state.fault, len(o.attempts())) == (None, 4)
 
 
 async def test_workers_that_always_fail_stop_the_crawl_and_are_named(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ async def test_a_look_reads_what_is_about_to_run_and_not_what_waits(where: str, 
                 finish(one, word)
                 done += 1
             await asyncio.sleep(0.005)
-        assert b.scheduler.fault is None
+        assert b.scheduler.state.fault is None
         assert b.scheduler.work.batches == 2_000
         assert len(b.scheduler.state.open) < 50
         assert 0 < max(read) < 100
@@ -213,7 +213,7 @@ async def test_rows_that_are_taken_away_while_they_wait_are_not_sent_and_stop_no
             finish(one, word)
         b.store.sign_off(CRAWL, "me")
         await b.ended()
-        assert (b.scheduler.fault, b.states()) == (None, ["done", "split", "done", "done"])
+        assert (b.scheduler.state.fault, b.states()) == (None, ["done", "split", "done", "done"])
         assert {a.state for a in b.attempts()} == {AttemptState.ACCEPTED}
 
 

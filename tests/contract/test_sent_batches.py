@@ -181,7 +181,7 @@ async def test_when_all_nodes_say_no_it_stops_and_keeps_the_batches(tmp_path: Pa
         await b.ended()
         assert "No node takes the work" in b.scheduler.stopped
         await b.scheduler.stop("")
-        assert b.scheduler.fault is None
+        assert b.scheduler.state.fault is None
         assert set(b.states()) == {"sealed"}
 
 

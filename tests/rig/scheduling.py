@@ -208,7 +208,7 @@ class Bench:
 
     def whole(self, batches: int, size: int = 2) -> None:
         """Every batch is done, and each of its items is there once."""
-        assert self.scheduler.fault is None
+        assert self.scheduler.state.fault is None
         assert self.scheduler.stopped == ""
         assert self.states() == ["done"] * batches
         assert self.merged() == [(b, n) for b in range(1, batches + 1) for n in range(size)]
