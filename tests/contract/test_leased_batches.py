@@ -20,8 +20,14 @@ from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.store.reach import Way
 
 
+async def workers(o: Bench, number: int) -> list[ModelWorker]:
+    """All workers, which run, when so many are there."""
+    await until(lambda: len(o.workers()) >= number, f"{number} workers")
+    return [worker.begin() for worker in o.workers()]
+
+
 async def one_worker(o: Bench, number: int = 1) -> ModelWorker:
-    """The first worker, when so many are there."""
+    """The first worker, when so many are there; the others wait to be started."""
     await until(lambda: len(o.workers()) >= number, f"{number} workers")
     return o.workers()[0].begin()
 
@@ -55,13 +61,10 @@ async def stopped(tmp_path: Path, node: ModelNode, **options: Any) -> AsyncItera
 async def test_every_batch_comes_home_once_and_then_it_is_over(tmp_path: Path) -> None:
     async with leasing(tmp_path, model("one"), model("two"), scaling=ScalingPolicy(most=3), producer="me") as o:
         o.add(2, 2, 2, 2, 2)
-        await until(lambda: len(o.workers()) == 3, "three workers")
-        for worker in o.workers():
-            worker.begin().work_off()
-        await o.over()
-        assert o.states() == ["done"] * 5
-        assert o.merged() == [(batch, n) for batch in range(1, 6) for n in range(2)]
-        assert (o.scheduler.counters.done, o.scheduler.counters.items, o.scheduler.counters.sent) == (5, 10, 5)
+        for worker in await workers(o, 3):
+            worker.work_off()
+        await o.over(whole=5)
+        assert o.scheduler.counters.sent == 5
         assert sorted(o.posts()) == [f"{CRAWL}.w{number}.a1" for number in (1, 2, 3)]
 
 
@@ -163,8 +166,7 @@ async def test_a_dead_worker_gives_back_what_it_had_long_before_its_lease_runs_o
         second = await one_worker(o)
         assert second.job != first.job
         second.work_off()
-        await o.over()
-        assert o.merged() == [(1, 0), (1, 1), (2, 0), (2, 1)]
+        await o.over(whole=2)
         assert o.scheduler.counters.failed == 1
 
 
@@ -203,8 +205,7 @@ async def test_a_part_that_is_lost_sends_its_batch_back(tmp_path: Path) -> None:
         member = o.scheduler.members[0]
         await until(lambda: member.progress() == (0, 0, 0), "what will be done again does not count")
         worker.work_off()
-        await o.over()
-        assert o.merged() == [(1, 0), (1, 1)]
+        await o.over(whole=1)
 
 
 async def test_a_batch_that_kills_its_workers_is_cut_and_stays_in_its_slot(tmp_path: Path) -> None:
@@ -255,9 +256,8 @@ async def test_where_no_node_takes_the_work_the_slots_in_which_it_waits_are_name
     async with leasing(tmp_path, one, scaling=ScalingPolicy(per_slot=1, prefix="p", most=8)) as o:
         for number in range(7):
             o.add(1, slot=f"p{number}")
-        await until(lambda: len(o.workers()) == 7, "seven workers")
-        for worker in o.workers():
-            worker.begin().end("refused", problem="no disk")
+        for worker in await workers(o, 7):
+            worker.end("refused", problem="no disk")
         await o.ended()
         words = "the work of the slots 'p0', 'p1', 'p2', 'p3', 'p4' and 2 others: the last 3 workers there did nothing"
         assert words in o.scheduler.stopped
@@ -268,8 +268,7 @@ async def test_one_worker_that_cannot_have_the_store_tells_for_all_of_its_node(t
     one, other = model("one", slots=1), model("other", slots=1)
     async with leasing(tmp_path, one, other, scaling=ScalingPolicy(most=2), producer="me") as o:
         o.add(2)
-        await until(lambda: len(o.workers()) == 2, "two workers")
-        first, second = o.workers()
+        first, second = await workers(o, 2)
         first.end("refused", problem="there is no file /x/store.db", unreached=True)
         await until(lambda: len(o.scheduler.breaker.unreached) == 1, "it is seen")
         assert not o.scheduler.unreached  # the other one may still say otherwise
@@ -466,8 +465,7 @@ async def test_parts_on_a_node_that_is_away_for_a_moment_are_waited_for(tmp_path
 async def test_what_a_worker_does_where_nobody_gets_an_answer_never_makes_a_batch_dead(tmp_path: Path) -> None:
     away, near = model("away", slots=1), model("near", slots=1)
     async with leasing(tmp_path, away, near, producer="me", limits=QUICK) as o:
-        await until(lambda: len(o.workers()) == 2, "two workers")
-        lost = next(worker for worker in o.workers() if worker.node is away).begin()
+        (lost,) = (worker for worker in await workers(o, 2) if worker.node is away)
         away.down = ConnectionRefused
         await until(lambda: not o.scheduler.members[0].out, "its worker is given up")
         o.add(2)
@@ -475,17 +473,15 @@ async def test_what_a_worker_does_where_nobody_gets_an_answer_never_makes_a_batc
             await until(lost.lease, "it leases on")
             lost.finish()
             await until(lambda count=count: o.scheduler.counters.failed == count, "and nobody can have it")  # type: ignore[misc]  # the default binds it
-        next(worker for worker in o.workers() if worker.node is near).begin().work_off()
-        await o.over()
-        assert (o.states(), o.merged()) == (["done"], [(1, 0), (1, 1)])
+        next(worker for worker in o.workers() if worker.node is near).work_off()
+        await o.over(whole=1)
 
 
 async def test_what_a_worker_leased_while_its_node_was_away_waits_again_when_it_is_cancelled(tmp_path: Path) -> None:
     away, near = model("away", slots=1), model("near", slots=1)
     once = replace(QUICK, max_attempts=1)  # it says nothing of the batch, which is not dead for it
     async with leasing(tmp_path, away, near, producer="me", limits=once) as o:
-        await until(lambda: len(o.workers()) == 2, "two workers")
-        lost, other = sorted((worker.begin() for worker in o.workers()), key=lambda worker: worker.node is near)
+        lost, other = sorted(await workers(o, 2), key=lambda worker: worker.node is near)
         away.down = ConnectionRefused
         await until(lambda: not o.scheduler.members[0].out, "its worker is given up")
         o.add(2)
@@ -494,8 +490,7 @@ async def test_what_a_worker_leased_while_its_node_was_away_waits_again_when_it_
         await until(lambda: lost.job in away.cancels, "it is cancelled")
         await until(other.lease, "its batch waits again")
         other.finish()
-        await o.over()
-        assert (o.states(), o.merged()) == (["done"], [(1, 0), (1, 1)])
+        await o.over(whole=1)
 
 
 # rest, and another process
@@ -534,7 +529,7 @@ async def test_the_next_process_takes_up_the_workers_and_starts_no_second_one(tm
         await until(lambda: after.scheduler.members[0].progress() == (2, 2, 2), "what was home before counts once")
         worker.finish()
         await after.over()
-        assert after.merged() == [(batch, n) for batch in (1, 2) for n in range(4)]
+        after.whole(2, size=4)
         assert one.posts == [f"{CRAWL}.w1.a1"]
 
 
@@ -580,6 +575,5 @@ async def test_workers_that_died_meanwhile_are_found_out_and_their_numbers_never
     async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as after:
         await until(lambda: len(one.posts) == 2, "another worker")
         (await one_worker(after)).work_off()
-        await after.over()
+        await after.over(whole=1)
         assert one.posts == [f"{CRAWL}.w1.a1", f"{CRAWL}.w2.a1"]
-        assert after.merged() == [(1, 0), (1, 1)]
