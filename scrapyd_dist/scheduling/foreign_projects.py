@@ -53,10 +53,10 @@ class ForeignProjects:
     state: SchedulerState
     terms: WorkerRequest
     key: bytes | None  #: of the crawl
-    _met: dict[tuple[str, str], Handshake] = field(default_factory=dict)  #: by the node's URL and the pool
-    _tried: Counter[tuple[str, str]] = field(default_factory=Counter)  #: by the node's URL and the pool
-    #: by the node's URL and the pool: why it gets no work
-    _lacks: dict[tuple[str, str], str] = field(default_factory=dict)
+    # by the node's URL and the pool:
+    _met: dict[tuple[str, str], Handshake] = field(default_factory=dict)
+    _tried: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _lacks: dict[tuple[str, str], str] = field(default_factory=dict)  #: why it gets no work
 
     # nodes
 

@@ -155,10 +155,11 @@ class NodeMonitor:
         state = await client.status(out)
         if state is api.JobState.RUNNING:
             out.unknown_since = None
+            patience = UNHEARD if out.report is None else self.state.limits.node_timeout
             if await self._stands_still(out, now):
                 reason = f"its worker on {node} stands still: no report comes, and its lease is over"
                 await self._events(out).failed(out, reason, blame=out.to_blame)
-            elif self._unheard(out, now):
+            elif out.unheard_since is not None and now - out.unheard_since > patience:  # no report will come
                 await self._events(out).failed(out, f"its worker runs, but its report is gone from the logs of {node}")
             return
         if state is api.JobState.PENDING:
@@ -180,14 +181,7 @@ class NodeMonitor:
             return
         words = await client.last_words(out)
         how = "died while it worked" if out.report else "ended before it began"
-        reason = f"the worker {how} on {node}{words}"
-        await self._events(out).failed(out, reason, blame=out.to_blame)
-
-    def _unheard(self, out: JobRun, now: float) -> bool:
-        """True when a running job has had no report for so long that none will come."""
-        if out.unheard_since is None:
-            return False
-        return now - out.unheard_since > (UNHEARD if out.report is None else self.state.limits.node_timeout)
+        await self._events(out).failed(out, f"the worker {how} on {node}{words}", blame=out.to_blame)
 
     async def _stands_still(self, out: JobRun, now: float) -> bool:
         """True when a job runs by its node, but neither its report nor its lease is renewed."""

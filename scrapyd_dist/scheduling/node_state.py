@@ -171,7 +171,6 @@ class JobRun:
 
     @property
     def given_up(self) -> AbandonedJob:
-        """The job as it is to be cancelled."""
         return AbandonedJob(self.job, self.project)
 
     @property

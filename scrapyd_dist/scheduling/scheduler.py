@@ -366,7 +366,8 @@ class Scheduler:
             what = "Workers were kept running" if state.leases else "Jobs were started"
             state.stop_now(f"{what} for {limit:g} s, as long as was asked for.")
         elif not busy and (ALL in closed or (left and all(pool in closed for pool in left))):
-            reasons = (f"{_named(pool)} gets no more workers: {why.rstrip('.')}." for pool, why in closed.items())
+            names = {pool: "The crawl" if pool == ALL else f"The slot {pool!r}" for pool in closed}
+            reasons = (f"{names[pool]} gets no more workers: {why.rstrip('.')}." for pool, why in closed.items())
             state.stop_now(" ".join(reasons))
         elif left or self.collector.coming or backlog.producers or backlog.standing:
             self._check_given_out()
@@ -433,10 +434,6 @@ class Scheduler:
         """True while workers of an earlier process have not been polled yet: they may have ended long ago."""
         left = (worker for worker in self.state.workers() if not worker.at_once and worker.member.up)
         return time.monotonic() - self._begun < FIRST_LOOKS and any(worker.report is None for worker in left)
-
-
-def _named(pool: str) -> str:
-    return "The crawl" if pool == ALL else f"The slot {pool!r}"
 
 
 def _count(slot: SlotCount, *states: BatchState) -> int:
