@@ -366,8 +366,8 @@ class Scheduler:
             what = "Workers were kept running" if state.leases else "Jobs were started"
             state.stop_now(f"{what} for {limit:g} s, as long as was asked for.")
         elif not busy and (ALL in closed or (left and all(pool in closed for pool in left))):
-            names = {pool: "The crawl" if pool == ALL else f"The slot {pool!r}" for pool in closed}
-            reasons = (f"{names[pool]} gets no more workers: {why.rstrip('.')}." for pool, why in closed.items())
+            called = {pool: "The crawl" if pool == ALL else f"The slot {pool!r}" for pool in closed}
+            reasons = (f"{called[pool]} gets no more workers: {why.rstrip('.')}." for pool, why in closed.items())
             state.stop_now(" ".join(reasons))
         elif left or self.collector.coming or backlog.producers or backlog.standing:
             self._check_given_out()

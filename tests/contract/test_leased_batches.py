@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rig.nodemodel import ModelJob, ModelNode, lost_unheard, model, refused_with, taken_unheard
-from rig.scheduling import CRAWL, QUICK, Bench, ModelWorker, leasing, make, reach, until
+from rig.scheduling import CRAWL, QUICK, Bench, ModelWorker, leasing, left_behind, make, reach, until
 
-from scrapyd_dist.batches import Attempt
 from scrapyd_dist.errors import ApiRefused, ConnectionRefused
 from scrapyd_dist.frontier.backlog import Lessee, NewBatch
 from scrapyd_dist.nodes import Node
@@ -535,11 +534,7 @@ async def test_the_next_process_takes_up_the_workers_and_starts_no_second_one(tm
 
 async def test_what_an_earlier_process_had_sent_is_leased_like_the_rest(tmp_path: Path) -> None:
     one = model("one")
-    before = make(tmp_path, [one], reach=reach, scaling=ScalingPolicy(most=1), producer="me")
-    before.add(2)
-    pushed = Attempt(batch=1, number=1, job=f"{CRAWL}.b1.a1", node=one.name, url=one.node.url, sent_at=1.0)
-    before.store.open_attempt(CRAWL, pushed)
-    before.store.sent(CRAWL, 1, 1)
+    before, _ = await left_behind(tmp_path, one)
     await before.leave()
     async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as after:
         worker = await one_worker(after)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from rig.nodemodel import ModelJob, ModelNode, model
-from rig.scheduling import CRAWL, QUICK, Bench, make, sending, until
+from rig.scheduling import CRAWL, QUICK, Bench, left_behind, make, sending, until
 
-from scrapyd_dist.batches import Attempt, AttemptState, job_id
+from scrapyd_dist.batches import AttemptState
 from scrapyd_dist.errors import ConnectionRefused
 from scrapyd_dist.nodes import Node, NodeRecord
 from scrapyd_dist.scheduling import node_state
@@ -57,8 +57,7 @@ async def test_a_drained_node_gets_no_new_work_ends_what_it_has_and_works_again_
         await until(lambda: b.states()[0] == "done", "its job was seen to the end")
         assert one.cancels == []
         two.quick = True
-        for job in two.posts:
-            two.finish(job)
+        two.finish_all()
         await drain(b, "one", None)
         await drain(b, "two", time.time())
         await b.seal()
@@ -108,8 +107,7 @@ async def test_a_node_that_is_listed_later_is_brought_the_code_and_gets_work(tmp
         listing.now = (one.node, two.node)
         await until(lambda: len(two.posts) == 3, "the new node has the rest")
         assert brought == ["two"]
-        for job in list(one.jobs):
-            one.finish(job)
+        one.finish_all()
         await b.ended(whole=6)
         assert [member.node.name for member in b.scheduler.members] == ["one", "two"]
 
@@ -256,14 +254,8 @@ async def test_a_fleet_full_of_other_peoples_jobs_still_gets_one_of_ours_in_line
 @pytest.mark.parametrize("there", ["at the start", "later"])
 async def test_what_was_given_up_before_is_cancelled_by_who_goes_on(tmp_path: Path, there: str) -> None:
     one, two = model("one", quick=False), model("two")
-    before = make(tmp_path, [one, two], producer="producer")
-    before.scheduler.state.sending = False
-    number = await before.seal()
-    db, job = before.store, job_id(CRAWL, number, 1)
-    attempt = Attempt(batch=number, number=1, job=job, node="one", url=one.node.url, sent_at=time.time())
-    db.open_attempt(CRAWL, attempt)
-    db.sent(CRAWL, number, 1)
-    db.fail(CRAWL, number, 1, reason="it did not answer", now=1.0, max_attempts=3)
+    before, job = await left_behind(tmp_path, one, two)
+    before.store.fail(CRAWL, 1, 1, reason="it did not answer", now=1.0, max_attempts=3)
     await before.leave()
     one.jobs[job] = ModelJob(id=job, size=2, settings={}, args={}, state=JobState.RUNNING)
     listing = Listing(one, two) if there == "at the start" else Listing(two)

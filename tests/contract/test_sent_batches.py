@@ -156,8 +156,7 @@ async def test_a_node_that_always_says_no_gets_nothing_more(tmp_path: Path, erro
         two.quick = True
         await until(lambda: b.scheduler.members[0].unfit and not b.scheduler.state.posts, "it is unfit")
         asked = len(one.posts)
-        for job in list(two.jobs):
-            two.finish(job)
+        two.finish_all()
         await b.ended(whole=12)
         assert one.jobs == {}
         assert len(one.posts) == asked
@@ -196,8 +195,7 @@ async def test_a_node_that_is_down_from_the_start_is_used_when_it_comes(tmp_path
         assert one.posts == []
         one.down = None
         await until(lambda: len(one.posts) == 2, "the late node has the rest")
-        for job in two.posts:
-            two.finish(job)
+        two.finish_all()
         await b.ended(whole=6)
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import Any
 
 import pytest
 from rig.nodemodel import ModelJob, ModelNode, model
-from rig.scheduling import CRAWL, HOME, QUICK, Bench, make, sending, until
+from rig.scheduling import CRAWL, HOME, QUICK, Bench, left_behind, sending, until
 
-from scrapyd_dist.batches import Attempt, AttemptState, BatchState, home_of, job_id
+from scrapyd_dist.batches import AttemptState, BatchState, home_of
 from scrapyd_dist.errors import ConnectionRefused, NoReply
 from scrapyd_dist.joblogs.worker_report import part_path, report_path
 from scrapyd_dist.nodes import Node
@@ -245,27 +244,11 @@ async def test_a_job_is_told_of_the_store_where_its_node_reaches_it(tmp_path: Pa
 # a producer that dies and comes back
 
 
-async def _left_behind(b: Bench, batch: int, state: AttemptState, node: ModelNode) -> str:
-    """What a producer leaves that died just after this step of a batch."""
-    db = b.store
-    job = job_id(CRAWL, batch, 1)
-    attempt = Attempt(batch=batch, number=1, job=job, node=node.name, url=node.node.url, sent_at=time.time())
-    db.open_attempt(CRAWL, attempt)
-    if state is not AttemptState.SENDING:
-        db.sent(CRAWL, batch, 1)
-    if state is AttemptState.RUNNING:
-        db.running(CRAWL, batch, 1)
-    return job
-
-
 @pytest.mark.parametrize("state", [AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING])
 @pytest.mark.parametrize("known", ["lost", "running", "finished"])
 async def test_a_producer_that_died_at_any_step_is_taken_up(tmp_path: Path, state: AttemptState, known: str) -> None:
     one, two = model("one", quick=False), model("two")
-    before = make(tmp_path, [one, two], producer="producer")
-    before.scheduler.state.sending = False
-    number = await before.seal()
-    job = await _left_behind(before, number, state, one)
+    before, job = await left_behind(tmp_path, one, two, state=state)
     await before.leave()
     if known != "lost":
         settings = {"DISTRIBUTED_JOB": json.dumps({"home": HOME})}
@@ -297,10 +280,7 @@ async def test_what_was_accepted_before_is_counted_and_not_done_again(tmp_path: 
 
 async def test_an_attempt_on_a_node_that_is_not_in_the_fleet_any_more_is_tried_elsewhere(tmp_path: Path) -> None:
     gone, two = model("gone"), model("two")
-    before = make(tmp_path, [gone, two], producer="producer")
-    before.scheduler.state.sending = False
-    number = await before.seal()
-    await _left_behind(before, number, AttemptState.SENT, gone)
+    before, _ = await left_behind(tmp_path, gone, two)
     await before.leave()
     async with sending(tmp_path, two) as b:
         await b.over(whole=1)

@@ -86,6 +86,11 @@ class ModelNode:
         usual = {"done": found.size, "items": found.size, "finish_reason": "finished", "part": described}
         self.report(job, **{"state": "ended", **usual, **fields})
 
+    def finish_all(self) -> None:
+        """All that it has taken ends in order."""
+        for job in list(self.jobs):
+            self.finish(job)
+
     def die(self, job: str) -> None:
         """The job ends without a word more."""
         self.jobs[job].state = JobState.FINISHED

@@ -20,7 +20,7 @@ import pytest
 from cryptography.fernet import Fernet
 
 from scrapyd_dist import __version__
-from scrapyd_dist.batches import Attempt, AttemptState, Crawl, home_of
+from scrapyd_dist.batches import Attempt, AttemptState, Crawl, home_of, job_id
 from scrapyd_dist.frontier.backlog import Leased, Lessee, NewBatch
 from scrapyd_dist.items import merging
 from scrapyd_dist.keys import public_half
@@ -235,6 +235,21 @@ def make(tmp_path: Path, nodes: list[ModelNode], *, where: str = "", **options: 
     }
     made = Scheduler(store=StoreThread(open_store(place)), sender=sender, folder=tmp_path / "parts", **fields)
     return Bench(scheduler=made, nodes=nodes, store=store, sender=sender, folder=tmp_path / "parts")
+
+
+async def left_behind(tmp_path: Path, *nodes: ModelNode, state: AttemptState = AttemptState.SENT) -> tuple[Bench, str]:
+    """What a producer leaves that died just after this step of its only batch on the first node; and the job's id."""
+    before = make(tmp_path, list(nodes), producer="producer")
+    before.scheduler.state.sending = False
+    number, node, db = await before.seal(), nodes[0], before.store
+    job = job_id(CRAWL, number, 1)
+    attempt = Attempt(batch=number, number=1, job=job, node=node.name, url=node.node.url, sent_at=time.time())
+    db.open_attempt(CRAWL, attempt)
+    if state is not AttemptState.SENDING:
+        db.sent(CRAWL, number, 1)
+    if state is AttemptState.RUNNING:
+        db.running(CRAWL, number, 1)
+    return before, job
 
 
 @asynccontextmanager
