@@ -175,16 +175,12 @@ class CrawlDelay:
     def _tell(self, domain: str, delay: float) -> None:
         if delay:
             self._told.pop(domain, None)
-            self._told[domain] = (delay, self._clock())
-            self._forget()
+            now = self._clock()
+            self._told[domain] = (delay, now)
+            for old, (_, since) in list(islice(self._told.items(), LOOKED_AT)):
+                if since < now - 2 * REPEAT_AFTER:  # it has not answered since; the store keeps its delay
+                    del self._told[old]
         self._gate.tell(SiteNews(domain=domain, crawl_delay=delay))
-
-    def _forget(self) -> None:
-        """A domain whose delay was not told again has not answered since; the store keeps its delay."""
-        old = self._clock() - 2 * REPEAT_AFTER
-        for domain, (_, since) in list(islice(self._told.items(), LOOKED_AT)):
-            if since < old:
-                del self._told[domain]
 
 
 def crawl_delay(body: bytes, agent: str) -> float:
@@ -218,7 +214,8 @@ class Latencies:
         now = self._clock()
         answers = self._answers.get(domain)
         if answers is None:
-            self._forget(now)
+            if len(self._answers) >= REMEMBERED:  # domains without an answer for a second have nothing to wait for
+                self._answers = {domain: one for domain, one in self._answers.items() if now - one.since < EVERY}
             answers = self._answers[domain] = _Answers(now - EVERY)
         (answers.good if good else answers.bad).append(latency)
         if now - answers.since >= EVERY:
@@ -230,11 +227,6 @@ class Latencies:
                     answered=bool(answers.good), longest_delay=self._options.longest_delay,
                 )
             )  # fmt: skip
-
-    def _forget(self, now: float) -> None:
-        """Domains without an answer for a second have nothing to wait for."""
-        if len(self._answers) >= REMEMBERED:
-            self._answers = {domain: one for domain, one in self._answers.items() if now - one.since < EVERY}
 
 
 def retry_after(header: bytes | None, now: float) -> float | None:

@@ -214,21 +214,17 @@ class RequestFeeder:
         self._context.tracker.enter(batch)
         count(crawler, "batches_leased")
         count(crawler, "requests_leased", row.size)
-        self._note(row.number, problem)
-        if problem:
-            batch.problem = problem
-            self._acker.changed(batch)
-        return batch
-
-    def _note(self, number: int, problem: str) -> None:
-        """A worker that can read no batch ends: the fault is its own, not the batches'."""
         if not problem:
             self._unread = None
-        elif self._unread is not None:
+            return batch
+        if self._unread is not None:
             self._unread += 1
-            if self._unread >= UNREADABLE:
-                why = f"Batch {number} cannot be crawled, and none before it could be: {problem}."
+            if self._unread >= UNREADABLE:  # the fault is this worker's own, not the batches'
+                why = f"Batch {row.number} cannot be crawled, and none before it could be: {problem}."
                 self._context.fail(why, FinishReason.REFUSED)
+        batch.problem = problem
+        self._acker.changed(batch)
+        return batch
 
 
 def of_a_site(crawler: Crawler) -> int:

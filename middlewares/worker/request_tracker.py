@@ -156,7 +156,9 @@ class RequestTracker:
             request.meta.pop(name, None)
         spider = self._crawler.spider
         assert spider
-        if self._rules_lead_away and not request.meta.get(MARK) and _follows_rule(spider, request):
+        # A rule of a CrawlSpider follows such a link: that is the producer's, or each worker would crawl on.
+        is_ruled = isinstance(spider, CrawlSpider) and request.callback == spider._callback  # noqa: SLF001 - Scrapy's mark
+        if self._rules_lead_away and is_ruled and not request.meta.get(MARK):
             count(self._crawler, "links_not_followed")
             return None
         if self._target is not None and begun.finds is not None and self._target.takes(request, spider):
@@ -311,8 +313,3 @@ class RequestTracker:
 def _in_callback(error: Exception) -> str:
     """Why a request failed whose callback has raised this."""
     return f"{type(error).__name__} in the callback: {str(error)[:200]}"
-
-
-def _follows_rule(spider: Spider, request: Request) -> bool:
-    """Whether a rule of a CrawlSpider follows this link: that is the producer's, or each worker would crawl on."""
-    return isinstance(spider, CrawlSpider) and request.callback == spider._callback  # noqa: SLF001 - how Scrapy marks its own

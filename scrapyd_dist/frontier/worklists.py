@@ -230,18 +230,12 @@ def _of_json(text: str) -> RequestValue:
             raise ValueError(f"its {name} cannot be {json.dumps(item)[:100]}")
     value = {name: item for name, item in fields.items() if item is not None or name == "callback"}
     if isinstance(value.get("body"), str):
-        value["body"] = {"$bytes": base64.b64encode(_encoded(value["body"], value.get("encoding", "utf-8"))).decode()}
+        body: bytes = value["body"].encode(value.get("encoding", "utf-8"))
+        value["body"] = {"$bytes": base64.b64encode(body).decode()}
     if "headers" in value:
         headers = value["headers"].items()
         value["headers"] = {name: [item] if isinstance(item, str) else item for name, item in headers}
     return value
-
-
-def _encoded(text: str, encoding: str) -> bytes:
-    try:
-        return text.encode(encoding)
-    except LookupError:
-        raise ValueError(f"there is no encoding {encoding!r}") from None
 
 
 def _is(*kinds: type) -> Callable[[Any], bool]:

@@ -54,7 +54,11 @@ def _encoded(text: str) -> str:
     """Return a host name or address in the form that Scrapy's URLs use."""
     bare = text.removeprefix("[").removesuffix("]")
     if ":" in bare:
-        return _address(bare, text)
+        try:
+            return str(ipaddress.IPv6Address(bare))
+        except ValueError:
+            name = text.rpartition(":")[0]
+            raise ConfigError(f"{text!r} is no domain; a limit is for all ports of a host: name {name}.") from None
     if text.startswith("*."):
         raise ConfigError(f"{text} has a star too many: a limit is for all hosts of a domain: name {text[2:]}.")
     try:
@@ -64,14 +68,6 @@ def _encoded(text: str) -> str:
     if len(host) > _LONGEST_NAME or not all(_LABEL.fullmatch(label) for label in host.split(".")):
         raise ConfigError(f"{text!r} cannot be the name of a domain.")
     return host
-
-
-def _address(bare: str, text: str) -> str:
-    try:
-        return str(ipaddress.IPv6Address(bare))
-    except ValueError:
-        name = text.rpartition(":")[0]
-        raise ConfigError(f"{text!r} is no domain; a limit is for all ports of a host: name {name}.") from None
 
 
 def check_hits(hits: object) -> int:

@@ -45,13 +45,8 @@ class _ForkServer:
 
     def __init__(self, python: str, preload: tuple[str, ...]) -> None:
         self._lock = threading.Lock()
-        self._process = subprocess.Popen(
-            [python, "-I", SERVER, *preload],
-            env=private_environment(Path(os.devnull)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        line, env, pipe = [python, "-I", SERVER, *preload], private_environment(Path(os.devnull)), subprocess.PIPE
+        self._process = subprocess.Popen(line, env=env, stdin=pipe, stdout=pipe, text=True)
 
     def start(self, asked: Mapping[str, object]) -> tuple[int, int]:
         assert self._process.stdin

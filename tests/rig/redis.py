@@ -60,13 +60,8 @@ class RedisServer:
 
     def start(self) -> None:
         """Start it with what its file has, and wait until it listens."""
-        self._process = subprocess.Popen(
-            [self._program, str(self.folder / "redis.conf")],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        line, nothing = [self._program, str(self.folder / "redis.conf")], subprocess.DEVNULL
+        self._process = subprocess.Popen(line, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
         wait_for(self._listens, 20, "the Redis server")
 
     def _listens(self) -> bool:
