@@ -22,14 +22,6 @@ from scrapyd_dist.store.sqlite_file import WORKERS_CHECKPOINT
 SHORT = 0.6
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Away:
     """A store that does not answer."""
 
@@ -55,10 +47,9 @@ class Worker:
         """As `start`, but for the loop, which the test turns."""
         self.leases._thread.start()
 
-    def renew(self, times: int = 1) -> None:
-        for _ in range(times):
-            self.leases.renew()
-            self.leases.turn()
+    def renew(self) -> None:
+        self.leases.renew()
+        self.leases.turn()
 
 
 @pytest.fixture
@@ -127,7 +118,8 @@ def test_each_lease_is_lost_alone_and_once(store: Store, worker: Callable[..., W
     fail(store, batch=2)
     fail(store, batch=3)
     one.leases.release(3, 1)
-    one.renew(2)
+    one.renew()
+    one.renew()
     assert one.lost == [(2, 1, LeaseLoss.TAKEN)]
     assert one.leases.holds(1, 1)
 
@@ -136,18 +128,14 @@ def test_each_lease_is_lost_alone_and_once(store: Store, worker: Callable[..., W
 class TestAway:
     """A store that does not answer; the clock is turned."""
 
-    @pytest.fixture
-    def clock(self) -> Clock:
-        return Clock()
-
     @pytest.mark.parametrize("patient", [False, True])
     def test_is_waited_for_as_long_as_the_lease_lasts_or_for_ever_and_complained_of_once(
-        self, worker: Callable[..., Worker], clock: Clock, caplog: pytest.LogCaptureFixture, *, patient: bool
+        self, worker: Callable[..., Worker], caplog: pytest.LogCaptureFixture, *, patient: bool
     ) -> None:
-        one = worker(60.0, store=Away(), clock=clock, patient=patient)
-        losses = []
+        now, losses = [1000.0], []
+        one = worker(60.0, store=Away(), clock=lambda: now[0], patient=patient)
         for _ in range(200):
-            clock.now += 1.0
+            now[0] += 1.0
             one.renew()
             losses.append(len(one.lost))
         assert losses == [0] * (200 if patient else 59) + [1] * (0 if patient else 141)
@@ -156,11 +144,12 @@ class TestAway:
 
     @pytest.mark.parametrize(("stood", "lost"), [(59.0, []), (61.0, [(1, 1, LeaseLoss.LATE)])])
     def test_does_not_say_that_a_worker_which_stood_still_was_not_replaced(
-        self, worker: Callable[..., Worker], clock: Clock, stood: float, lost: list[Any]
+        self, worker: Callable[..., Worker], stood: float, lost: list[Any]
     ) -> None:
-        one = worker(60.0, store=Away(), clock=clock, patient=True)
+        now = [1000.0]
+        one = worker(60.0, store=Away(), clock=lambda: now[0], patient=True)
         one.run()
-        clock.now += stood
+        now[0] += stood
         one.leases.turn()
         assert one.lost == lost
 

@@ -61,9 +61,7 @@ def test_fairly_leased_batches_are_small_unless_somebody_says_otherwise(fair: st
 
 
 def test_workers_are_told_what_the_command_line_says() -> None:
-    settings = Settings()
-    settings.set("DISTRIBUTED_MODE", "pull", priority="cmdline")
-    settings.set("DISTRIBUTED_FAIR", BY_DOMAIN, priority="cmdline")
+    settings = Settings({"DISTRIBUTED_MODE": "pull", "DISTRIBUTED_FAIR": BY_DOMAIN}, priority="cmdline")
     assert worker_settings(read_options(settings), settings) == {"DISTRIBUTED_FAIR": BY_DOMAIN}
 
 
@@ -87,10 +85,8 @@ def test_every_worker_has_the_queue_that_lets_no_slow_site_fill_the_downloader()
     """B3: whatever the Scrapy of its node has by default."""
 
     def queue(**values: Any) -> str:
-        settings = Settings()
+        settings = Settings(values, priority="project")
         settings.set("SCHEDULER_PRIORITY_QUEUE", "as.in.2.13", priority="default")
-        for name, value in values.items():
-            settings.set(name, value, priority="project")
         Addon().update_settings(settings)
         return str(settings["SCHEDULER_PRIORITY_QUEUE"])
 
@@ -175,10 +171,8 @@ def test_all_comes_out_once_and_each_site_in_its_order(fair: str, places: list[s
 
 def test_spread_takes_one_of_each_site_and_goes_on_where_it_stopped() -> None:
     cutter = Batcher(size=4, max_age=5, fair=SPREAD)
-    for number in range(7):
-        cutter.add(found(number, "a.com"), 0.0)
-    for site in ("b.com", "b.com", "c.com"):
-        cutter.add(found(number := number + 1, site), 0.0)
+    for number, site in enumerate("aaaaaaabbc"):
+        cutter.add(found(number, f"{site}.com"), 0.0)
     assert [sites(cut) for cut in cutter.due(5.0)] == ["abca", "baaa", "aa"]
 
 
@@ -186,15 +180,13 @@ def test_by_domain_keeps_a_site_in_one_batch_as_far_as_it_fits() -> None:
     cutter = Batcher(size=5, max_age=5, fair=BY_DOMAIN)
     for number, site in enumerate("abcabcabcbbbb"):
         cutter.add(found(number, f"{site}.com"), 0.0)
-    cuts = [sites(cut) for cut in cutter.due(5.0)]
-    assert cuts == ["aaabb", "bbbbb", "ccc"]
+    assert [sites(cut) for cut in cutter.due(5.0)] == ["aaabb", "bbbbb", "ccc"]
 
 
 def test_the_age_is_that_of_the_oldest_whatever_has_gone_before_it() -> None:
     cutter = Batcher(size=2, max_age=5, fair=BY_DOMAIN)
-    cutter.add(found(0, "b.com"), 0.0)
-    cutter.add(found(1, "b.com"), 0.0)
-    cutter.add(found(2, "b.com"), 1.0)
+    for number, now in enumerate((0.0, 0.0, 1.0)):
+        cutter.add(found(number, "b.com"), now)
     assert [sites(cut) for cut in cutter.due(5.0)] == ["bb"]
     assert cutter.due(5.9) == []
     assert [sites(cut) for cut in cutter.due(6.0)] == ["b"]

@@ -28,8 +28,7 @@ def test_both_ends_mean_the_same_folder(tmp_path: Path) -> None:
     assert folder == tmp_path / "logs/_sdist/c.0"
     assert str(folder / "j.jl").endswith(part_path("c.0", "j"))
     assert FOLDER.endswith(part_module.FOLDER)
-    assert crawl_folder(None, "c") is None
-    assert crawl_folder("", "c") is None
+    assert [crawl_folder(none, "c") for none in (None, "")] == [None, None]
 
 
 def test_a_part_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
@@ -137,14 +136,12 @@ def test_own_items_are_kept_by_shard_and_come_in_the_order_of_shards(tmp_path: P
 
 
 def test_a_shard_that_is_walked_again_replaces_only_its_own_items(tmp_path: Path) -> None:
-    first = OwnItems(tmp_path)
-    first.add({"run": 1}, 0)
-    first.add({"run": 1}, 1)
-    first.close()
-    second = OwnItems(tmp_path)
-    second.add({"run": 2}, 1)
-    second.close()
-    assert [lines(path) for path in second.parts()] == [[{"run": 1}], [{"run": 2}]]
+    for run, shards in ((1, (0, 1)), (2, (1,))):
+        own = OwnItems(tmp_path)
+        for shard in shards:
+            own.add({"run": run}, shard)
+        own.close()
+    assert [lines(path) for path in own.parts()] == [[{"run": 1}], [{"run": 2}]]
 
 
 def test_a_part_is_written_while_its_report_looks(tmp_path: Path) -> None:

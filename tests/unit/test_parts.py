@@ -41,11 +41,8 @@ def test_parts_made_from_scrapys_own_are_taken() -> None:
     from scrapy.core.scheduler import Scheduler
     from scrapy.dupefilters import RFPDupeFilter
 
-    for settings in (
-        Settings(),
-        Settings({"SCHEDULER": type("Mine", (Scheduler,), {})}),
-        Settings({"DUPEFILTER_CLASS": type("Mine", (RFPDupeFilter,), {})}),
-    ):
+    own = {"SCHEDULER": Scheduler, "DUPEFILTER_CLASS": RFPDupeFilter}
+    for settings in (Settings(), *(Settings({name: type("Mine", (part,), {})}) for name, part in own.items())):
         before = dict(settings)
         put_aside(settings)
         check_parts(settings)
@@ -61,8 +58,7 @@ def test_the_reason_is_the_error_before_that_of_the_closing_engine() -> None:
 def test_the_last_exception_counts_that_is_not_of_one_page() -> None:
     heard = Faults()
     for name, error in (("scrapy.core.engine", KeyError("x")), ("scrapy.core.scraper", ValueError("one page"))):
-        record = logging.LogRecord(name, logging.ERROR, "", 0, "Error", None, (type(error), error, None))
-        heard.emit(record)
+        heard.emit(logging.LogRecord(name, logging.ERROR, "", 0, "Error", None, (type(error), error, None)))
     assert str(heard.last) == "KeyError: 'x'"
 
 

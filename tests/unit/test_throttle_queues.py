@@ -133,25 +133,15 @@ def test_what_leaves_for_no_site_is_free() -> None:
     assert it.standing is DomainStatus.OPEN
 
 
-class Clock:
-    """Turned by hand."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def places(of_engine: int, a_second: int = 0, clock: Clock | None = None) -> DownloaderCapacity:
-    """With so much room, where so many left in the last second."""
-    clock = clock or Clock()
+def places(of_engine: int, a_second: int, now: list[float]) -> DownloaderCapacity:
+    """With so much room, where so many left in the second before `now`, which the test turns."""
     downloader = SimpleNamespace(total_concurrency=1000, active=range(1000 - of_engine))
     crawler: Any = SimpleNamespace(engine=SimpleNamespace(downloader=downloader))
-    it = DownloaderCapacity(crawler, clock)
+    now[0] -= 1.0
+    it = DownloaderCapacity(crawler, lambda: now[0])
     for _ in range(a_second):
         it.departed()
-    clock.now = 1.0
+    now[0] += 1.0
     return it
 
 
@@ -167,17 +157,17 @@ def places(of_engine: int, a_second: int = 0, clock: Clock | None = None) -> Dow
     ],
 )  # fmt: skip
 def test_how_many_permits_are_asked_for(room: int, a_second: int, open_now: int, quota: int) -> None:
-    assert places(room, a_second=a_second).quota(open_now) == quota
+    assert places(room, a_second, [1.0]).quota(open_now) == quota
 
 
 def test_the_longer_an_answer_takes_the_more_are_asked_for_ahead() -> None:
     """Or a store that is far away would set the pace: each question has to bring more than leave until its answer."""
-    clock = Clock()
-    it = places(0, a_second=300, clock=clock)
+    now = [1.0]
+    it = places(0, 300, now)
     for seconds, ahead in {0.0: 30, 0.2: 90, 60.0: 330}.items():
         it.took(seconds)
         assert it.quota(0) == ahead
-    clock.now = 2.0  # what left long ago counts no more
+    now[0] = 2.0  # what left long ago counts no more
     assert it.quota(0) == 0
 
 

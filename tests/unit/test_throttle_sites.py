@@ -27,17 +27,15 @@ NOW = 1_000_000_000.0  #: Sun, 09 Sep 2001 01:46:40 GMT
 class StubGate:
     """Keeps what it is told; the store's clock stands at `NOW`."""
 
+    awake = True
+
     def __init__(self, **options: Any) -> None:
         self.options = ThrottleOptions(on=True, **options)
         self.told: list[SiteNews] = []
-
-    awake = True
+        self.tell = self.told.append
 
     def is_ruled(self, domain: str) -> bool:
         return True
-
-    def tell(self, news: SiteNews) -> None:
-        self.told.append(news)
 
     def now(self) -> float:
         return NOW
@@ -87,8 +85,7 @@ class Latency:
     """Latencies of a clock that the test turns, and what was told."""
 
     def __init__(self) -> None:
-        self.told: list[SiteNews] = []
-        self.time = 100.0
+        self.told, self.time = list[SiteNews](), 100.0
         options = ThrottleOptions(on=True, concurrency=2.0, longest_delay=30.0)
         self.latencies = Latencies(options, self.told.append, lambda: self.time)
 
