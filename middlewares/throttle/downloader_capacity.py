@@ -102,12 +102,10 @@ class DownloaderCapacity:
     # permits to request
 
     def departed(self) -> None:
-        """A request leaves the queue."""
         self._measure_rate()
         self._left += 1
 
     def took(self, seconds: float) -> None:
-        """An answer of the store took so long."""
         self._lead = LEAD + min(seconds, LONGEST_ANSWER)
 
     def quota(self, open_now: int) -> int:

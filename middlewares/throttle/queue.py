@@ -43,7 +43,6 @@ class Lane(NamedTuple):
 
     @classmethod
     def named(cls, name: str) -> Lane:
-        """The lane of this name."""
         if name.startswith("["):
             with suppress(ValueError, TypeError):
                 slot, domain, address, pages = json.loads(name)

@@ -60,11 +60,9 @@ class SlotRule:
         return cls(prefix=prefix, number=int(number) if slash else 1, by=by)
 
     def names(self) -> list[str]:
-        """The names of all numbered slots."""
         return [f"{self.prefix}{number}" for number in range(self.number)]
 
     def of(self, url: str, fingerprint: bytes) -> str:
-        """The slot of a request."""
         if self.by == SITE:
             return slot_of_site(self.prefix, site_of(url))
         if self.number == 1:

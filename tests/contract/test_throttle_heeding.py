@@ -9,11 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rig.gates import FakeCrawler, as_any
+from rig.gates import FakeCrawler, GateBench, as_any
 from scrapy import Request
 from scrapy.squeues import FifoMemoryQueue, LifoMemoryQueue, PickleLifoDiskQueue
 from scrapyd_dist.middlewares.codec import AGAIN
-from scrapyd_dist.middlewares.throttle.gate import Gate
 from scrapyd_dist.middlewares.throttle.queue import HeedingPlainQueue, HeedingQueue
 from scrapyd_dist.middlewares.throttle.site_feedback import PermitMiddleware
 from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
@@ -26,23 +25,13 @@ from scrapyd_dist.throttle.permits import ALL, Limit, PermitRequest, Rule
 RULED, OTHER = "http://ruled.example/", "http://other.example/"
 
 
-class Scene:
+class Scene(GateBench):
     """A process whose store is this one."""
 
     def __init__(self, store: Store, kind: type[HeedingQueue] = HeedingQueue, folder: str = "") -> None:
-        self.crawler = as_any(FakeCrawler())
-        self.gate = Gate(self.crawler, ThrottleOptions(heeds=True))
-        Gate._all[self.crawler] = self.gate
-        self.gate.open(store)
+        super().__init__(store, ThrottleOptions(heeds=True))
         lasting: Any = PickleLifoDiskQueue if folder else LifoMemoryQueue
         self.queue = kind(self.crawler, lasting, folder, start_queue_cls=None if folder else FifoMemoryQueue)
-
-    async def look(self) -> None:
-        """Until the gate knows the rules as they are now."""
-        assert self.gate._client
-        self.gate._client.look()
-        assert self.gate._client._talking is not None
-        await self.gate._client._talking
 
     async def popped(self, *, until: int) -> list[str]:
         """So many requests, once the store has said that they may leave."""
@@ -54,10 +43,6 @@ class Scene:
                 self.gate.use(request)
             await asyncio.sleep(0.01)
         return found
-
-    def push(self, *urls: str) -> None:
-        for url in urls:
-            self.queue.push(Request(url))
 
 
 @pytest.mark.parametrize("kind", [HeedingQueue, HeedingPlainQueue])

@@ -45,7 +45,7 @@ class _ForkServer:
 
     def __init__(self, python: str, preload: tuple[str, ...]) -> None:
         self._lock = threading.Lock()
-        line, env, pipe = [python, "-I", SERVER, *preload], private_environment(Path(os.devnull)), subprocess.PIPE
+        line, env, pipe = [python, "-I", str(SERVER), *preload], private_environment(Path(os.devnull)), subprocess.PIPE
         self._process = subprocess.Popen(line, env=env, stdin=pipe, stdout=pipe, text=True)
 
     def start(self, asked: Mapping[str, object]) -> tuple[int, int]:

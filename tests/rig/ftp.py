@@ -16,8 +16,8 @@ class FtpServer:
     def __init__(self, folder: Path, user: str = "", password: str = "") -> None:
         self.folder, self.user, self.password = folder, user, password
         folder.mkdir(parents=True, exist_ok=True)
-        line, pipe, nothing = [sys.executable, __file__, str(folder)], subprocess.PIPE, subprocess.DEVNULL
-        self._process = subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=nothing, start_new_session=True)
+        program, pipe, nothing = [sys.executable, __file__, str(folder)], subprocess.PIPE, subprocess.DEVNULL
+        self._process = subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=nothing, start_new_session=True)
         assert self._process.stdin
         assert self._process.stdout
         # Over standard input: a password does not belong into a process list.

@@ -1,11 +1,15 @@
 """What the throttle sees of a Scrapy process: a crawler whose engine and downloader do nothing by themselves."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
+from scrapy import Request
 from scrapy.settings import Settings
 from scrapy.signalmanager import SignalManager
+from scrapyd_dist.middlewares.throttle.gate import Gate
+from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
 
 
 class FakeCrawler:
@@ -34,3 +38,31 @@ class FakeCrawler:
 def as_any(fake: object) -> Any:
     """For where the real thing is meant."""
     return fake
+
+
+class GateBench:
+    """A gate of such a process, which asks this store; the queue is the test's own."""
+
+    queue: Any
+
+    def __init__(self, store: Any, options: ThrottleOptions, **clock: Any) -> None:
+        self.crawler = as_any(FakeCrawler())
+        self.gate = Gate(self.crawler, options, **clock)
+        Gate._all[self.crawler] = self.gate
+        self.gate.open(store)
+
+    def push(self, *urls: str, **meta: Any) -> None:
+        for url in urls:
+            self.queue.push(Request(url if "//" in url else f"http://{url}/", meta=dict(meta)))
+
+    async def said(self) -> None:
+        """Until the store has heard all."""
+        assert self.gate._client
+        while self.gate._client._talking is not None:
+            await asyncio.wait_for(asyncio.wait([self.gate._client._talking]), 10)
+
+    async def look(self) -> None:
+        """Until the gate knows the rules as they are now."""
+        assert self.gate._client
+        self.gate._client.look()
+        await self.said()

@@ -27,9 +27,9 @@ class SiteProcess:
                      "offsite": site.offsite, "duplicates": site.duplicates}  # fmt: skip
         arguments = [f"--{name}={value}" for name, value in described.items()]
         self._errors = (folder / "site.err").open("wb")
-        line = [sys.executable, "-m", "scrapyd_dist.examples.site", "--until-eof", *arguments, *options]
+        program = [sys.executable, "-m", "scrapyd_dist.examples.site", "--until-eof", *arguments, *options]
         env, pipe = private_environment(folder), subprocess.PIPE
-        self._process = subprocess.Popen(line, cwd=folder, env=env, stdin=pipe, stdout=pipe, stderr=self._errors)
+        self._process = subprocess.Popen(program, cwd=folder, env=env, stdin=pipe, stdout=pipe, stderr=self._errors)
         assert self._process.stdout
         line = self._process.stdout.readline()
         assert line, f"the site did not start:\n{(folder / 'site.err').read_text()}"

@@ -8,14 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rig.gates import FakeCrawler, as_any
+from rig.gates import GateBench, as_any
 from scrapy import Request
 from scrapy.exceptions import IgnoreRequest
 from scrapy.squeues import FifoMemoryQueue, LifoMemoryQueue
 from scrapyd_dist.middlewares.codec import AGAIN, PERMIT
 from scrapyd_dist.middlewares.throttle import gate
 from scrapyd_dist.middlewares.throttle.downloader_capacity import STALE
-from scrapyd_dist.middlewares.throttle.gate import Gate
 from scrapyd_dist.middlewares.throttle.queue import Lane, ThrottledQueue
 from scrapyd_dist.middlewares.throttle.site_feedback import PermitMiddleware
 from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
@@ -77,23 +76,18 @@ class FakeStore:
         self.closed = True
 
 
-class Scene:
+class Scene(GateBench):
     """A gate with its queue, its store and its clock."""
 
-    def __init__(self, **options: Any) -> None:
+    queue: ThrottledQueue
+
+    def __init__(self) -> None:
         self.time = 100.0
-        self.crawler = as_any(FakeCrawler())
         self.store = as_any(FakeStore(lambda: self.time))
-        limit = Limit(hits=1, window=1.0)
-        self.gate = Gate(self.crawler, ThrottleOptions(on=True, limit=limit, **options), clock=lambda: self.time)
-        Gate._all[self.crawler] = self.gate
-        self.gate.open(self.store)
+        options = ThrottleOptions(on=True, limit=Limit(hits=1, window=1.0))
+        super().__init__(self.store, options, clock=lambda: self.time)
         self.charging = PermitMiddleware(self.gate)
         self.queue = ThrottledQueue(self.crawler, LifoMemoryQueue, "", start_queue_cls=FifoMemoryQueue)
-
-    def push(self, *urls: str, **meta: Any) -> None:
-        for url in urls:
-            self.queue.push(Request(url if "//" in url else f"http://{url}/", meta=dict(meta)))
 
     async def pushed(self, *urls: str, **meta: Any) -> None:
         """Push them, and let the store hear of it."""
@@ -117,18 +111,6 @@ class Scene:
         assert request is not None
         return request
 
-    async def said(self) -> None:
-        """Until the store has heard all."""
-        assert self.gate._client
-        while self.gate._client._talking is not None:
-            await asyncio.wait_for(asyncio.wait([self.gate._client._talking]), 10)
-
-    async def look(self) -> None:
-        """The gate asks for the version of the rules."""
-        assert self.gate._client
-        self.gate._client.look()
-        await self.said()
-
     def busy(self, host: str) -> SimpleNamespace:
         """The downloader's slot of this host, which has one request under way and no room for another."""
         slot = SimpleNamespace(concurrency=1, active={1}, queue=[], delay=0.0)
@@ -142,8 +124,8 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(**options: Any) -> AsyncIterator[Scene]:
-    it = Scene(**options)
+async def scene() -> AsyncIterator[Scene]:
+    it = Scene()
     try:
         yield it
     finally:
