@@ -34,7 +34,7 @@ def test_slots_and_batches_are_moved_and_deleted(sdist: Callable[..., Any], wher
     with shop(where, tmp_path, 40) as store:
         moved = sdist("move", "shop", "p", "q", 2)
         assert (moved["batches"], moved["requests"], moved["to"]) == (4, 40, ["q0", "q1"])
-        slots = {one["slot"]: one["requests"]["waiting"] for one in sdist("count", "shop")["slots"]}
+        slots = waiting(sdist)
         assert slots.keys() == {"q0", "q1"}
         assert sum(slots.values()) == 40
         assert store.seen("shop", PRINTS) == set(PRINTS)

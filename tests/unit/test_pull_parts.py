@@ -140,8 +140,7 @@ def test_totals_are_of_what_was_acked_and_what_is_held(leased: Callable[[int], B
     told = read_report(json.dumps(report.progress([held])).encode())
     assert (told.ended, told.requests, told.done) == (False, 6, 1)
     final = report.final("finished", "", "", {"a": 1, "b": object()})
-    assert final["batches"] == {"acked": 1, "lost": 1, "held": 0}
-    assert final["stats"] == {"a": 1}
+    assert (final["batches"], final["stats"]) == ({"acked": 1, "lost": 1, "held": 0}, {"a": 1})
 
 
 # what it was told
@@ -260,14 +259,11 @@ async def test_whether_more_will_come(backlog: dict[str, Any], slots: tuple[str,
 
 def test_what_may_return_is_waited_for_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Backlog(waiting=0, leased=0, expired=1, acked=0)
-    asked, now = leasing(backlog=[told, told, told]), [0.0]
+    asked, now = leasing(backlog=[told, told, told]), [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    now[0] = 100.0
-    assert not run(asked.no_more())
-    now[0] += MAY_RETURN - 1
-    assert not run(asked.no_more())
-    now[0] += 2
-    assert run(asked.no_more())
+    for seconds, over in ((0.0, False), (MAY_RETURN - 1, False), (2.0, True)):
+        now[0] += seconds
+        assert run(asked.no_more()) is over
 
 
 ACKED = Attempt(batch=7, number=2, job="c.b7.a2", node="one", url="http://one", state=AttemptState.ACKED)
@@ -333,9 +329,7 @@ async def test_no_more_is_leased_than_the_limits_allow(order: dict[str, Any], wi
     two = [Leased(batch=Batch(number=n, size=4), attempt=1, payload={}) for n in (1, 2)]
     asked = leasing(replace(JOB, **order), lease_next=[two])
     await asked.next(9)
-    assert (asked.batches, asked.requests) == (2, 8)
-    assert asked.limit == limit
-    assert asked._left() == wished
+    assert (asked.batches, asked.requests, asked.limit, asked._left()) == (2, 8, limit, wished)
 
 
 # the parts on its node
@@ -370,8 +364,7 @@ class Hiding(Spider):
     custom_settings = {"ADDONS": {}}  # noqa: RUF012 - as projects write it
 
 
-class Naming(Spider):
-    name = "naming"
+class Naming(Hiding):
     custom_settings = {"ADDONS": {"scrapyd_dist.Addon": 500}}  # noqa: RUF012 - as projects write it
 
 

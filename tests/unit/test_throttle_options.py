@@ -166,17 +166,13 @@ def test_what_it_cannot_do_is_one_sentence_and_does_not_turn_it_off(
     monkeypatch.delenv("SDIST_STORE", raising=False)
     crawler: Any = SimpleNamespace(settings=installed(**values))
     store, why = open_for(crawler)
-    assert store is None
+    assert (store, options_of(crawler.settings).on, list(tmp_path.iterdir())) == (None, True, [])
     assert named in why
-    assert options_of(crawler.settings).on
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_where_nothing_was_said_scrapys_own_queue_is_there_until_there_is_a_rule() -> None:
     made = installed(DISTRIBUTED_THROTTLE=None)
-    assert not options_of(made).on
-    assert made[QUEUE] is HeedingQueue
-    assert why_not_heeded(made) == ""
+    assert (options_of(made).on, made[QUEUE], why_not_heeded(made)) == (False, HeedingQueue, "")
 
 
 @pytest.mark.parametrize(
