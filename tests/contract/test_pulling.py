@@ -100,33 +100,31 @@ def test_broken_off_and_pulled_again_it_fetches_only_what_is_missing(
     assert names(tmp_path) == ["c.b1.a1.jl"]
 
 
-def test_what_was_begun_of_another_file_is_thrown_away(shelf: Shelf, tmp_path: Path) -> None:
-    (tmp_path / "c.b1.a1.jl.part").write_bytes(b"x" * 1000)
-    assert bring(shelf, tmp_path, part=part_of(DATA)).state is DownloadState.WHOLE
-    assert (tmp_path / "c.b1.a1.jl").read_bytes() == DATA
-    (tmp_path / "c.b1.a1.jl").write_bytes(DATA[:-1] + b"x")
-    assert bring(shelf, tmp_path, part=part_of(DATA)).state is DownloadState.WHOLE
-    assert (tmp_path / "c.b1.a1.jl").read_bytes() == DATA
-
-
-def test_a_part_that_is_longer_here_begins_anew(shelf: Shelf, tmp_path: Path) -> None:
-    (tmp_path / "c.b1.a1.jl.part").write_bytes(DATA * 2)
-    assert bring(shelf, tmp_path, part=part_of(DATA)).state is DownloadState.WHOLE
-
-
-def test_a_file_that_became_shorter_begins_anew(shelf: Shelf, tmp_path: Path) -> None:
-    (tmp_path / "c.b1.a1.jl.part").write_bytes(b"x" * (len(DATA) + 1))
-    assert bring(shelf, tmp_path).state is DownloadState.WHOLE
+@pytest.mark.parametrize(
+    ("ending", "there", "part"),
+    [
+        (".part", b"x" * 1000, part_of(DATA)),
+        ("", DATA[:-1] + b"x", part_of(DATA)),
+        (".part", DATA * 2, part_of(DATA)),
+        (".part", b"x" * (len(DATA) + 1), None),
+    ],
+    ids=["begun", "complete", "longer", "longer, of no known length"],
+)
+def test_what_is_here_of_another_file_is_thrown_away(
+    shelf: Shelf, tmp_path: Path, ending: str, there: bytes, part: PartInfo | None
+) -> None:
+    (tmp_path / f"c.b1.a1.jl{ending}").write_bytes(there)
+    assert bring(shelf, tmp_path, part=part).state is DownloadState.WHOLE
     assert (tmp_path / "c.b1.a1.jl").read_bytes() == DATA
 
 
-def test_a_part_that_is_not_what_its_worker_wrote_is_lost(shelf: Shelf, tmp_path: Path) -> None:
-    shelf.data = DATA[:-3] + b"0}\n"
-    pulled = bring(shelf, tmp_path, part=part_of(DATA))
-    assert (pulled.state, pulled.reason) == (DownloadState.LOST, "it is not what its worker wrote: the hashes differ")
-    assert names(tmp_path) == []
-    shelf.data = DATA[:100]
-    assert bring(shelf, tmp_path, part=part_of(DATA)).state is DownloadState.LOST
+@pytest.mark.parametrize("data", [DATA[:-3] + b"0}\n", DATA[:100]])
+def test_a_part_that_is_not_what_its_worker_wrote_is_lost(shelf: Shelf, tmp_path: Path, data: bytes) -> None:
+    shelf.data = data
+    lost = DownloadedFile(
+        state=DownloadState.LOST, fetched=len(data), reason="it is not what its worker wrote: the hashes differ"
+    )
+    assert bring(shelf, tmp_path, part=part_of(DATA)) == lost
     assert names(tmp_path) == []
 
 

@@ -8,7 +8,7 @@ import itertools
 import re
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import Any
 
 import pytest
@@ -172,10 +172,13 @@ PLAYS = pytest.mark.parametrize(
 )
 
 
-def received(sender: Sender, node: Node, **options: Any) -> bytes:
-    """What a download of the log from there on gives to its sink."""
+def received(
+    sender: Sender, node: Node, error: type[NodeError] | None = None, silence: float = 30, **options: Any
+) -> bytes:
+    """What a download of the log from there on gives to its sink, until this error if one is named."""
     got = bytearray()
-    sender.download(node, api.fetch("logs/a", **options), got.extend)
+    with nullcontext() if error is None else pytest.raises(error):
+        sender.download(node, api.fetch("logs/a", **options), got.extend, silence=silence)
     return bytes(got)
 
 
@@ -217,10 +220,7 @@ def test_packed_bytes_stay_packed(sender: Sender, peer: Callable[..., BadPeer]) 
     node = node_at(peer(lambda c, _: c.answer(200, packed, "Content-Encoding: gzip")).port)
     chunk = sender.send(node, api.fetch("logs/a.jl.gz"))
     assert chunk is not None
-    assert chunk.body == packed
-    got = bytearray()
-    sender.download(node, api.fetch("logs/a.jl.gz"), got.extend)
-    assert bytes(got) == packed
+    assert chunk.body == received(sender, node) == packed
 
 
 @pytest.mark.parametrize(
@@ -236,10 +236,7 @@ def test_packed_bytes_stay_packed(sender: Sender, peer: Callable[..., BadPeer]) 
 def test_what_is_not_the_file_never_reaches_the_sink(
     sender: Sender, peer: Callable[..., BadPeer], play: Any, kind: type[NodeError]
 ) -> None:
-    got = bytearray()
-    with pytest.raises(kind):
-        sender.download(node_at(peer(play).port), api.fetch("logs/a", start=5), got.extend)
-    assert not got
+    assert received(sender, node_at(peer(play).port), kind, start=5) == b""
 
 
 def test_no_such_file(sender: Sender, peer: Callable[..., BadPeer]) -> None:
@@ -254,10 +251,7 @@ def test_a_broken_download_keeps_what_came(sender: Sender, peer: Callable[..., B
     def play(connection: Connection, _: bytes) -> None:
         connection.answer(200, LOG[:5000], length=len(LOG))
 
-    got = bytearray()
-    with pytest.raises(CutReply):
-        sender.download(node_at(peer(play).port), api.fetch("logs/a"), got.extend)
-    assert bytes(got) == LOG[:5000]
+    assert received(sender, node_at(peer(play).port), CutReply) == LOG[:5000]
 
 
 def test_silence_ends_a_download(sender: Sender, peer: Callable[..., BadPeer]) -> None:
@@ -265,10 +259,7 @@ def test_silence_ends_a_download(sender: Sender, peer: Callable[..., BadPeer]) -
         connection.answer(200, LOG[:5000], length=len(LOG))
         connection.hang()
 
-    got = bytearray()
-    with pytest.raises(NoReply):
-        sender.download(node_at(peer(play).port), api.fetch("logs/a"), got.extend, silence=SHORT)
-    assert bytes(got) == LOG[:5000]
+    assert received(sender, node_at(peer(play).port), NoReply, SHORT) == LOG[:5000]
 
 
 def test_a_slow_download_is_no_silence(sender: Sender, peer: Callable[..., BadPeer]) -> None:
@@ -278,9 +269,7 @@ def test_a_slow_download_is_no_silence(sender: Sender, peer: Callable[..., BadPe
             connection.pause(SHORT / 4)
             connection.say(b"x")
 
-    got = bytearray()
-    sender.download(node_at(peer(play).port), api.fetch("logs/a"), got.extend, silence=SHORT)
-    assert bytes(got) == b"x" * 8
+    assert received(sender, node_at(peer(play).port), silence=SHORT) == b"x" * 8
 
 
 def test_the_error_of_a_sink_comes_through(sender: Sender, peer: Callable[..., BadPeer]) -> None:

@@ -20,6 +20,12 @@ from scrapyd_dist.errors import ConfigError, NoPlaceForStore, StoreError
 from scrapyd_dist.store import open_store, sqlite_file
 
 
+def run(path: Path, *statements: str) -> list[tuple[int]]:
+    """Run statements on the file as another program does; the rows that the last one gives."""
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        return [database.execute(statement).fetchall() for statement in statements][-1]
+
+
 def test_it_is_for_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "store.db"
     old = os.umask(0)
@@ -37,12 +43,10 @@ def test_it_is_for_its_owner_only(tmp_path: Path) -> None:
 def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     open_store(path).close()
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        database.execute("PRAGMA user_version = 99")
+    run(path, "PRAGMA user_version = 99")
     with pytest.raises(StoreError, match=r"newer scrapyd-dist \(schema 99"):
         open_store(path)
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        assert database.execute("PRAGMA user_version").fetchone() == (99,)
+    assert run(path, "PRAGMA user_version") == [(99,)]
 
 
 def test_a_file_of_an_older_schema_is_taken_over(tmp_path: Path) -> None:
@@ -58,8 +62,7 @@ def test_who_has_a_store_open_that_a_newer_version_took_over_writes_nothing_more
     path = tmp_path / "store.db"
     with contextlib.closing(open_store(path)) as older:
         older.add_crawl(CRAWL)
-        with contextlib.closing(sqlite3.connect(path)) as database:
-            database.execute("PRAGMA user_version = 99")
+        run(path, "PRAGMA user_version = 99")
         with pytest.raises(StoreError, match=r"newer scrapyd-dist \(schema 99"):
             older.update_crawl(CRAWL.id, message="written as nobody reads it any more")
         assert older.crawl(CRAWL.id).message == CRAWL.message
@@ -97,26 +100,23 @@ def test_an_address_that_nobody_knows_is_refused_without_its_password() -> None:
 # files of other programs and of older versions
 
 
-def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("CREATE TABLE orders (id INTEGER)", "PRAGMA user_version = 1"),
+        ("PRAGMA application_id = 7", "CREATE TABLE crawls (id INTEGER)"),
+    ],
+    ids=["unmarked", "marked"],
+)
+def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path, statements: tuple[str, ...]) -> None:
     path = tmp_path / "shop.db"
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        database.execute("CREATE TABLE orders (id INTEGER)")
-        database.execute("PRAGMA user_version = 1")
+    run(path, *statements)
     before = path.read_bytes()
     with pytest.raises(StoreError, match="database of another program") as caught:
         open_store(path)
     assert str(path) in str(caught.value)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["shop.db"]
-
-
-def test_a_marked_database_of_another_program_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "shop.db"
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        database.execute("PRAGMA application_id = 7")
-        database.execute("CREATE TABLE crawls (id INTEGER)")
-    with pytest.raises(StoreError, match="database of another program"):
-        open_store(path)
 
 
 #: batches 1 to 8 of a crawl of the first version, each of as many requests as its number
@@ -179,14 +179,12 @@ def test_a_store_of_the_first_version_is_brought_to_this_one_with_all_it_has(tmp
 def test_a_migration_that_fails_leaves_the_old_store(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     version_1(path)
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        database.execute("CREATE TABLE samples (somebody TEXT)")  # in the way of a later statement of the script
+    run(path, "CREATE TABLE samples (name TEXT)")  # in the way of a later statement of the script
     with pytest.raises(StoreError, match="samples already exists"):
         open_store(path)
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        assert database.execute("PRAGMA user_version").fetchone() == (1,)
-        assert database.execute("SELECT count(*) FROM fingerprints").fetchone() == (3,)
-        assert not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'nodes'").fetchone()
+    assert run(path, "PRAGMA user_version") == [(1,)]
+    assert run(path, "SELECT count(*) FROM fingerprints") == [(3,)]
+    assert run(path, "SELECT 1 FROM sqlite_master WHERE name = 'nodes'") == []
 
 
 def test_a_forgotten_crawl_gives_its_room_back(tmp_path: Path) -> None:

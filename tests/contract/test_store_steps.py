@@ -28,13 +28,8 @@ INTO: dict[BatchState, Callable[[Store, int], object]] = {
     BatchState.FAILED: lambda store, last: fail(store, 1, last),
     BatchState.SPLIT: lambda store, last: store.split("c", 1, halves(1, 1)),
 }
-
-
 #: allowed by the table, and made by `fail` alone, on its way
-NO_VERB = {
-    (BatchState.SEALED, BatchState.DEAD),
-    (BatchState.FAILED, BatchState.DEAD),
-}
+NO_VERB = {(BatchState.SEALED, BatchState.DEAD), (BatchState.FAILED, BatchState.DEAD)}
 
 
 @pytest.mark.parametrize("new", INTO)
