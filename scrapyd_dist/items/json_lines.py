@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 
 #: runs of items in a part or feed, in order: (index of the first item, count)
 Runs = list[tuple[int, int]]
-
 #: report key: a row per missed request: its index in the batch, the kind of miss, its runs of items (None: unknown)
 MISSED = "missed_requests"
-
 #: report key: (batch, index in it) of each request that this attempt has retried
 AGAIN = "replaces"
 
@@ -76,7 +74,6 @@ def without(lines: Iterator[tuple[int, bytes]], runs: Sequence[tuple[int, int]])
 
 #: bytes of a key's digest; the chance of a collision among 1e9 items is below 1e-20
 _DIGEST = 16
-
 _encoded = json.JSONEncoder(sort_keys=True).encode
 
 

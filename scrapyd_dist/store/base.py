@@ -398,21 +398,15 @@ class QueueStore(Protocol):
     ) -> list[Leased]:
         """Open an attempt for each of the next batches that wait, and lease it; RUNNING from then on.
 
-        The highest priority comes first, then the oldest. Nothing comes while the crawl is asked to rest, or to end.
+        The highest priority comes first, then the oldest. Nothing comes while the crawl is asked to rest, or to end. A
+        lease is good for so many `seconds` by the store's clock; `now` is for people. `slots` are names; without any,
+        all slots but those of other spiders. `enough` are those of which the lessee wants nothing now, if it is `fair`:
 
-        Args:
-            crawl: the crawl or frontier.
-            lessee: the worker.
-            slots: names of slots; none: all but those of other spiders.
-            seconds: how long the lease is good, by the store's clock.
-            limit: batches at most.
-            fair: `SPREAD`: each comes from the slot with the fewest requests under way in the whole fleet, ties in
-                turn, and no two from one slot; the priority then orders the batches of one slot only. `BY_DOMAIN`: the
-                same, and a slot is the lessee's alone while it has something of it. Then no worker takes more slots
-                than its share, and one that has more gets nothing until some of them have run out. Slots that are
-                named, such as those of other spiders, are shared as with `SPREAD`.
-            enough: names of slots of which the lessee wants nothing now; heeded when it is `fair`.
-            now: for people.
+        `SPREAD`: each comes from the slot with the fewest requests under way in the whole fleet, ties in turn, and no
+        two from one slot; the priority then orders the batches of one slot only. `BY_DOMAIN`: the same, and a slot is
+        the lessee's alone while it has something of it. Then no worker takes more slots than its share, and one that
+        has more gets nothing until some of them have run out. Slots that are named, such as those of other spiders, are
+        shared as with `SPREAD`.
         """
         alone = fair == BY_DOMAIN and not slots
         return self._lease_next(

@@ -22,18 +22,12 @@ _UNGUARDED = {"fingerprints", "close"}
 def open_store(where: str | Path, *, durable: bool = True, key: bytes | None = None) -> Store:
     """The store at `where`: the path of an SQLite file, made when it is not there, or the URL of a Redis server.
 
-    It belongs to one thread at a time.
+    It belongs to one thread at a time. A step on a file that is `durable` is on the disk before it returns. A worker
+    does without: a power cut that takes its last steps takes the worker as well; and it has the file to itself for a
+    shorter time. Rows are signed with `key`, the project's; without one nothing is signed, and nothing can be checked.
 
-    Args:
-        where: the address.
-        durable: for a file, whether a step is on the disk before it returns. A worker does without: a power cut that
-            takes its last steps takes the worker as well; and it has the file to itself for a shorter time.
-        key: the project's key, by which rows are signed, and by which it is known that they are the project's own.
-            Without one nothing is signed, and nothing can be checked.
-
-    Raises:
-        ConfigError: nothing here knows this kind of address, or what it needs is not installed.
-        StoreError: it cannot be opened, or is not a store that this version can use.
+    Raises `ConfigError` when nothing here knows this kind of address, or what it needs is not installed; `StoreError`
+    when it cannot be opened, or is not a store that this version can use.
     """
     if not is_url(where):
         from scrapyd_dist.store.sqlite_frontier import sqlite_parts  # noqa: PLC0415 - only the engine asked for is loaded

@@ -37,10 +37,7 @@ class RedisCrawls(RedisPort, CrawlStore):
     def update_node(self, name: str, **changes: Any) -> None:
         check_fields("node", changes, NODE_FIELDS)
         row = packed({**node_row(changes), "name": name})
-        commands = [
-            ("SADD", f"{self._server.prefix}nodes", name),
-            ("HSET", f"{self._server.prefix}node:{name}", *row),
-        ]
+        commands = [("SADD", f"{self._server.prefix}nodes", name), ("HSET", f"{self._server.prefix}node:{name}", *row)]
         if "url" in changes:  # beside the record, which an older version reads as a whole
             signature = self._door.node_signature(name, changes["url"])
             commands.append(("HSET", f"{self._server.prefix}nodes:signed", name, signature))

@@ -10,14 +10,7 @@ from scrapyd_dist.batches import OUT, AttemptState, Batch, BatchState
 from scrapyd_dist.errors import NothingMatched
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SLOT_NAME, Backlog, SeenBefore
 from scrapyd_dist.store.base import QueueStore
-from scrapyd_dist.store.frontier_rows import (
-    HUNGRY,
-    backlog_of,
-    check_not_out,
-    joined,
-    prints_of,
-    slot_counts,
-)
+from scrapyd_dist.store.frontier_rows import HUNGRY, backlog_of, check_not_out, joined, prints_of, slot_counts
 from scrapyd_dist.store.redis_batches import RedisAttempts, RedisBatches, numbered
 from scrapyd_dist.store.redis_crawls import RedisAccount, RedisCrawls
 from scrapyd_dist.store.redis_link import RedisConnection, RedisPort, packed, unpacked, whole, word

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any
 from scrapyd_dist.batches import AttemptState, BatchState
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SeenBefore
 from scrapyd_dist.store.base import QueueStore
-from scrapyd_dist.store.frontier_rows import (
-    HUNGRY,
-    Share,
-    backlog_of,
-    check_not_out,
-    prints_of,
-    slot_counts,
-)
+from scrapyd_dist.store.frontier_rows import HUNGRY, Share, backlog_of, check_not_out, prints_of, slot_counts
 from scrapyd_dist.store.sqlite_batches import BATCH, NOW, SqliteAttempts, SqliteBatches
 from scrapyd_dist.store.sqlite_crawls import SqliteAccount, SqliteCrawls
 from scrapyd_dist.store.sqlite_file import SqliteConnection, SqlitePort

@@ -40,7 +40,6 @@ def no_reply(node: Node, call: Call[T], seconds: float) -> NodeError:
 
 
 def broken(node: Node, call: Call[T]) -> NodeError:
-    """Return the error of a connection that ended before the body did."""
     return CutReply.at(str(node), f"{call.path}: the connection broke in the middle of the reply")
 
 

@@ -49,11 +49,7 @@ BREAKAGES: dict[str, tuple[Play, type[NodeError], bool]] = {
         CutReply,
         True,
     ),
-    "cut chunks": (
-        lambda c, _: c.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"),
-        CutReply,
-        True,
-    ),
+    "cut chunks": (lambda c, _: c.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"), CutReply, True),
     "no HTTP": (lambda c, _: c.say(b"SSH-2.0-OpenSSH_9.6\r\n" * 9), NotJson, True),
     "HTML": (lambda c, _: c.answer(200, b"<html>Log in", "Content-Type: text/html"), NotJson, True),
     "nothing": (lambda c, _: c.answer(200, b""), NotJson, True),
