@@ -74,20 +74,17 @@ class TreqTransport:
     def __init__(
         self,
         *,
-        reactor: Any = None,
-        agent: Any = None,
         connect_timeout: float = CONNECT_TIMEOUT,
         wait: Callable[[Deferred[Any]], Awaitable[Any]] | None = None,
     ) -> None:
-        """Create a transport on the installed reactor, or on the given one.
+        """Create a transport on the installed reactor.
 
-        `agent` sends all requests, instead of one Twisted Agent per set of TLS options. `wait` converts a Deferred to
-        an awaitable: by default a Future under the asyncio reactor and the Deferred itself under others, as in Scrapy.
+        `wait` converts a Deferred to an awaitable: by default a Future under the asyncio reactor and the Deferred
+        itself under others, as in Scrapy.
         """
-        if reactor is None:
-            from twisted.internet import reactor  # noqa: PLC0415 - importing it installs one
-        self._reactor = reactor
-        self._agent = agent
+        from twisted.internet import reactor  # noqa: PLC0415 - importing it installs one
+
+        self._reactor: Any = reactor
         self._agents: dict[tuple[object, ...], Any] = {}
         self._connect_timeout = connect_timeout
         in_asyncio = isinstance(reactor, AsyncioSelectorReactor)
@@ -144,7 +141,7 @@ class TreqTransport:
         """Return the agent for the node's TLS options, cached because creating one reads certificates."""
         key = (node.verify, node.ca, node.tls_name)
         if key not in self._agents:
-            self._agents[key] = self._agent or Agent(
+            self._agents[key] = Agent(
                 _SystemNames(self._reactor),
                 contextFactory=_TlsPolicy(node),
                 connectTimeout=self._connect_timeout,
