@@ -142,7 +142,10 @@ def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_nested_values_are_json_text_in_a_cell(tmp_path: Path) -> None:
-    items = [[{"a": {"b": "ü"}, "c": [1, "x"], "d": ["x", "y"], "e": []}], [{"f": 1, "a": True}]]
+    items: list[list[dict[str, Any]]] = [
+        [{"a": {"b": "ü"}, "c": [1, "x"], "d": ["x", "y"], "e": []}],
+        [{"f": 1, "a": True}],
+    ]
     output = ItemOutput.named(tmp_path / "a.csv")
     merge(Items(parts_of(tmp_path / "parts", items)), [output])
     first, second = read(output.path)
