@@ -80,16 +80,19 @@ def by_log(
     """
     if state is JobState.PENDING:
         return Verdict(outcome=Outcome.PENDING)
-    if state is JobState.RUNNING:
-        return _running(look, stall)
+    if look is None and state is JobState.RUNNING:
+        return Verdict(outcome=Outcome.RUNNING)
     if look is None:
         if signalled:
             return Verdict(outcome=Outcome.KILLED, reason="by sdist cancel; it has no log")
         return Verdict(outcome=Outcome.UNKNOWN, reason="it has no log: never started, or jobs_to_keep removed it")
-    if needless and _unbegun(look):
-        return Verdict(outcome=Outcome.CANCELLED, reason="its crawl had finished before it began")
     facts = look.facts
-    outcome, reason = _ended(facts, says_info=look.says_info, signalled=signalled)
+    if state is JobState.RUNNING:
+        outcome, reason = _running(look, stall)
+    elif needless and _unbegun(look):
+        return Verdict(outcome=Outcome.CANCELLED, reason="its crawl had finished before it began")
+    else:
+        outcome, reason = _ended(facts, says_info=look.says_info, signalled=signalled)
     return Verdict(outcome=outcome, reason=reason, pages=facts.pages, items=facts.items, errors=errors_in(facts))
 
 
@@ -107,20 +110,11 @@ def errors_in(facts: LogFacts) -> int | None:
     return found if facts.whole else None
 
 
-def _running(look: LogExcerpt | None, stall: float) -> Verdict:
-    if look is None:
-        return Verdict(outcome=Outcome.RUNNING)
+def _running(look: LogExcerpt, stall: float) -> tuple[Outcome, str]:
     facts, still = look.facts, look.silent or 0.0
     if facts.idle_since is not None and facts.last is not None:
         still += max(0.0, (facts.last - facts.idle_since).total_seconds())
-    stalled = still >= stall
-    return Verdict(
-        outcome=Outcome.STALLED if stalled else Outcome.RUNNING,
-        reason=f"no progress for {round(still / 60)} min" if stalled else "",
-        pages=facts.pages,
-        items=facts.items,
-        errors=errors_in(facts),
-    )
+    return (Outcome.STALLED, f"no progress for {round(still / 60)} min") if still >= stall else (Outcome.RUNNING, "")
 
 
 def _ended(facts: LogFacts, *, says_info: bool, signalled: bool) -> tuple[Outcome, str]:

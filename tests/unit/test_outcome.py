@@ -238,6 +238,7 @@ def test_killed_is_only_what_we_sent_the_signal() -> None:
     assert judged(torn)[0] is Outcome.DIED
     assert judged(None, signalled=True)[0] is Outcome.KILLED
     assert judged(look(), signalled=True)[0] is Outcome.FINISHED  # it was faster than the signal
+    assert by_report(JobState.FINISHED, report(state="running"), signalled=True).outcome is Outcome.KILLED
 
 
 @pytest.mark.parametrize(
@@ -273,10 +274,6 @@ REPORT = report(requests=5, done=5, missed=0, pages=5, items=4, stats={"log_coun
 def test_how_a_worker_ended_by_its_report(changes: dict[str, Any], state: JobState, outcome: Outcome) -> None:
     verdict = by_report(state, replace(REPORT, **changes))
     assert (verdict.outcome, verdict.items, verdict.errors) == (outcome, 4, 2)
-
-
-def test_a_worker_that_we_killed() -> None:
-    assert by_report(JobState.FINISHED, replace(REPORT, ended=False), signalled=True).outcome is Outcome.KILLED
 
 
 def test_stats_add_up() -> None:

@@ -33,10 +33,7 @@ def test_a_crawl_has_one_pool_for_all_its_slots_and_one_for_each_other_spider() 
     pools = work_in(counts, ScalingPolicy())
     assert pools == {ALL: Workload(waiting=3, out=3), "@login": Workload(waiting=4), "@shop:login": Workload()}
     assert [pool for pool, work in pools.items() if work.over] == ["@shop:login"]
-
-
-def test_a_crawl_in_which_nothing_was_added_yet_has_a_pool_all_the_same() -> None:
-    assert work_in([], ScalingPolicy()) == {ALL: Workload()}
+    assert work_in([], ScalingPolicy()) == {ALL: Workload()}  # nothing was added yet
 
 
 def test_with_a_prefix_other_slots_are_no_concern_of_these_workers() -> None:
