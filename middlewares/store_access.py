@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 class OutOfReach(Exception):
     """The store cannot be used from here; the text says why."""
 
-    lasting = True  #: trying again later cannot help, as it may with a server that is just being started
+    def __init__(self, why: str, *, lasting: bool = True) -> None:
+        super().__init__(why)
+        self.lasting = lasting  #: trying again later cannot help, as it may with a server that is just being started
 
 
 def reach(told: Mapping[str, Any], *, crawl: str, home: str) -> Store:
@@ -45,19 +47,13 @@ def reach(told: Mapping[str, Any], *, crawl: str, home: str) -> Store:
     except SealError as error:
         raise OutOfReach(f"the key of this crawl cannot be opened: {error}") from None
     except (DistError, ImportError, OSError) as error:
-        raise _perhaps_later(str(error)) from None
+        raise OutOfReach(str(error), lasting=False) from None
     try:
         _check_same(store, crawl, home, shown(where))
     except BaseException:
         store.close()
         raise
     return store
-
-
-def _perhaps_later(why: str) -> OutOfReach:
-    error = OutOfReach(why)
-    error.lasting = False
-    return error
 
 
 def _address(told: Mapping[str, Any]) -> str:
@@ -103,6 +99,6 @@ def _check_same(store: Store, crawl: str, home: str, place: str) -> None:
     except NothingMatched:
         raise OutOfReach(f"{place}, as this worker sees it, is another store: it has no crawl {crawl}") from None
     except DistError as error:
-        raise _perhaps_later(str(error)) from None
+        raise OutOfReach(str(error), lasting=False) from None
     if home_of(row.id, row.created) != home:
         raise OutOfReach(f"{place}, as this worker sees it, is another store: its crawl {crawl} is another one")

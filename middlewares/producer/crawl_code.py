@@ -81,8 +81,19 @@ def code_of(row: Crawl, crawl: Path, root: Path, store: str) -> CrawlCode:
     if saved is not None:
         with suppress(OSError, zipfile.BadZipFile, ConfigError):
             kept = eggs.unpack(saved.path.read_bytes())
+    if kept is None and before is not None:
+        raise ConfigError(
+            f"The crawl {row.id} runs the version {version}, and that code is gone: the working tree has other code,"
+            f" and its egg is not in {crawl}. Nothing was started. Check that code out, or go on with today's:"
+            f" sdist resume {row.id} --new-code (or sdist retry, with the same option)."
+        )
     if kept is None:
-        raise ConfigError(_gone(row.id, version, crawl) if before is not None else _not_kept(version))
+        raise ConfigError(
+            f"The version {version} was asked for, and its egg is not kept here. Scrapyd gives no egg back, and the"
+            " working tree has other code, so the index could not be walked with the code that the jobs would run."
+            " Nothing was started. Check that code out and leave --version out, or name a version that was deployed"
+            " from here."
+        )
     egg = eggs.pack(kept)
     if egg.content_hash != content:  # our own part of it is of another scrapyd-dist
         name = None
@@ -95,22 +106,6 @@ def code_of(row: Crawl, crawl: Path, root: Path, store: str) -> CrawlCode:
         else f"This crawl runs {version}, as asked; the working tree has other code."
     )
     return CrawlCode(version=name, egg=egg, files=kept, before=before, note=note)
-
-
-def _gone(crawl: str, version: str, folder: Path) -> str:
-    return (
-        f"The crawl {crawl} runs the version {version}, and that code is gone: the working tree has other code, and its"
-        f" egg is not in {folder}. Nothing was started. Check that code out, or go on with today's:"
-        f" sdist resume {crawl} --new-code (or sdist retry, with the same option)."
-    )
-
-
-def _not_kept(version: str) -> str:
-    return (
-        f"The version {version} was asked for, and its egg is not kept here. Scrapyd gives no egg back, and the working"
-        " tree has other code, so the index could not be walked with the code that the jobs would run. Nothing was"
-        " started. Check that code out and leave --version out, or name a version that was deployed from here."
-    )
 
 
 def import_code(row: Crawl, crawl: Path, root: Path, store: str) -> CrawlCode:

@@ -286,18 +286,14 @@ class CrawlRepository:
         """What `delivery.deliver` needs of the store."""
         misses = await self.thread(self._db.misses, self.id)
         for batch in await self.thread(self._db.batches, self.id, {BatchState.DEAD}):
-            misses += await self._of_dead(batch, key)
+            reason = batch.reason
+            try:
+                payload = await self.thread(self._db.payload, self.id, batch.number)
+                urls = [value["url"] for value in decode(payload.get, key=key)]
+            except (ForeignRow, PayloadError) as error:  # one of another key must not keep all others from their file
+                urls, reason = [""], f"{reason}; its {batch.size} requests cannot be named: {error}"
+            misses += [Miss(url=url, kind="dead", reason=reason, batch=batch.number) for url in urls]
         return {"attempts": await self.thread(self._db.attempts, self.id), "misses": misses}
-
-    async def _of_dead(self, batch: Batch, key: bytes | None) -> list[Miss]:
-        """The URLs of a batch that was given up, as misses."""
-        try:
-            payload = await self.thread(self._db.payload, self.id, batch.number)
-            values = decode(payload.get, key=key)
-        except (ForeignRow, PayloadError) as error:  # one of another key must not keep all others from their file
-            reason = f"{batch.reason}; its {batch.size} requests cannot be named: {error}"
-            return [Miss(url="", kind="dead", reason=reason, batch=batch.number)]
-        return [Miss(url=value["url"], kind="dead", reason=batch.reason, batch=batch.number) for value in values]
 
     def outputs(self, settings: BaseSettings, crawler: Crawler | None = None) -> list[ItemOutput]:
         """The merged files, by the FEED_EXPORT_… of these settings; some exporters are made from a crawler."""

@@ -82,14 +82,11 @@ class Signals:
             if self._before.get(number) is None and callable(before):
                 self._before[number] = before
                 with suppress(ValueError):  # not in the main thread, where no signal arrives either
-                    signal.signal(number, self._noticing(before))
+                    signal.signal(number, partial(self._notice, before))
 
-    def _noticing(self, before: Callable[..., Any]) -> Callable[..., Any]:
-        def notice(number: int, frame: Any) -> Any:
-            self.came = True
-            return before(number, frame)
-
-        return notice
+    def _notice(self, before: Callable[..., Any], number: int, frame: Any) -> Any:
+        self.came = True
+        return before(number, frame)
 
 
 #: one process has one log, and gets one signal

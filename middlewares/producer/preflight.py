@@ -86,12 +86,10 @@ def probe(nodes: Sequence[Node], *, timeout: float) -> tuple[NodeProbe, ...]:
 
 
 def _check(probes: Sequence[NodeProbe], *, feed: bool) -> list[str]:
-    """The warnings that these answers call for.
+    """The warnings that these answers call for; ConfigError if items have no way home from a node that answered.
 
-    Raises:
-        NoNodeReachable: not one answered; AuthRefused or TlsRefused where each of them refused, since that is to be
-            mended, and waiting for a node does not help.
-        ConfigError: items have no way home from any node that answered.
+    NoNodeReachable if not one answered; AuthRefused or TlsRefused where each of them refused, since that is to be
+    mended, and waiting for a node does not help.
     """
     errors = [p.error for p in probes if p.error is not None]
     if len(errors) == len(probes):

@@ -98,11 +98,6 @@ class _JobProgress:
     heard: float | None = None  #: when its first report was read
 
     @property
-    def is_batch(self) -> bool:
-        """Whether it is a pushed batch, not a worker that leases many."""
-        return self.out.batch.size > 0
-
-    @property
     def done(self) -> int:
         return self.out.report.ended_requests if self.out.report else 0
 
@@ -198,7 +193,8 @@ class Progress:
         slow = [
             (job, pace)
             for job, pace in running
-            if pace * SLOW_BY < usual and job.age(self._now) >= SLOW_AFTER and job.is_batch
+            # A job without a batch is a worker that leases many.
+            if pace * SLOW_BY < usual and job.age(self._now) >= SLOW_AFTER and job.out.batch.size > 0
         ]
         slow.sort(key=itemgetter(1))
         return [

@@ -42,15 +42,15 @@ def sample_of(summary: Mapping[str, Any], shards: Mapping[str, Sequence[float]])
         "pages": int(summary.get("pages") or 0),
         "items": int(summary.get("items") or 0),
         "index": [int(index.get("pages") or 0), index.get("total")],
-        "nodes": {str(node["name"]): _node_sample(node) for node in summary.get("nodes") or ()},
+        "nodes": {  # pages, items, number of jobs out, and state
+            str(node["name"]): [
+                *(int(node.get(name) or 0) for name in ("pages", "items", "running")),
+                str(node.get("state") or ""),
+            ]
+            for node in summary.get("nodes") or ()
+        },
         "shards": {number: list(values) for number, values in shards.items()},
     }
-
-
-def _node_sample(node: Mapping[str, Any]) -> list[Any]:
-    """Return pages, items, number of jobs out, and state."""
-    names = ("pages", "items", "running")
-    return [*(int(node.get(name) or 0) for name in names), str(node.get("state") or "")]
 
 
 SCHEMA = 1

@@ -24,16 +24,8 @@ ITEMS = 60
 SLOW = 5
 
 
-class Shop(NamedTuple):
-    """A project, its nodes, and a site."""
-
-    project: Project
-    nodes: list[ScrapydNode]
-    site: SiteProcess
-
-
 class Place(NamedTuple):
-    """The same, and the command in it."""
+    """A project, its nodes, a site, and the command there."""
 
     project: Project
     nodes: list[ScrapydNode]
@@ -55,7 +47,9 @@ class Place(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory, module_fleet: StartFleet, module_site: StartSite) -> Shop:
+def shop(
+    tmp_path_factory: pytest.TempPathFactory, module_fleet: StartFleet, module_site: StartSite
+) -> tuple[Project, list[ScrapydNode], SiteProcess]:
     folder = tmp_path_factory.mktemp("items")
     site = module_site(ITEMS, per_page=30)
     nodes = [
@@ -66,11 +60,11 @@ def shop(tmp_path_factory: pytest.TempPathFactory, module_fleet: StartFleet, mod
     settings = {**QUICK, "DISTRIBUTED_MODE": "push", "DISTRIBUTED_BATCH_SIZE": 15, "START_URL": site.start_url}
     project.settings(**settings)
     project.targets(nodes)
-    return Shop(project, nodes, site)
+    return project, nodes, site
 
 
 @pytest.fixture
-def place(shop: Shop, start_cli: StartCommand) -> Place:
+def place(shop: tuple[Project, list[ScrapydNode], SiteProcess], start_cli: StartCommand) -> Place:
     return Place(*shop, start_cli)
 
 

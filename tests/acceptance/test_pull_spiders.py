@@ -82,8 +82,7 @@ def test_a_worker_logs_in_before_its_first_batch_and_whenever_the_session_has_ex
 def test_a_request_whose_session_expires_again_and_again_fails_alone(project: Any, site: Any, frontier: Any) -> None:
     shop = site(20, per_page=10)
     shop.behave({shop.site.detail_path(3): "status:403"})
-    place = member(project, shop, DISTRIBUTED_LOGIN="log_in")
-    queue = frontier(place, "member")
+    queue = frontier(member(project, shop, DISTRIBUTED_LOGIN="log_in"), "member")
     queue.add(values_of(map(shop.detail, range(10)), callback="parse_article"))
     queue.work(1)
     (miss,) = queue.store.misses(CRAWL)
@@ -103,8 +102,7 @@ def test_a_worker_that_cannot_log_in_touches_no_batch(
 ) -> None:
     shop = site(20, per_page=10)
     shop.behave({shop.site.index_path(broken): "status:404"})
-    place = member(project, shop, **settings)
-    queue = frontier(place, "member")
+    queue = frontier(member(project, shop, **settings), "member")
     queue.add(values_of([shop.detail(0)], callback="parse_article"))
     queue.run(1, **order)
     report = queue.report(1)
@@ -132,8 +130,7 @@ def test_a_hook_changes_or_drops_requests_and_attributes_travel(project: Any, si
     """H25, H29: what is dropped is counted; attributes of two kinds are never mixed."""
     shop = site(40, "--latency=0.05")
     settings = {"DISTRIBUTED_REQUEST_HOOK": "shorten", "DISTRIBUTED_SPIDER_ATTRIBUTES": ["country"]}
-    place = member(project, shop, CONCURRENT_REQUESTS=4, **settings)
-    queue = frontier(place, "member")
+    queue = frontier(member(project, shop, CONCURRENT_REQUESTS=4, **settings), "member")
     odd = values_of((shop.detail(n) for n in range(1, 20, 2)), callback="parse_article", attributes={"country": "de"})
     even = values_of((shop.detail(n) for n in range(0, 20, 2)), callback="parse_article", attributes={"country": "fr"})
     queue.add([value for pair in zip(odd[:4], even[:4], strict=True) for value in pair], size=8)
@@ -142,11 +139,8 @@ def test_a_hook_changes_or_drops_requests_and_attributes_travel(project: Any, si
     asked = [f"{shop.detail(n)}?{what}" for n, what in ((20, "drop"), (21, "change"), (22, "break"))]
     queue.add(values_of(asked, callback="parse_article"), size=3)
     queue.work(1)
-    countries = {item["url"]: item["country"] for item in queue.items}
-    assert len(queue.items) == 21
-    for number in range(20):
-        assert countries[shop.detail(number)] == ("de" if number % 2 else "fr")
-    assert shop.detail(21) in countries
+    expected = {shop.detail(number): "de" if number % 2 else "fr" for number in range(20)} | {shop.detail(21): None}
+    assert (len(queue.items), {item["url"]: item["country"] for item in queue.items}) == (21, expected)
     kinds = {miss.url: (miss.kind, miss.reason) for miss in queue.store.misses(CRAWL)}
     assert kinds == {
         asked[0]: ("gone", "dropped by the hook"),

@@ -59,6 +59,16 @@ class Refusing:
 """
 
 
+def filled(
+    project: Any, site: Any, frontier: Any, count: int, *options: str, size: int, concurrent: int
+) -> tuple[Any, Any]:
+    """A site, and a frontier of its detail pages in batches of this size, for workers with so many requests at once."""
+    shop = site(count, *options)
+    queue = frontier(project(settings={"START_URL": shop.start_url, "CONCURRENT_REQUESTS": concurrent}))
+    queue.add(values_of(map(shop.detail, range(count)), callback="parse_article"), size=size)
+    return shop, queue
+
+
 def test_whatever_becomes_of_a_request_its_batch_ends_with_an_exact_account(
     project: Any, site: Any, frontier: Any
 ) -> None:
@@ -200,9 +210,7 @@ def test_a_worker_ends_at_its_limit(
     project: Any, site: Any, frontier: Any, order: dict[str, Any], acked: int | None, limit: str
 ) -> None:
     """H15, H16: exactly as many batches; requests to the end of the batch that reaches the limit."""
-    shop = site(300, "--latency=0.2")
-    queue = frontier(project(settings={"START_URL": shop.start_url, "CONCURRENT_REQUESTS": 4}))
-    queue.add(values_of(map(shop.detail, range(300)), callback="parse_article"), size=10)
+    shop, queue = filled(project, site, frontier, 300, "--latency=0.2", size=10, concurrent=4)
     queue.run(1, **order)
     assert queue.said(1)["limit"] == limit
     assert queue.report(1).finish_reason == "finished"
@@ -237,15 +245,12 @@ def test_at_a_standing_frontier_a_worker_ends_when_it_has_idled_long_enough(
 @pytest.mark.black_box
 def test_a_worker_that_is_told_to_end_settles_what_it_has(project: Any, site: Any, frontier: Any) -> None:
     """Complete batches are acked, untouched ones given back, and the rest says how far it came."""
-    shop = site(100, "--latency=0.3")
-    queue = frontier(project(settings={"START_URL": shop.start_url, "CONCURRENT_REQUESTS": 2}))
-    queue.add(values_of(map(shop.detail, range(100)), callback="parse_article"), size=5)
+    shop, queue = filled(project, site, frontier, 100, "--latency=0.3", size=5, concurrent=2)
     worker = queue.begin(1, ahead=9)
     wait_for(lambda: queue.acked() >= 2, 30, "two acked batches")
     worker.signal(signal.SIGINT)
     assert worker.wait(30).code == 0
-    report = queue.report(1)
-    assert report.finish_reason == "shutdown"
+    assert queue.report(1).finish_reason == "shutdown"
     fates = queue.said(1)["batches"]
     assert fates["given_back"] >= 1
     assert fates["held"] == 0
@@ -267,9 +272,7 @@ def test_a_worker_that_is_told_to_end_settles_what_it_has(project: Any, site: An
 @pytest.mark.black_box
 def test_a_worker_that_has_lost_a_lease_makes_no_more_of_its_requests(project: Any, site: Any, frontier: Any) -> None:
     """What is given up elsewhere is not acked here, and leaves no part."""
-    shop = site(60, "--latency=0.2")
-    queue = frontier(project(settings={"START_URL": shop.start_url, "CONCURRENT_REQUESTS": 1}))
-    queue.add(values_of(map(shop.detail, range(30)), callback="parse_article"), size=30)
+    shop, queue = filled(project, site, frontier, 30, "--latency=0.2", size=30, concurrent=1)
     worker = queue.begin(1, lease=3.0, max_batches=1)
     wait_for(lambda: sum(shop.item_hits().values()) >= 3, 30, "the first pages")
     queue.store.fail(CRAWL, 1, 1, reason="given up", now=time.time(), max_attempts=1)
@@ -285,9 +288,7 @@ def test_a_worker_whose_folder_is_removed_ends_with_that_and_holds_nothing(
     project: Any, site: Any, frontier: Any
 ) -> None:
     """A log folder that is wiped: no batch stays out, none is acked whose part cannot be fetched."""
-    shop = site(60, "--latency=0.2")
-    queue = frontier(project(settings={"START_URL": shop.start_url, "CONCURRENT_REQUESTS": 2}))
-    queue.add(values_of(map(shop.detail, range(60)), callback="parse_article"), size=5)
+    shop, queue = filled(project, site, frontier, 60, "--latency=0.2", size=5, concurrent=2)
     worker = queue.begin(1, ahead=3)
     wait_for(lambda: sum(shop.item_hits().values()) >= 3, 30, "the first pages")
     queue.accept()

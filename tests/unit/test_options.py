@@ -39,8 +39,7 @@ def settings(priority: str = "project", **values: Any) -> Settings:
 def test_without_settings_everything_is_as_documented() -> None:
     usual = ProducerOptions()
     assert (usual.batch_size, usual.sent_size, usual.batch_max_age) == (100, 10_000, 30.0)
-    assert usual.placement == "by-capacity"
-    assert ProducerOptions().limits == SchedulerLimits()
+    assert (usual.placement, usual.limits) == ("by-capacity", SchedulerLimits())
 
 
 def test_values_of_the_command_line_are_read_like_those_of_a_file() -> None:
@@ -256,10 +255,12 @@ def far(node: Node) -> Way:
     return Way(reason="it is another machine.") if node.name.startswith("far") else Way(told={"store": "/x"})
 
 
-def test_nodes_that_do_not_reach_the_store_are_named_and_not_used() -> None:
-    here = members("far1", "near")
+def test_nodes_that_do_not_reach_the_store_are_named_and_not_used_but_for_those_that_are_away() -> None:
+    here = members("far1", "near", "far2")
+    here[2].missed("refused", 1.0)  # it may reach the store when it is back
     assert check_reach(options(MODE="pull"), here, far, rules=0) == ["far1 gets no workers: it is another machine."]
-    assert [member.able for member in here] == [False, True]
+    assert [(member.able, bool(member.unfit)) for member in here] == [(False, True), (True, False), (False, False)]
+    assert check_reach(options(MODE="pull"), here[2:], far, rules=0) == []
 
 
 @pytest.mark.parametrize(
@@ -280,12 +281,6 @@ def test_without_rules_nodes_that_do_not_reach_the_store_are_used_and_noted() ->
     here = members("far1", "near")
     assert check_reach(options(MODE="push"), here, far, rules=0) == []
     assert [(member.able, member.deaf) for member in here] == [(True, "it is another machine."), (True, "")]
-
-
-def test_nodes_that_are_away_may_reach_it_when_they_are_back() -> None:
-    away = members("far1")
-    away[0].missed("refused", 1.0)
-    assert check_reach(options(MODE="pull"), away, far, rules=0) == []
 
 
 # a worker as a job that is out
@@ -319,11 +314,8 @@ def test_what_only_workers_that_lease_know_of_is_refused_without_them(own: dict[
     with pytest.raises(ConfigError, match=f"DISTRIBUTED_{name}: only workers that lease"):
         check_mode(options(**own, MODE="push"), settings(**own))
     check_mode(options(**own, MODE="pull"), settings(**own))
-
-
-def test_settings_that_ask_for_nothing_are_no_reason() -> None:
     nothing: dict[str, Any] = {"SEEDS": "False", "SPIDER_CALLBACKS": "{}", "SPIDER_ATTRIBUTES": []}
-    check_mode(options(**nothing), settings(**nothing))
+    check_mode(options(**nothing, MODE="push"), settings(**nothing))
 
 
 @pytest.mark.parametrize(

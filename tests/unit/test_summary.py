@@ -72,9 +72,7 @@ def test_what_runs_is_counted_with_what_is_done() -> None:
     document = summary(
         snapshot(members=[member], own_items=1, index=IndexProgress(pages=3, total=6, failed=1), progress=progress)
     )
-    assert document["requests"]["done"] == 13
-    assert document["pages"] == 3 + 11 + 7
-    assert document["items"] == 1 + 9 + 4
+    assert (document["requests"]["done"], document["pages"], document["items"]) == (13, 3 + 11 + 7, 1 + 9 + 4)
     assert document["nodes"] == [
         {
             "name": "one", "url": "http://one:6800", "state": "up", "reason": "", "unreached": "", "slots": 4,
@@ -90,10 +88,8 @@ def test_a_node_shows_why_it_gets_no_work_and_no_password() -> None:
     down, unfit = NodeState(node=node), NodeState(node=node, unfit="no log folder")
     down.missed("connection refused", 1.0)
     document = summary(snapshot(members=[down, unfit]))
-    assert [(n["state"], n["reason"]) for n in document["nodes"]] == [
-        ("down", "connection refused"),
-        ("unfit", "no log folder"),
-    ]
+    told = [(one["state"], one["reason"]) for one in document["nodes"]]
+    assert told == [("down", "connection refused"), ("unfit", "no log folder")]
     assert "secret" not in json.dumps(document)
 
 
