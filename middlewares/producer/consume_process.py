@@ -78,11 +78,7 @@ class ConsumeProcess:
                 " takes back what the project's settings say."
             )
         self._request = CrawlRequest(
-            spider=wanted.spider,
-            options=options,
-            project=find_project(settings),
-            args=wanted.args,
-            given=wanted.given,
+            spider=wanted.spider, options=options, project=find_project(settings), args=wanted.args, given=wanted.given
         )
         self._interrupted = asyncio.Event()
         self._begun = time.monotonic()

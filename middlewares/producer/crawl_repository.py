@@ -179,9 +179,8 @@ class CrawlRepository:
         """Other crawls whose items are home: their files on the nodes may go."""
         crawls = await self.thread(self._db.crawls)
         # A frontier that is finished may be filled again, and its workers write into the same folder.
-        over = (crawl for crawl in crawls if crawl.state is CrawlState.FINISHED and crawl.kind != "frontier")
-        done = (crawl for crawl in over if crawl.id != self.id)
-        return tuple(home_of(crawl.id, crawl.created) for crawl in done)[:COLLECTED]
+        over = (one for one in crawls if one.state is CrawlState.FINISHED and one.kind != "frontier")
+        return tuple(home_of(one.id, one.created) for one in over if one.id != self.id)[:COLLECTED]
 
     async def accepted(self) -> list[Attempt]:
         """What an earlier process had accepted."""

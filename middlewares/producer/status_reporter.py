@@ -158,9 +158,8 @@ class StatusReporter(BaseReporter):
             return
         self._logged = time.monotonic()
         now = self.summary(self.repository.state)
-        done, total = now["batches"]["done"], now["batches"]["total"]
-        found, items = now["urls_found"], now["items"]
-        name = self.repository.id
+        found, batches, name = now["urls_found"], now["batches"], self.repository.id
+        done, total, items = batches["done"], batches["total"], now["items"]
         logger.info("Crawl %s: %d URLs found, %d of %d batches done, %d items", name, found, done, total, items)
 
     def summary(self, state: CrawlState) -> dict[str, Any]:

@@ -71,15 +71,11 @@ def shop(module_fleet: StartFleet, module_site: StartSite, tmp_path_factory: pyt
 
 
 class Sdist:
-    """Runs `sdist` and sees that no secret is in its output.
-
-    Attributes:
-        seen: the commands whose documents were checked.
-    """
+    """Runs `sdist` and sees that no secret is in its output."""
 
     def __init__(self, start: StartCommand, project: Project) -> None:
         self._start, self._project = start, project
-        self.seen: set[str] = set()
+        self.seen: set[str] = set()  #: the commands whose documents were checked
 
     def run(self, *arguments: object, code: int = 0) -> Result:
         done: Result = self._start(self._project, *arguments).wait(200)
@@ -196,15 +192,15 @@ def _check_jobs(sdist: Sdist, shop: Shop) -> None:
     assert sdist("stats", *jobs)["stats"]["finish_reason"]["jobs"] == 3
 
     slow = [row["job"] for row in sdist("schedule", "slow", "--all-nodes")["jobs"]]
-    wait_for(lambda: all(_has_begun(shop, job) for job in slow), 60, "the start of all three")
+
+    def has_begun(job: str) -> bool:
+        return any("Spider opened" in node.job_log(job) for node in shop.nodes)
+
+    wait_for(lambda: all(map(has_begun, slow)), 60, "the start of all three")
     assert {row["state"] for row in sdist("cancel", *slow, "--yes")["jobs"]} == {"gone"}
     shop.wait_idle()
     rows = {row["job"]: row for row in sdist("jobs")["jobs"]}
     assert {rows[job]["state"] for job in slow} == {"cancelled"}
-
-
-def _has_begun(shop: Shop, job: str) -> bool:
-    return any("Spider opened" in node.job_log(job) for node in shop.nodes)
 
 
 def _check_stopped_crawl(sdist: Sdist, shop: Shop) -> None:

@@ -158,9 +158,8 @@ def test_the_limits_of_workers() -> None:
     terms = made.scaling.terms
     assert (made.scaling.most, terms.max_batches, terms.max_requests) == (6, 3, 40)
     assert (terms.max_time, terms.idle, terms.lease, terms.start) == (2.5, 9.0, 30.0, "first")
-    assert options(MODE="pull", WORKERS=6, MAX_JOBS=2).scaling.most == 2
-    assert options(MODE="pull", MAX_JOBS=2).scaling.most == 2
-    assert options(MODE="pull").scaling.most == 0
+    fewer: list[dict[str, Any]] = [{"WORKERS": 6, "MAX_JOBS": 2}, {"MAX_JOBS": 2}, {}]
+    assert [options(MODE="pull", **given).scaling.most for given in fewer] == [2, 2, 0]
 
 
 def test_batches_are_leased_where_that_can_be_and_sent_where_it_cannot() -> None:
@@ -240,8 +239,7 @@ def test_what_another_project_says_of_its_own_slots_and_limits_does_not_count_fo
         SlotRouting.from_settings(crawl), known=None
     )
     limit = ThrottleOptions.from_settings(other).limit
-    assert limit
-    assert limit.hits == 60
+    assert limit is not None and limit.hits == 60
 
 
 # who reaches the store
