@@ -56,8 +56,8 @@ def plain(module_fleet: StartFleet) -> ScrapydNode:
     return module_fleet(1)[0]
 
 
-def run_job(node: ScrapydNode, made: Project, name: str) -> dict[str, Any]:
-    """Deploy the project under a name, run its spider, give what the spider logged."""
+def check(node: ScrapydNode, made: Project, name: str) -> None:
+    """Deploy the project under a name, run its spider, and check what the spider logged."""
     made.write("facts/data/words.txt", "a word\n")
     egg = build(made.path, "facts.settings", key=b"k")
     version = version_name(egg.content_hash, NOON, dirty=True)
@@ -70,11 +70,7 @@ def run_job(node: ScrapydNode, made: Project, name: str) -> dict[str, Any]:
     log = node.job_log(job)
     lines = [line for line in log.splitlines() if FACTS in line]
     assert len(lines) == 1, log
-    facts: dict[str, Any] = json.loads(lines[0].partition(FACTS)[2])
-    return facts
-
-
-def check(facts: dict[str, Any]) -> None:
+    facts = json.loads(lines[0].partition(FACTS)[2])
     assert facts["version"] == scrapyd_dist.__version__
     assert all(".egg/scrapyd_dist/" in file for file in facts["files"]), facts["files"]
     assert (facts["key"], facts["settings_module"], facts["word"]) == ("k", "facts.settings", "told")
@@ -91,7 +87,7 @@ def facts_project(project: MakeProject) -> Callable[..., Project]:
 def test_a_project_that_names_the_addon_or_not(
     plain: ScrapydNode, facts_project: MakeProject, settings: dict[str, Any]
 ) -> None:
-    check(run_job(plain, facts_project(**settings), f"p{len(settings)}"))
+    check(plain, facts_project(**settings), f"p{len(settings)}")
 
 
 def test_an_old_broken_copy_on_the_node(
@@ -101,7 +97,7 @@ def test_an_old_broken_copy_on_the_node(
     old.mkdir(parents=True)
     (old / "__init__.py").write_text("raise RuntimeError('the old copy')\n", encoding="utf-8")
     node = scrapyd_node(env={"PYTHONPATH": str(old.parent)})
-    check(run_job(node, facts_project(), "facts"))
+    check(node, facts_project(), "facts")
     # The copy is really in the way: an egg without the boot module finds it.
     made = facts_project()
     made.spider("other", "import scrapyd_dist\n")
@@ -112,4 +108,4 @@ def test_an_old_broken_copy_on_the_node(
 if LOW in os.environ:
 
     def test_the_lowest_versions(scrapyd_node: Callable[..., ScrapydNode], facts_project: MakeProject) -> None:
-        check(run_job(scrapyd_node(python=Path(os.environ[LOW])), facts_project(), "low"))
+        check(scrapyd_node(python=Path(os.environ[LOW])), facts_project(), "low")

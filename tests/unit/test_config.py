@@ -71,15 +71,13 @@ class TestFinding:
 
 
 class TestSettingsModule:
-    def test_the_environment_chooses(self, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_environment_chooses_one_that_is_there(self, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
         root = write("Other = other.settings\n")
         monkeypatch.setenv("SCRAPY_PROJECT", "Other")
         assert config.load(root).settings_module == "other.settings"
         monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", "third.settings")
         assert config.load(root).settings_module == "third.settings"
-
-    def test_one_that_is_not_there(self, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-        root = write("")
+        monkeypatch.delenv("SCRAPY_SETTINGS_MODULE")
         monkeypatch.setenv("SCRAPY_PROJECT", "unknown")
         with pytest.raises(ConfigError, match=r"needs a line like `unknown = myproject\.settings`"):
             config.load(root)
@@ -122,11 +120,6 @@ class TestTargets:
         (node,) = config.load(write(text)).targets
         assert (node.url, node.password) == ("http://web7:6800", meant)
 
-    def test_a_ca_file_lies_beside_scrapy_cfg(self, write: Write) -> None:
-        root = write("[deploy:x]\nurl = https://web1/\nca = ca.pem\n")
-        (root / "ca.pem").touch()
-        assert config.load(root).targets[0].ca == str(root / "ca.pem")
-
     @pytest.mark.parametrize(
         ("lines", "why"),
         [
@@ -147,8 +140,11 @@ class TestTargets:
         assert "[deploy:x]" in str(caught.value)
 
     @pytest.mark.parametrize(("word", "verify"), [("yes", True), ("TRUE", True), ("0", False), ("Off", False)])
-    def test_yes_and_no(self, write: Write, word: str, verify: bool) -> None:
-        assert config.load(write(f"[deploy:x]\nurl = web1\nverify = {word}\n")).targets[0].verify is verify
+    def test_yes_and_no_and_a_ca_file_beside_scrapy_cfg(self, write: Write, word: str, verify: bool) -> None:
+        root = write(f"[deploy:x]\nurl = https://web1\nverify = {word}\nca = ca.pem\n")
+        (root / "ca.pem").touch()
+        (node,) = config.load(root).targets
+        assert (node.verify, node.ca) == (verify, str(root / "ca.pem"))
 
     def test_our_own_section(self, write: Write) -> None:
         assert config.load(write("[sdist]\nshards = 20\n")).options == {"shards": "20"}
@@ -173,16 +169,14 @@ class TestBrokenFiles:
         assert "hush" not in str(caught.value)
         assert caught.value.__cause__ is None
 
-    def test_a_value_before_any_section(self, tmp_path: Path) -> None:
-        (tmp_path / "scrapy.cfg").write_text("password = hush\n", "utf-8")
-        with pytest.raises(ConfigError, match="line 1 stands before") as caught:
+    @pytest.mark.parametrize(
+        ("data", "why"), [(b"password = hush\n", "line 1 stands before"), (b"[settings]\nhush = \xff\n", "not UTF-8")]
+    )
+    def test_a_value_before_any_section_and_bytes_that_are_no_text(self, tmp_path: Path, data: bytes, why: str) -> None:
+        (tmp_path / "scrapy.cfg").write_bytes(data)
+        with pytest.raises(ConfigError, match=why) as caught:
             config.load(tmp_path)
         assert "hush" not in str(caught.value)
-
-    def test_bytes_that_are_no_text(self, tmp_path: Path) -> None:
-        (tmp_path / "scrapy.cfg").write_bytes(b"[settings]\ndefault = \xff\xfe\n")
-        with pytest.raises(ConfigError, match="not UTF-8"):
-            config.load(tmp_path)
 
 
 class TestNetrc:
@@ -206,7 +200,7 @@ class TestNetrc:
         monkeypatch.setenv("NETRC", str(elsewhere))
         assert config.with_netrc(Node.parse("web1")).username == "me"
 
-    def test_a_broken_one_stops_nobody(self, netrc: Path) -> None:
+    def test_a_broken_one_is_passed_over(self, netrc: Path) -> None:
         netrc.write_text("nonsense hush\n", "utf-8")
         assert config.with_netrc(Node.parse("web1")).username is None
 

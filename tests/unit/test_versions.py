@@ -140,14 +140,11 @@ def unknown(_job: str) -> None:
     """No version of a crawl's job is known."""
 
 
-class TestInUse:
-    def test_a_waiting_job_tells_its_version_or_gets_the_default(self) -> None:
-        jobs = (job("x", JobState.PENDING, "1.9"), job("y", JobState.PENDING))
-        assert in_use(seen("1_9", "2_0", jobs=jobs), unknown).jobs == {"1_9": ("x",), "2_0": ("y",)}
-
-    def test_a_running_job_is_known_by_its_crawl_or_not_at_all(self) -> None:
-        use = in_use(seen(OLD, jobs=(job("c.b1.a1"), job("z"))), {"c.b1.a1": OLD}.get)
-        assert (use.jobs, use.unknown) == ({OLD: ("c.b1.a1",)}, ("z",))
+def test_a_waiting_job_tells_its_version_or_gets_the_default_and_a_running_one_is_known_by_its_crawl() -> None:
+    waiting = (job("x", JobState.PENDING, "1.9"), job("y", JobState.PENDING))
+    assert in_use(seen("1_9", "2_0", jobs=waiting), unknown).jobs == {"1_9": ("x",), "2_0": ("y",)}
+    use = in_use(seen(OLD, jobs=(job("c.b1.a1"), job("z"))), {"c.b1.a1": OLD}.get)
+    assert (use.jobs, use.unknown) == ({OLD: ("c.b1.a1",)}, ("z",))
 
 
 class TestPlan:
