@@ -79,8 +79,6 @@ _MODE_FILE, _MODE_FOLDER = 0o100644 << 16, 0o040755 << 16 | 0x10
 
 @dataclass(frozen=True, kw_only=True)
 class Egg:
-    """An egg."""
-
     #: makes the zip file, which is not needed if the nodes have the code already
     make: Callable[[], bytes] = field(repr=False, compare=False)
     content_hash: str  #: hash over names and contents, including the key: 12 hexadecimal digits

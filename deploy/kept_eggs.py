@@ -30,8 +30,6 @@ _VERSION_LINE = re.compile(rf"^Version: 0\+([0-9a-f]{{{HASH_DIGITS}}})$", re.MUL
 
 @dataclass(frozen=True, kw_only=True)
 class SavedEgg:
-    """An egg in the state folder."""
-
     version: str
     path: Path
 

@@ -50,8 +50,6 @@ def present(nodes: Sequence[Node], project: str) -> dict[str, tuple[str, ...] | 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeVersions:
-    """Versions and jobs of a node."""
-
     node: Node
     project: str  #: the project's name on the node
     versions: tuple[str, ...] = ()  #: versions of the project, in Scrapyd's order
@@ -74,8 +72,6 @@ class VersionUse:
 
 @dataclass(frozen=True, kw_only=True)
 class SpiderList:
-    """The spiders of a version on a node."""
-
     node: Node
     version: str | None = None
     spiders: tuple[str, ...] = ()

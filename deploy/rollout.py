@@ -58,8 +58,6 @@ _PASSING = (ConnectionRefused, ConnectTimeout, ConnectionLost, CutReply, ServerF
 
 
 class Step(str, Enum):
-    """The current step of a deployment to a node."""
-
     ASKING = "asking"  #: asking for its versions
     UPLOADING = "uploading"
     CHECKING = "checking"  #: asking for the version's spiders
@@ -76,8 +74,6 @@ _SENT = {Step.UPLOADING, Step.CHECKING, Step.RETRYING, Step.UPLOADED}
 
 @dataclass(frozen=True, kw_only=True)
 class RollOutRequest:
-    """Options of a deployment."""
-
     label: str = ""  #: name of the commit, for the name of a new version
     for_crawl: bool = False  #: whether it is for a crawl, so that it must not become a node's default
     #: node name -> version name there, instead of one chosen by time and content
@@ -90,8 +86,6 @@ class RollOutRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeResult:
-    """The result of a deployment to a node."""
-
     node: Node
     version: str | None = None  #: the version that jobs on this node are pinned to; None if it failed
     uploaded: bool = False

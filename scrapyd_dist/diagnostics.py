@@ -29,8 +29,6 @@ SOON, TOO_SOON = timedelta(days=21), timedelta(days=3)
 
 
 class Severity(str, Enum):
-    """The severity of a finding."""
-
     DANGER = "danger"  #: work is lost, stalls, or cannot be fetched
     WARNING = "warning"  #: a problem that does not lose work
     NOTE = "note"  #: for information
@@ -38,8 +36,6 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A finding about a node."""
-
     severity: Severity
     node: str  #: name of the node, or names
     topic: str  #: one word
@@ -108,7 +104,6 @@ def findings(exam: NodeDiagnosis, now: datetime) -> list[Finding]:
 
 
 def is_local(host: str) -> bool:
-    """Whether a host is a loopback address."""
     if host == "localhost":
         return True
     try:

@@ -361,7 +361,6 @@ class Show:
         self.count = 0
 
     def lines(self, stream: ItemStream, lines: Sequence[bytes]) -> None:
-        """Print items of one job."""
         if not lines:
             return
         self.count += len(lines)
@@ -379,7 +378,6 @@ class Show:
 
 
 def _follow(store: Store, crawl: str, streams: ItemStreams, show: Show) -> None:
-    """Show what comes, until the crawl is over."""
     seen_alive = time.monotonic()
     while True:
         row = store.crawl(crawl)

@@ -34,15 +34,12 @@ _FEED_URL = "DISTRIBUTED_TARGET_FEED_URL"
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """One crawl, as the store has it."""
-
     crawl: Crawl
     attempts: tuple[Attempt, ...]
     root: Path  #: of its project
 
     @property
     def folder(self) -> Path:
-        """The crawl's own folder in the state folder."""
         return crawl_folder(self.root, self.crawl.id)
 
     @property
@@ -106,8 +103,6 @@ def stored(context: Context, names: Sequence[str]) -> dict[str, Stored]:
 
 @dataclass(frozen=True, kw_only=True)
 class PullRequest:
-    """One file that shall come home."""
-
     job: str
     node: str
     bring: Callable[[], DownloadedFile]  #: raises NodeError

@@ -142,7 +142,6 @@ class Ends:
 
 
 def _for_jobs(context: Context, names: Sequence[str], nodes: Sequence[Node], deadline: float, output: Output) -> int:
-    """Wait until these jobs are over; gives the exit code."""
     waited = Waited(sender=context.sender, nodes=nodes, names=tuple(dict.fromkeys(names)))
     _wait_for(waited, ASK, deadline, "job", "sdist logs -f")
     rows = [replace(row, state=JobState.FINISHED) for row in waited.jobs.values()]

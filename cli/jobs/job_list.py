@@ -54,8 +54,6 @@ def place_row(place: Place) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class JobList:
-    """What the nodes answered."""
-
     jobs: tuple[Listed, ...]
     errors: tuple[NodeError, ...]
     asked: int  #: nodes
@@ -102,7 +100,6 @@ class JobQuery:
     timeout: Timeout = TIMEOUT
 
     def ask(self, context: Context) -> JobList:
-        """The jobs that the nodes list."""
         nodes = context.nodes(self.node)
         return ask_jobs(context.sender, nodes, project=self.project, spider=self.spider, timeout=self.timeout)
 

@@ -42,7 +42,6 @@ Key = tuple[str, str, str]  # what tells one job from another: base address of i
 
 
 def note(root: Path, place: Place, signal: str) -> None:
-    """Write down that this job is sent a signal."""
     names = {"node": place.node.url, "project": place.project, "job": place.job}
     row = {"at": round(time.time(), 1), **names, "signal": signal}
     with (state_dir(root) / _FILE).open("a", encoding="utf-8") as file:
@@ -71,8 +70,6 @@ class Kept:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """One job and the judgement on it."""
-
     row: Listed
     verdict: Verdict
     offset: timedelta | None = None  #: the node's local time minus UTC, where its log tells

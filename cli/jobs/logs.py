@@ -91,8 +91,6 @@ def logs(
 
 @dataclass(frozen=True, kw_only=True)
 class LogFilter:
-    """Which lines are wanted."""
-
     level: int = 0  #: least, by its place in LEVELS
     since: datetime | None = None
 
@@ -196,7 +194,6 @@ class LogSource:
 
 
 def _follow(source: LogSource, streams: list[LogStream], *, raw: bool) -> None:
-    """Show what comes, until all jobs are over."""
     listed_at, quiet = time.monotonic(), 0
     while any(stream.alive for stream in streams) or quiet < 2 or not streams:
         if time.monotonic() - listed_at >= LIST:

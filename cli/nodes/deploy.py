@@ -122,7 +122,6 @@ def exit_code_of(result: RollOut) -> int:
 
 
 def node_row(result: NodeResult, project: str) -> dict[str, Any]:
-    """The document of one node."""
     known = result.error is None and not result.undone and bool(result.spiders or result.default)
     states = {"failed": result.error, "undone": result.undone, "missing": result.planned, "uploaded": result.uploaded}
     return {

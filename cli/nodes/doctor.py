@@ -114,7 +114,6 @@ def examine(sender: Sender, node: Node, project: str | None, timeout: float) -> 
 
 
 def _asked(sender: Sender, node: Node, call: Call[T], timeout: float) -> T | None:
-    """The answer, or None where there is none."""
     try:
         return sender.send(node, call, timeout=timeout)
     except NodeError:

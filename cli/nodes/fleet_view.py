@@ -108,8 +108,6 @@ class JobLook:
 
 @dataclass(kw_only=True)
 class NodeLook:
-    """One node, its jobs, and when they were listed last."""
-
     seen: NodeStatus
     jobs: dict[str, JobLook] = field(default_factory=dict)
     _listed_at: float | None = None

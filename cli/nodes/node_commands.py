@@ -44,8 +44,6 @@ All = Annotated[bool, typer.Option("--all", help="All nodes.")]
 
 @dataclass(kw_only=True)
 class DrainResult:
-    """One node that is waited for."""
-
     node: Node
     idle: IdleWatch = field(default_factory=IdleWatch)
     running: int | None = None
@@ -288,7 +286,6 @@ def add(
 
 
 def _new(context: Context, addresses: Sequence[str], name: str | None) -> list[Node]:
-    """The nodes that are to be added."""
     taken = {node.name: node for node in (*context.project.targets, *added(context.root))}
     nodes = []
     for address in addresses:

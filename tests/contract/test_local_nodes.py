@@ -109,8 +109,7 @@ def is_there(pid: int) -> bool:
 
 
 def test_up_and_down(start: Start, state: Path) -> None:
-    assert running(state) == ()
-    assert down(state) == ()
+    assert (running(state), down(state)) == ((), ())
     nodes = start(2)
     assert [node.name for node in nodes] == ["local1", "local2"]
     assert [ask(node, api.daemonstatus()).node_name for node in nodes] == ["local1", "local2"]
@@ -118,8 +117,7 @@ def test_up_and_down(start: Start, state: Path) -> None:
     assert running(state) == nodes
 
     before = pids(state)
-    assert start(1) == nodes
-    assert start(2) == nodes
+    assert start(1) == start(2) == nodes
     assert pids(state) == before
 
     # One that died is replaced, the other one stays.
@@ -131,8 +129,7 @@ def test_up_and_down(start: Start, state: Path) -> None:
 
     assert down(state) == ("local1", "local2")
     assert not any(is_there(pid) for pid in before)
-    assert running(state) == ()
-    assert down(state) == ()
+    assert (running(state), down(state)) == ((), ())
 
 
 def test_nothing_around_leads_it_astray(start: Start, state: Path, made: Project) -> None:
@@ -140,13 +137,11 @@ def test_nothing_around_leads_it_astray(start: Start, state: Path, made: Project
     assert ask(node, api.daemonstatus()).node_name == "local1"
     # The settings of the project's scrapy.cfg would make a project without an egg.
     assert ask(node, api.listprojects()) == ()
-    log = (state / "nodes/local1/scrapyd.log").read_text(encoding="utf-8")
-    assert "max_proc=3" in log
+    assert "max_proc=3" in (state / "nodes/local1/scrapyd.log").read_text(encoding="utf-8")
     result = ensure([node], "small", build(made.path, "small.settings"), now=NOON)
     ask(node, api.schedule("small", "short", jobid="j", version=result.version))
     wait_for(lambda: ask(node, api.listjobs()).finished, 60, "the end of a job")
-    job_log = (state / "nodes/local1/logs/small/short/j.log").read_text(encoding="utf-8")
-    assert "finish_reason': 'finished'" in job_log
+    assert "finish_reason': 'finished'" in (state / "nodes/local1/logs/small/short/j.log").read_text(encoding="utf-8")
     assert not (state / "nodes/local1/items").exists()
 
     # What finished is remembered over a restart.
@@ -173,8 +168,7 @@ def test_down_ends_jobs_in_good_order_and_kills_what_does_not_listen(start: Star
     job = begin(node, made, "j1")
     down(state, grace=30)
     assert not is_there(job)
-    log = (state / "nodes/local1/logs/small/endless/j1.log").read_text(encoding="utf-8")
-    assert "Spider closed (shutdown)" in log
+    assert "Spider closed (shutdown)" in (state / "nodes/local1/logs/small/endless/j1.log").read_text(encoding="utf-8")
     (node,) = start(1)
     job = begin(node, made, "j2", deaf="1")
     down(state, grace=0.2)
@@ -245,7 +239,7 @@ class TestWhatGoesWrong:
         assert not is_there(int(note.read_text(encoding="utf-8")))
         assert running(state) == ()
 
-    def test_a_port_that_somebody_took(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_port_that_is_taken(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
         with closing(socket.create_server(("127.0.0.1", 0))) as taken:
             ports = iter([taken.getsockname()[1]])
             free = local_nodes._free_port

@@ -139,9 +139,9 @@ class TestJobsThatWouldBeLost:
 
 class TestReplies:
     def test_load(self) -> None:
+        date = datetime(1994, 11, 6, 8, 49, 37, tzinfo=timezone.utc)
         load = api.daemonstatus().read(_ok(pending=1, running=2, finished=3))
-        assert (load.pending, load.running, load.finished, load.node_name) == (1, 2, 3, "web1")
-        assert load.date == datetime(1994, 11, 6, 8, 49, 37, tzinfo=timezone.utc)
+        assert load == api.Load(pending=1, running=2, finished=3, node_name="web1", date=date)
 
     @pytest.mark.parametrize("date", ["", "yesterday", "Sun, 99 Nov 1994 08:49:37 GMT"])
     def test_a_clock_that_makes_no_sense_is_no_clock(self, date: str) -> None:
@@ -306,8 +306,7 @@ class TestErrors:
         assert isinstance(kind.at(WHERE), kind)
 
     def test_the_safe_ones_are_these(self) -> None:
-        safe = {kind.__name__ for kind in NodeError.__subclasses__() if not kind.maybe_accepted}
-        assert safe == {
+        assert {kind.__name__ for kind in NodeError.__subclasses__() if not kind.maybe_accepted} == {
             "ConnectionRefused", "HostNotFound", "ConnectTimeout", "TlsRefused",
             "CallRefused", "AuthRefused", "NotFound", "ApiRefused",
         }  # fmt: skip
