@@ -313,8 +313,6 @@ class ItemStreams:
         return {stream.job: found[stream.job] for stream in streams if stream.job in found}
 
 
-#: items that are shown when nothing else is said
-ITEMS = 10
 #: seconds between two looks at files that grow, and at the producer's process
 LOOK, ALIVE = 1.0, 5.0
 
@@ -325,7 +323,7 @@ def tail(
         Optional[str], typer.Argument(metavar="CRAWL", autocompletion=crawls, help="The newest crawl when left out.")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the crawl is over.")] = False,
-    items: Annotated[int, typer.Option("--items", "-n", help="How many items, over all nodes.", min=0)] = ITEMS,
+    items: Annotated[int, typer.Option("--items", "-n", help="How many items, over all nodes.", min=0)] = 10,
     with_node: Annotated[
         bool, typer.Option("--with-node", help="Put the node and the job into each item, as _node and _job.")
     ] = False,

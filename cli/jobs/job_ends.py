@@ -201,8 +201,6 @@ class Waited:
 GONE_LOOK = 0.5
 #: seconds that a job gets to stop in good order before --force sends the second signal
 PATIENCE = 3.0
-#: seconds that the jobs get as a whole
-WAIT = "60"
 #: jobs that are named in the question
 SHOWN = 10
 
@@ -216,7 +214,7 @@ class SignalOptions:
     ] = False
     kill: Annotated[bool, typer.Option("--kill", help="Send KILL: at once, without a word in the job's log.")] = False
     yes: Yes = False
-    wait: Annotated[str, typer.Option(metavar="TIME", help="How long to wait until they are gone.")] = WAIT
+    wait: Annotated[str, typer.Option(metavar="TIME", help="How long to wait until they are gone.")] = "60"
 
 
 def cancel(

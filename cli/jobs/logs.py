@@ -29,8 +29,6 @@ from .job_list import JobList, JobQuery, Listed, utc
 
 #: lines of each log that are shown when nothing else is said
 LINES = 20
-#: matches of each job, at most, that are given
-MATCHES = 1000
 #: seconds between two looks at logs that are followed, and at the list of jobs
 LOOK, LIST = 1.0, 5.0
 Names = Annotated[
@@ -243,7 +241,7 @@ def grep(
     around: Annotated[
         int, typer.Option("--context", "-C", metavar="LINES", help="Lines shown around a match.", min=0, max=1000)
     ] = 0,
-    most: Annotated[int, typer.Option("--max-count", "-m", help="Matches of each job, at most.", min=1)] = MATCHES,
+    most: Annotated[int, typer.Option("--max-count", "-m", help="Matches of each job, at most.", min=1)] = 1000,
     level: Level = None,
     query: JobQuery,
     raw: Raw = False,

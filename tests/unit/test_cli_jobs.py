@@ -22,8 +22,8 @@ NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
 
 def fleet(*loads: int, versions: list[list[str]] | None = None) -> JobFleet:
     """Three nodes with so many jobs each, and these versions."""
-    nobody: Any = None  # nothing is sent here
-    made = JobFleet(sender=nobody, nodes=NODES, timeout=1)
+    sender: Any = None  # nothing is sent here
+    made = JobFleet(sender=sender, nodes=NODES, timeout=1)
     names = versions or [["a", "b"]] * len(NODES)
     for node, load, known in zip(NODES, loads, names, strict=True):
         seen = Load(pending=0, running=load, finished=0, node_name=node.name, date=NOW)
