@@ -159,10 +159,8 @@ def test_a_failed_batch_is_leased_again_and_a_dead_one_is_not(store: Store) -> N
 def test_what_was_sealed_and_pushed_can_be_leased_as_well(store: Store) -> None:
     bring_to(store, BatchState.FAILED)
     seal(store)
-    assert [(one.batch.number, one.attempt) for one in store.lease_next("c", YOU, seconds=9.0, limit=5, now=1.0)] == [
-        (1, 2),
-        (2, 1),
-    ]
+    leased = store.lease_next("c", YOU, seconds=9.0, limit=5, now=1.0)
+    assert [(one.batch.number, one.attempt) for one in leased] == [(1, 2), (2, 1)]
 
 
 # acking
