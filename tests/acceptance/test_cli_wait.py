@@ -140,9 +140,8 @@ def test_a_crawl_with_unusually_few_items_is_warned_about(shop: Shop) -> None:
     finally:
         shop.project.spider("all", SPIDERS + FINDING)
     assert done.code == 0, done.err
-    assert done.json()["warnings"] == [
-        "3 items are unusually few: the median of the last 3 crawls of this spider is 9."
-    ]
+    few = "3 items are unusually few: the median of the last 3 crawls of this spider is 9."
+    assert done.json()["warnings"] == [few]
 
 
 @pytest.mark.black_box

@@ -25,6 +25,7 @@ from scrapyd_dist.frontier.intake import open_frontier
 from scrapyd_dist.frontier.slots import SlotRule
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.payload import encode
+from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.store import Store, open_store
 
 Run = Callable[..., Result]
@@ -405,10 +406,9 @@ def test_bad_input_is_told_in_a_paragraph(
 
 
 def test_help_names_all_that_a_crawl_manager_can_be_asked_for(sdist: Run) -> None:
-    code, out, _ = sdist("consume", "--help")
-    told = set(re.findall(r"[\w-]+", out))
+    told = set(re.findall(r"[\w-]+", sdist("consume", "--help").expect(0).out))
     options = "--slots --max-running --per-slot --loop --max-time --label -a -s --max-batches --max-requests --idle -o"
-    assert (code, {"SPIDER", "FRONTIER", *options.split()} - told) == (0, set())
+    assert {"SPIDER", "FRONTIER", *options.split()} - told == set()
 
 
 def test_a_second_manager_is_refused_and_told_who_has_it(sdist: Run, store: Store) -> None:
@@ -424,10 +424,7 @@ def test_what_is_asked_for_reaches_manager_and_workers() -> None:
         spider="s", frontier="f", slots="p", max_running=3, per_slot=2, loop=60.0, max_time="2h", max_batches=50,
         max_requests=150, idle="30", node=["web1"],
     )  # fmt: skip
-    staffing = wanted.scaling()
-    assert (staffing.most, staffing.per_slot, staffing.prefix, staffing.every, staffing.max_time) == (
-        3, 2, "p", 60.0, 7200.0,
-    )  # fmt: skip
+    assert wanted.scaling() == ScalingPolicy(most=3, per_slot=2, prefix="p", every=60.0, max_time=7200.0)
     assert wanted.settings() == {
         "DISTRIBUTED_MAX_BATCHES": 50, "DISTRIBUTED_MAX_REQUESTS": 150, "DISTRIBUTED_IDLE": 30.0,
         "DISTRIBUTED_NODES": ["web1"],

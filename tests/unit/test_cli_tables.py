@@ -25,7 +25,7 @@ from scrapyd_dist.errors import (
     DistError,
     NoReply,
     NothingMatched,
-)  # fmt: skip
+)
 from scrapyd_dist.joblogs.joblog import LogLines
 from scrapyd_dist.nodes import Node
 

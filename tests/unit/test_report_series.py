@@ -45,10 +45,8 @@ def attempt(number: int = 1, **fields: Any) -> Attempt:
 
 def test_samples_get_rarer_as_the_crawl_gets_older() -> None:
     assert due(5.0, None, 5.0)
-    assert not due(5.9, 5.0, 0.0)
-    assert due(6.0, 5.0, 0.0)
-    assert not due(5001.0, 5000.0, 0.0)
-    assert due(5010.1, 5000.0, 0.0)
+    assert [due(now, 5.0, 0.0) for now in (5.9, 6.0)] == [False, True]
+    assert [due(now, 5000.0, 0.0) for now in (5001.0, 5010.1)] == [False, True]
 
 
 def test_a_sample_counts_what_goes_to_nodes_only() -> None:
@@ -89,8 +87,7 @@ def test_the_forecast_lies_between_the_paces_of_the_past() -> None:
     running = crawl(state=CrawlState.WORKING)
     data = known(series.burn_up(sampled(*rows, crawl=running, lives=True)))
     forecast = known(data.forecast)
-    assert forecast.requests == 1000
-    assert forecast.latest == pytest.approx(80 + 350 / 5, abs=1)
+    assert (forecast.requests, forecast.latest) == (1000, pytest.approx(80 + 350 / 5, abs=1))
     assert 80 + 350 / 10 <= forecast.soonest < forecast.latest
 
 
@@ -105,8 +102,7 @@ def test_pages_of_a_node_by_the_minute() -> None:
     rows = [(t, {"nodes": {"web2": [10 * t, 0, 1, "up"], "web10": [0, 0, 0, "down"]}}) for t in range(21)]
     data = known(series.heat(sampled(*rows)))
     assert data.nodes == ("web2", "web10")
-    assert set(data.cells[0]) == {600.0}
-    assert set(data.cells[1]) == {0.0}
+    assert [set(cells) for cells in data.cells] == [{600.0}, {0.0}]
     assert (data.pages, data.most) == ((200.0, 0.0), 600.0)
 
 
@@ -224,8 +220,7 @@ def test_the_document_is_json_and_tells_no_password() -> None:
     facts = made_up(lives=True, batches=20)
     told = replace(facts, crawl=replace(facts.crawl, message="at http://u:secret@web1/ and ftp://v:secret@x"))
     text = json.dumps(document(told))
-    assert "secret" not in text
-    assert "http://***@web1/" in text
+    assert ("secret" in text, "http://***@web1/" in text) == (False, True)
 
 
 # charts
@@ -283,9 +278,7 @@ def test_names_are_cut_where_they_are_the_same() -> None:
 
 def test_every_piece_of_a_chart_lies_within_its_plot() -> None:
     data = series.series(made_up(lives=True, batches=60, nodes=3))
-    assert data.heat
-    assert data.jobs
-    rows = [charts.heat(data.heat), charts.jobs(data.jobs, 72), charts.status_codes(data.statuses)]
+    rows = [charts.heat(known(data.heat)), charts.jobs(known(data.jobs), 72), charts.status_codes(data.statuses)]
     pieces = [piece for chart in rows for row in chart.rows for lane in row.lanes for piece in lane]
     assert len(pieces) > 50
     assert all(piece.at >= 0 and piece.length >= 0 and piece.at + piece.length <= 100.02 for piece in pieces)
