@@ -96,22 +96,17 @@ def test_a_file_is_applied_as_a_whole_and_shown_before(sdist: Run, root: Path) -
     sdist("set", "gone.com", "--hits", 1, "--window", 1)
     sdist("pause", "a.com")
     before = rules(root)
-    code, _, told = sdist("apply", "limits.yml", "--dry-run")
-    assert (code, told.splitlines()) == (
-        10,
-        [
-            "new: b.com", "changed: a.com", "removed: gone.com",
-            "Nothing was changed; without --dry-run the rules would be those of limits.yml.",
-        ],
-    )  # fmt: skip
+    told = sdist("apply", "limits.yml", "--dry-run").expect(10).err
+    assert told.splitlines() == [
+        "new: b.com", "changed: a.com", "removed: gone.com",
+        "Nothing was changed; without --dry-run the rules would be those of limits.yml.",
+    ]  # fmt: skip
     assert rules(root) == before
     code, out, _ = sdist("apply", "limits.yml", "--json")
     document = json.loads(out)
     assert (code, document["dry_run"], document["version"]) == (0, False, shown(sdist)["version"])
-    assert {row["domain"]: (row["was"], row["is"]) for row in document["changes"]}["gone.com"] == (
-        {"hits": 1, "window": 1.0, "scale": 1.0, "blocked": False, "paused": False},
-        None,
-    )
+    was = {"hits": 1, "window": 1.0, "scale": 1.0, "blocked": False, "paused": False}
+    assert {row["domain"]: (row["was"], row["is"]) for row in document["changes"]}["gone.com"] == (was, None)
     assert rules(root) == {"a.com": Rule(hits=10, window=60.0, paused=True), "b.com": Rule(blocked=True)}
     assert sdist("apply", "limits.yml", "--dry-run")[0] == 0
     assert "are those of limits.yml already" in sdist("apply", "limits.yml")[2]
