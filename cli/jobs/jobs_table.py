@@ -67,6 +67,11 @@ class Kept:
     over: bool  #: whether the crawl has finished
     attempt: Attempt | None = None  #: None: a worker, whose word is in that folder only
 
+    @property
+    def needless(self) -> bool:
+        """Whether it is a worker, and its crawl has finished without it."""
+        return self.over and self.attempt is None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
@@ -98,7 +103,7 @@ class Judge:
                 return Judged(row=row, verdict=verdict)
             seen = look(self.sender, row.place.node, row.place.log, timeout=self.timeout)
             kept = self.of_store(row.place)
-            needless = kept is not None and kept.over and kept.attempt is None
+            needless = kept is not None and kept.needless
             verdict = by_log(row.state, seen, stall=self._stall, signalled=signalled, needless=needless)
             return Judged(row=row, verdict=verdict, offset=seen.offset if seen else None)
         except NodeError as error:
@@ -127,7 +132,7 @@ class Judge:
             return _accepted(attempt.report)
         report = self.report(row.place)
         if report is not None:
-            return by_report(row.state, report, signalled=signalled)
+            return by_report(row.state, report, signalled=signalled, needless=kept.needless)
         if attempt is not None and attempt.state is AttemptState.FAILED and not signalled:
             return Verdict(outcome=Outcome.FAILED, reason=attempt.reason)
         return None

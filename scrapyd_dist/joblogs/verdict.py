@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: seconds without a page, an item or a log line after which a running job counts as stalled
 STALL = 900.0
+#: why a worker that its crawl did not need was told to end
+NEEDLESS = "its crawl had finished before it began"
 
 
 class Outcome(str, Enum):
@@ -90,7 +92,7 @@ def by_log(
     if state is JobState.RUNNING:
         outcome, reason = _running(look, stall)
     elif needless and _unbegun(look):
-        return Verdict(outcome=Outcome.CANCELLED, reason="its crawl had finished before it began")
+        return Verdict(outcome=Outcome.CANCELLED, reason=NEEDLESS)
     else:
         outcome, reason = _ended(facts, says_info=look.says_info, signalled=signalled)
     return Verdict(outcome=outcome, reason=reason, pages=facts.pages, items=facts.items, errors=errors_in(facts))
@@ -170,9 +172,13 @@ def _number(stats: Mapping[str, object], name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def by_report(state: JobState, report: WorkerReport, *, signalled: bool = False) -> Verdict:
-    """Judge a job by its state and its worker's last report; `signalled` is as in `by_log`."""
-    outcome, reason = _reported(state, report, signalled=signalled)
+def by_report(state: JobState, report: WorkerReport, *, signalled: bool = False, needless: bool = False) -> Verdict:
+    """Judge a job by its state and its worker's last report; `signalled` and `needless` are as in `by_log`."""
+    if needless and state is JobState.FINISHED and not (report.ended or report.requests):
+        # Scrapy closes no spider that was told to end while it opened: its last report is its first one.
+        outcome, reason = Outcome.CANCELLED, NEEDLESS
+    else:
+        outcome, reason = _reported(state, report, signalled=signalled)
     stats = report.stats
     errors = _number(stats, "log_count/ERROR") + _number(stats, "log_count/CRITICAL") if stats else None
     return Verdict(outcome=outcome, reason=reason, pages=report.pages, items=report.items, errors=errors)

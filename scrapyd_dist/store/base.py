@@ -430,7 +430,8 @@ class QueueStore(Protocol):
     ) -> None:
         """The holder has ended it: its report is kept, its lease is over, and what it has found is added, in one step.
 
-        Raises `StepRefused` when the attempt is over, or another worker has the lease; `SeenBefore` as `add_batches`.
+        Raises `StepRefused` when the attempt is over, or another worker has the lease; `SeenBefore` as
+        `add_batches`; nothing was done then.
         """
         ends = {"report": json.dumps(dict(report)), "ended_at": now}
         self._ack(crawl, batch, attempt, holder, ends, [fresh_from(one, now) for one in new], counts or {})

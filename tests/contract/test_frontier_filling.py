@@ -206,6 +206,7 @@ async def test_everything_is_written_once_in_order_with_its_account(
     assert stored(store) == Counter(f"http://web/{n}" for n in range(10))
     assert [url[-1] for url in stored(store) if int(url[-1]) % 3 == 0] == list("0369")
     assert store.misses("shop") == [MISS]
+    assert len(store.batches("shop")) == 8  # three steps of at most four requests, each cut by slot
 
 
 @pytest.mark.parametrize("error", [StoreError("the store is away."), ConnectionError("reset")])

@@ -65,4 +65,5 @@ class GateBench:
         """Until the gate knows the rules as they are now."""
         assert self.gate._client
         self.gate._client.look()
+        assert self.gate._client._talking is not None
         await self.said()

@@ -104,6 +104,8 @@ def test_a_file_that_makes_no_sense_or_is_not_there(tmp_path: Path, data: bytes 
         file.write_bytes(data)
     with pytest.raises(ConfigError, match=said):
         read_jobs(file)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_jobs(tmp_path)
 
 
 def test_a_node_that_is_draining_is_asked_for_with_a_reason() -> None:

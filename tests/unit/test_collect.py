@@ -66,7 +66,9 @@ def test_every_item_is_there_once_and_in_order(tmp_path: Path, name: str, expect
 @pytest.mark.parametrize("name", ["a.jl", "a.json", "a.csv"])
 def test_an_old_file_is_replaced_also_by_one_without_items(tmp_path: Path, name: str, rows: list[Any]) -> None:
     (tmp_path / name).write_text("old")
-    assert merge(Items(parts_of(tmp_path / "parts", [rows])), [ItemOutput.named(tmp_path / name)]) == len(rows)
+    assert merge(
+        Items(parts_of(tmp_path / "parts", [rows] if rows else [])), [ItemOutput.named(tmp_path / name)]
+    ) == len(rows)
     assert read(tmp_path / name) == rows
 
 

@@ -223,6 +223,11 @@ def test_a_worker_that_its_crawl_did_not_need() -> None:
         assert judged(seen, needless=True) == (Outcome.CANCELLED, "its crawl had finished before it began")
     for other in (replace(begun, opened=True), replace(begun, whole=False), replace(begun, last_error="Killed")):
         assert judged(look(other), needless=True)[0] is Outcome.DIED
+    first = report(state="running", requests=0, done=0)
+    outcomes = [by_report(JobState.FINISHED, first, needless=it).outcome for it in (True, False)]
+    assert outcomes == [Outcome.CANCELLED, Outcome.DIED]
+    assert by_report(JobState.RUNNING, first, needless=True).outcome is Outcome.RUNNING
+    assert by_report(JobState.FINISHED, report(state="running"), needless=True).outcome is Outcome.DIED
 
 
 def test_what_no_log_tells() -> None:
