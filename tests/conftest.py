@@ -133,7 +133,8 @@ def project(tmp_path: Path) -> Callable[..., Project]:
     ) -> Project:  # fmt: skip
         path = tmp_path / f"project{len(list(tmp_path.glob('project?')))}"
         made = Project.demo(path) if spiders is None else Project.small(path, name, spiders, {})
-        made.settings(**{"DISTRIBUTED_MODE": "push", **(settings or {})})
+        # Two jobs that start in one moment may choose one telnet port, which is an error in the log of one of them.
+        made.settings(**{"DISTRIBUTED_MODE": "push", "TELNETCONSOLE_ENABLED": False, **(settings or {})})
         made.targets(nodes, extra)
         return made
 

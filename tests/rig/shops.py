@@ -50,6 +50,7 @@ class Shop:
 
     def __init__(self, folder: Path, nodes: list[ScrapydNode], spiders: str = SPIDERS, **settings: Any) -> None:
         self.nodes = nodes
+        settings = {"TELNETCONSOLE_ENABLED": False, **settings}  # jobs that start in one moment may choose one port
         self.project = Project.small(folder / "shop", "shop", {"all": spiders}, settings)
         self.project.targets(nodes)
         self._stack = ExitStack()
