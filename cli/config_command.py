@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from scrapyd_dist.deploy import local_nodes
 
-from scrapyd_dist.config import STATE_FOLDER, read_files, shared_files
+from scrapyd_dist.config import STATE_FOLDER, ProjectConfig, read_files, shared_files
 from scrapyd_dist.settings import SETTINGS, nearest, outdated, unknown
 from scrapyd_dist.store.address import VARIABLE
 
 from .context import Context, with_settings
 from .output import Output, complain_each, say
-
-if TYPE_CHECKING:
-    import configparser
-    from collections.abc import Iterator, Mapping
-
-    from scrapyd_dist.config import ProjectConfig
 
 MASK = "***"
 _SECRET_NAME = re.compile(r"passw|secret|token|credential|api_?key|private", re.IGNORECASE)

@@ -11,35 +11,35 @@ import os
 import secrets
 import subprocess
 import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapyd_dist.deploy.kept_eggs import kept_eggs
 
-from scrapyd_dist.batches import earlier_workers
-from scrapyd_dist.config import OWN_SECTION, STATE_FOLDER, addresses_of, load, state_dir, with_netrc
-from scrapyd_dist.errors import ApiRefused, ConfigError, ForeignRow, NodeError, NoNodeReachable, NothingMatched
+from scrapyd_dist.batches import Batch, Crawl, WorkerEntry, earlier_workers
+from scrapyd_dist.config import OWN_SECTION, STATE_FOLDER, ProjectConfig, addresses_of, load, state_dir, with_netrc
+from scrapyd_dist.errors import (
+    ApiRefused,
+    ConfigError,
+    DistError,
+    ForeignRow,
+    NodeError,
+    NoNodeReachable,
+    NothingMatched,
+)
 from scrapyd_dist.keys import known_key, state_key
-from scrapyd_dist.nodes import Node, distinct
+from scrapyd_dist.nodes import Node, NodeRecord, distinct
+from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.scrapyd.jobs import crawl_in
-from scrapyd_dist.store import open_store
+from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE, is_url
 from scrapyd_dist.store.address import chosen as store_address
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from scrapyd_dist.batches import Batch, Crawl, WorkerEntry
-    from scrapyd_dist.config import ProjectConfig
-    from scrapyd_dist.errors import DistError
-    from scrapyd_dist.nodes import NodeRecord
-    from scrapyd_dist.payload import RequestValue
-    from scrapyd_dist.store import Store
-    from scrapyd_dist.transports import Sender
+from scrapyd_dist.transports import Sender
 
 SETTING = "DISTRIBUTED_STORE"
 #: of the [sdist] section in scrapy.cfg

@@ -7,16 +7,17 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import Annotated, Optional
 from urllib.parse import urlsplit
 
 import typer
 
-from scrapyd_dist.config import find_root, load
+from scrapyd_dist.config import ProjectConfig, find_root, load
 from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.nodes import Node
 
@@ -24,11 +25,6 @@ from .context import Context, project_name, unused_local
 from .node_status import TIMEOUT, look
 from .options import Timeout
 from .output import Output, can_ask, complain, put, say
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from scrapyd_dist.config import ProjectConfig
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 _LABEL = re.compile(r"[A-Za-z][A-Za-z0-9-]*\Z")

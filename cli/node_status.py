@@ -7,29 +7,22 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapyd_dist.errors import DistError, NodeError, StoreError
-from scrapyd_dist.nodes import NodeRecord
+from scrapyd_dist.nodes import Node, NodeRecord
 from scrapyd_dist.scheduling import node_state
 from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.api import Load
 from scrapyd_dist.scrapyd.versions import current, newest, told_content
-from scrapyd_dist.transports import sweep
+from scrapyd_dist.transports import Sender, sweep
 
-from .context import exit_code
+from .context import Context, exit_code
 from .output import complain, on_terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scrapyd.api import Load
-    from scrapyd_dist.transports import Sender
-
-    from .context import Context
 
 #: seconds that a node gets to answer
 TIMEOUT = 10.0

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional, get_type_hints
+from typing import Annotated, Any, Optional, get_type_hints
 
 import typer
 
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.store import Store
 
 from .context import Context
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from scrapyd_dist.store import Store
 
 #: value and explanation
 Candidates = list[tuple[str, str]]

@@ -11,16 +11,14 @@ import os
 import re
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from scrapyd_dist.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 #: C0 but tab and line feed, DEL and C1, marks that reorder or break lines, halves of characters, invisible tags
 _HAZARDS = re.compile(

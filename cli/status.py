@@ -6,10 +6,11 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import Annotated, Optional
 
 import typer
 
+from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.progress.summary import told
 
@@ -20,9 +21,6 @@ from .frontier import frontier_list
 from .nodes import fleet_view
 from .options import crawls
 from .output import Output, put, put_json
-
-if TYPE_CHECKING:
-    from scrapyd_dist.batches import Crawl
 
 #: seconds that a node gets to answer with its versions
 NODE_TIMEOUT = 5.0

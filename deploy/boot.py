@@ -10,13 +10,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from types import ModuleType
+from types import ModuleType
+from typing import Any
 
 PACKAGE = "scrapyd_dist"
 ADDON = f"{PACKAGE}.Addon"

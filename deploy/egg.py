@@ -13,8 +13,10 @@ import io
 import marshal
 import re
 import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from importlib.abc import FileLoader
 from importlib.resources import files as resource_files
 from importlib.util import MAGIC_NUMBER, find_spec, source_hash
 from pathlib import Path
@@ -26,8 +28,6 @@ from scrapyd_dist.scrapyd.versions import HASH_DIGITS
 from .project_files import INFO, OWN_PACKAGE, ProjectFiles, read_project, run_setup_py
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from importlib.abc import FileLoader
     from importlib.resources.abc import Traversable
 
 #: the modules of scrapyd_dist that a worker may import, besides the packages below

@@ -10,18 +10,15 @@ import os
 import re
 import tempfile
 import zipfile
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from scrapyd_dist.errors import NothingMatched
 from scrapyd_dist.scrapyd.versions import HASH_DIGITS, hash_in, made_at, sanitised
 
 from .egg import Egg
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 #: deployed eggs kept per project
 KEPT_EGGS = 10

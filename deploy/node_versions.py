@@ -5,25 +5,21 @@ Scrapyd names the version of pending jobs only; that of a running job is known f
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from scrapyd_dist.errors import ApiRefused, DistError, NodeError, NothingMatched
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.api import Job
 from scrapyd_dist.scrapyd.jobs import content_of
 from scrapyd_dist.scrapyd.versions import behind, by_time, current, hash_in, is_crawls, sanitised, told_content
-from scrapyd_dist.transports import thread_pool
+from scrapyd_dist.transports import Sender, thread_pool
 from scrapyd_dist.transports.requests import RequestsTransport
 
 from .rollout import names_by
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scrapyd.api import Job
-    from scrapyd_dist.transports import Sender
 
 T = TypeVar("T")
 N = TypeVar("N")

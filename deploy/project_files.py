@@ -13,15 +13,12 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.scrapyd.versions import sanitised
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: folder of the worker half in an egg; a project's own copy is left out
 OWN_PACKAGE = "scrapyd_dist"

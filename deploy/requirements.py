@@ -12,12 +12,12 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -26,9 +26,6 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.store.address import is_url
 
 from .egg import package_files
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 REQUIREMENTS = "requirements.txt"
 #: timeout of pip in seconds

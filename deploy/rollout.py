@@ -7,11 +7,13 @@ import re
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
-from typing import TYPE_CHECKING, Literal, TypeVar
+from pathlib import Path
+from typing import Literal, TypeVar
 
 from scrapyd_dist.errors import (
     ApiRefused,
@@ -25,22 +27,15 @@ from scrapyd_dist.errors import (
     NothingMatched,
     ServerFailed,
 )
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_than, made_at, newest, version_name
-from scrapyd_dist.transports import thread_pool
+from scrapyd_dist.transports import Sender, thread_pool
 from scrapyd_dist.transports.requests import RequestsTransport
 
+from .egg import Egg
 from .kept_eggs import find_egg, save_egg
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scrapyd.api import Call
-    from scrapyd_dist.transports import Sender
-
-    from .egg import Egg
 
 T = TypeVar("T")
 #: DISTRIBUTED_DEPLOY

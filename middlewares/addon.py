@@ -11,13 +11,16 @@ import gc
 import json
 import logging
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from scrapy import signals
+from scrapy import Spider, signals
+from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
 from scrapy.extensions import feedexport
 from scrapy.extensions.feedexport import FeedExporter
+from scrapy.settings import BaseSettings
 from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapyd_dist.settings import SETTINGS, complaints
@@ -25,13 +28,6 @@ from scrapyd_dist.settings import SETTINGS, complaints
 from .assignment import Assignment, is_filler, is_producer, is_worker, looks_only
 from .throttle.install import put_in as put_in_throttle
 from .throttle.install import put_in_late as put_in_throttle_late
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from scrapy import Spider
-    from scrapy.crawler import Crawler
-    from scrapy.settings import BaseSettings
 
 SETTING = "DISTRIBUTED_PROFILE"
 USUAL, FAST, NONE = SETTINGS[SETTING].choices

@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from scrapy.settings import BaseSettings
 
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, UNFAIR, Lessee
 from scrapyd_dist.keys import SealError, unseal
 from scrapyd_dist.payload import START_URLS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from scrapy.settings import BaseSettings
-
 
 #: scrapy commands whose crawls are never spread: they look at one page, or run contracts
 LOCAL_COMMANDS = frozenset({"shell", "fetch", "view", "parse", "check", "bench", "list", "genspider", "settings"})

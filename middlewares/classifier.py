@@ -7,30 +7,22 @@ becomes a miss, with the reason. Part of the worker half: imports Scrapy and the
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+from scrapy import Request, Spider
+from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 
 from scrapyd_dist.batches import Miss
 from scrapyd_dist.frontier.intake import FrontierIntake
-from scrapyd_dist.payload import BATCH_MAX_BYTES, TooLarge, fit, hidden_by
+from scrapyd_dist.payload import BATCH_MAX_BYTES, RequestValue, TooLarge, fit, hidden_by
 
 from .codec import CannotTravel, pack_attributes, rule_of, to_value, to_value_for_other
-from .slot_routing import Addressee, SlotPlacement, Undeliverable
+from .slot_routing import Addressee, SlotPlacement, SlotRouting, Undeliverable
 from .targets import MARK, callback_name
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from scrapy import Request, Spider
-    from scrapy.crawler import Crawler
-
-    from scrapyd_dist.payload import RequestValue
-
-    from .slot_routing import SlotRouting
 
 #: characters from which a single request is weighed before it is taken
 LARGE = BATCH_MAX_BYTES // 4

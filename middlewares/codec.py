@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import base64
 import inspect
+from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapy import FormRequest, Request, Spider
 from scrapy.exceptions import IgnoreRequest
@@ -17,11 +18,7 @@ from scrapy.http import JsonRequest, XmlRpcRequest
 from scrapy.spiders import CrawlSpider
 
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from scrapyd_dist.payload import RequestValue
+from scrapyd_dist.payload import RequestValue
 
 #: request meta: the slots of this one request
 PREFIX, NUMBER = "frontier_slot_prefix", "frontier_number_of_slots"

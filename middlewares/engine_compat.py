@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
+from scrapy.crawler import Crawler
 from scrapy.utils.asyncgen import as_async_generator
 from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy.utils.spider import iterate_spider_output
 from twisted.internet.defer import Deferred
 
+from scrapyd_dist.batches import FinishReason
 from scrapyd_dist.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from scrapy.crawler import Crawler
-
-    from scrapyd_dist.batches import FinishReason
 
 
 async def each(output: Any) -> AsyncIterator[Any]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from scrapy import Request
+from scrapy.settings import BaseSettings
 from scrapy.utils.misc import load_object
 
 from scrapyd_dist.errors import ConfigError
@@ -22,12 +24,6 @@ from scrapyd_dist.settings import SettingReader
 
 from .codec import FINGERPRINT, NUMBER, PREFIX, CannotTravel
 from .targets import MARK, SPIDER_CALLBACKS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from scrapy import Request
-    from scrapy.settings import BaseSettings
 
 #: what may stand beside each other in meta["distribute"]
 ADDRESS = frozenset({"spider", "project", "callback"})

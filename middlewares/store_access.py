@@ -7,21 +7,17 @@ is one sentence. Part of the worker half: imports Scrapy and the standard librar
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapyd_dist.batches import home_of
 from scrapyd_dist.errors import DistError, NothingMatched
 from scrapyd_dist.keys import SealError
-from scrapyd_dist.store import open_store
+from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE, is_url, shown
 
 from .assignment import crawl_key
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from scrapyd_dist.store import Store
 
 
 class OutOfReach(Exception):

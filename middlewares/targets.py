@@ -6,21 +6,18 @@ Part of the worker half (a worker asks who takes a bare URL): Scrapy and the sta
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from scrapy import Request, Spider
+from scrapy.crawler import Crawler
+from scrapy.settings import BaseSettings
 from scrapy.spiders import CrawlSpider
 
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.settings import SettingReader
 
 from .codec import DEFAULT_CALLBACK, rule_of
-
-if TYPE_CHECKING:
-    from scrapy import Request, Spider
-    from scrapy.crawler import Crawler
-    from scrapy.settings import BaseSettings
-
-    from scrapyd_dist.payload import RequestValue
 
 #: request meta that marks a target request whatever its callback: True, or the other spider that it is for
 MARK = "distribute"

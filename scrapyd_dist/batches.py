@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
 from itertools import chain, count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapyd_dist.errors import ConfigError, StepRefused
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 #: valid crawl names: they become part of job ids, URLs and file names on nodes
 CRAWL_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")

@@ -10,15 +10,12 @@ import netrc
 import os
 import re
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.nodes import Node, distinct
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: The project's state folder next to scrapy.cfg, with crawls, keys, eggs and local nodes.
 STATE_FOLDER = ".sdist"

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
-from scrapyd_dist.errors import ConnectionRefused, HostNotFound, NotFound, NotJson, TlsRefused
+from scrapyd_dist.errors import ConnectionRefused, HostNotFound, NodeError, NotFound, NotJson, TlsRefused
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import SKEW, NodeHealth, state_of
+from scrapyd_dist.scrapyd.api import Load
 from scrapyd_dist.scrapyd.versions import behind, current, is_crawls, told_content
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from scrapyd_dist.errors import NodeError
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scrapyd.api import Load
 
 #: response time in seconds from which a node is reported as slow
 SLOW = 1.0

@@ -8,14 +8,12 @@ from __future__ import annotations
 import base64
 import ipaddress
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from scrapyd_dist.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 #: prefix of a url whose host is looked up, with one node per address
 LOOKUP = "dns+"

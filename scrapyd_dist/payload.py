@@ -13,11 +13,9 @@ import base64
 import json
 import zlib
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 from urllib.parse import urlsplit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 #: the setting that carries a batch, as in the book; continued in `NAME_1`, `NAME_2` …
 START_URLS = "DISTRIBUTED_START_URLS"

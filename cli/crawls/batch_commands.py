@@ -7,29 +7,25 @@ producer process. A miss is forgotten in the same step that lets its request wai
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
-from scrapyd_dist.batches import AttemptState, BatchState, Miss
+from scrapyd_dist.batches import Attempt, AttemptState, BatchState, Crawl, Miss
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.items.json_lines import places
 from scrapyd_dist.payload import REPLACES, fit
+from scrapyd_dist.store import Store
 
 from ..context import Context, key_of, requests_in
 from ..output import Output, complain, poll_until, put, say, some_of
 from . import producer_process, wording
 from .crawl import CrawlId, Detach, NewCode, follow
 from .watcher import WatchOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from scrapyd_dist.batches import Attempt, Crawl
-    from scrapyd_dist.store import Store
 
 
 class Kind(Enum):

@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Optional
 
 import typer
 
-from scrapyd_dist.batches import check_crawl_name, home_of
+from scrapyd_dist.batches import Crawl, check_crawl_name, home_of
 from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.store import Store
 
 from ..context import Context
 from ..options import Yes, crawls
@@ -21,13 +24,6 @@ from ..output import Output, confirm, put_json, say
 from .crawl import CrawlId
 from .producer_process import crawl_folder, lives, runs
 from .wording import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from scrapyd_dist.batches import Crawl
-    from scrapyd_dist.store import Store
 
 DAY = 86400.0
 #: days for which the throttle remembers a domain without requests

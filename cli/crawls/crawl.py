@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
+from scrapyd_dist.batches import Crawl
 from scrapyd_dist.progress.summary import told
 
 from ..context import Context
@@ -22,11 +24,6 @@ from .crawl_options import CrawlOptions, refuse_store
 from .producer_process import kept_code
 from .watcher import WATCHING, WatchOptions
 from .wording import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from scrapyd_dist.batches import Crawl
 
 #: of a longer list of shards, so many from its beginning are shown
 _FIRST = 4

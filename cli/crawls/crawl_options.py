@@ -5,10 +5,11 @@ The rule it keeps: an option that is left out sets nothing, so that settings.py 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
 from urllib.parse import urlsplit
 
 from scrapyd_dist.errors import ConfigError
@@ -17,9 +18,6 @@ from scrapyd_dist.store.address import VARIABLE
 
 from ..context import SETTING
 from ..options import SpiderName, in_panel, nodes, one_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _ITEMS, _SPIDER = "Items and the end", "The spider"
 PLACEMENTS = one_of("by-capacity", "round-robin", "least-loaded")

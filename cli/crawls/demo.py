@@ -13,10 +13,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from scrapyd_dist.deploy import local_nodes
@@ -30,9 +31,6 @@ from ..context import maybe_store
 from ..output import put, say
 from .producer_process import runs
 from .wording import clock, counted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 #: marks a folder that this command may write into again
 MARK = ".sdist-demo"

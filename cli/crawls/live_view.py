@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
@@ -12,17 +13,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from scrapyd_dist.batches import Crawl
 from scrapyd_dist.progress.summary import succeeded, told
 
 from ..output import one_line
 from . import wording
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from rich.console import RenderableType
-
-    from scrapyd_dist.batches import Crawl
 
 #: redraws per second, at most
 REDRAWS = 4

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from scrapyd_dist.deploy.kept_eggs import all_eggs, choose
 
@@ -26,14 +26,11 @@ from scrapyd_dist.config import STATE_FOLDER, load, state_dir
 from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
 from scrapyd_dist.pidfile import note_pid, noted_pid, started_at
 from scrapyd_dist.scrapyd.versions import hash_in, sanitised
+from scrapyd_dist.store import Store
 from scrapyd_dist.store.address import VARIABLE
 
 from ..context import project_name, quick_project, where
-
-if TYPE_CHECKING:
-    from scrapyd_dist.store import Store
-
-    from .crawl_options import CrawlOrder
+from .crawl_options import CrawlOrder
 
 
 class KeptCode(NamedTuple):

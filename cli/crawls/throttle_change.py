@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import Annotated, Optional
 
 import typer
 
@@ -16,12 +17,7 @@ from scrapyd_dist.throttle.rules_file import check_hits, check_scale, check_wind
 from ..options import DryRun, group
 from ..output import Output, say
 from . import throttle_rules
-from .throttle_rules import Domains, OneDomain, SomeDomains, change, is_held, limit_of, named, names_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from .throttle_rules import Changed
+from .throttle_rules import Changed, Domains, OneDomain, SomeDomains, change, is_held, limit_of, named, names_of
 
 #: what stands for standard input
 STDIN = "-"

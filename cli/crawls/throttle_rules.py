@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
+from typing import Annotated, Any, NamedTuple, Optional
 
 import typer
 
+from scrapyd_dist.batches import Crawl
 from scrapyd_dist.config import find_root, load
 from scrapyd_dist.errors import NothingMatched
-from scrapyd_dist.store import open_store
+from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE
 from scrapyd_dist.throttle.domain_status import DomainRules, terms_of
 from scrapyd_dist.throttle.permits import ALL, DomainState, PermitReply, PermitRequest, Rule
@@ -26,13 +28,7 @@ from ..output import Output, say, some_of, table
 from .producer_process import runs
 from .wording import counted
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from scrapyd_dist.batches import Crawl
-    from scrapyd_dist.store import Store
-
-    Changes = Mapping[str, Rule | None]
+Changes = Mapping[str, Rule | None]
 
 #: how long it takes until every process that heeds the rules heeds a change
 NOTICE = "Running crawls heed it within 2 seconds"

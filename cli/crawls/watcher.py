@@ -8,27 +8,23 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Optional
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, ClassVar, Optional
 
-from scrapyd_dist.batches import CrawlState
+from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.progress.summary import told
+from scrapyd_dist.store import Store
 
 from ..options import in_panel, seconds
 from ..output import Json, ask, can_ask, colourless, complain, on_terminal, put, put_json, say
 from . import wording
 from .live_view import LiveView, View, crawl_picture
 from .producer_process import crawl_folder, interrupt, last_words, lives
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-    from types import FrameType
-
-    from scrapyd_dist.batches import Crawl
-    from scrapyd_dist.store import Store
 
 
 @contextmanager

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from scrapyd_dist.batches import CrawlState
+from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.progress.node_progress import KnownTotals
 from scrapyd_dist.progress.summary import succeeded, told
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from scrapyd_dist.batches import Crawl
 
 #: states of a node that works on the crawl
 USED = frozenset({"up", "draining"})

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, Optional
+from typing import Annotated, BinaryIO, Literal, Optional
 
 import typer
+from scrapyd_dist.middlewares.producer.worklist_import import AnyWorklist, ImportResult
 
 from scrapyd_dist.batches import check_crawl_name
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY
 from scrapyd_dist.frontier.intake import FrontierProducer, open_frontier
-from scrapyd_dist.frontier.worklists import format_of, rows
+from scrapyd_dist.frontier.worklists import AnyRow, format_of, rows
 from scrapyd_dist.settings import complaints
 
 from ..context import Context, key_of, project_store
@@ -24,13 +26,6 @@ from ..crawls.wording import counted
 from ..options import FrontierName
 from ..output import Output, complain, complain_each, say, waiting
 from .frontier_list import settings_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from scrapyd_dist.middlewares.producer.worklist_import import AnyWorklist, ImportResult
-
-    from scrapyd_dist.frontier.worklists import AnyRow
 
 #: what stands for standard input
 STDIN = "-"

@@ -6,15 +6,17 @@ import difflib
 import json
 import re
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from scrapyd_dist.batches import check_crawl_name
+from scrapyd_dist.batches import Crawl, check_crawl_name
 from scrapyd_dist.errors import ConfigError, NothingMatched
-from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SlotCount
+from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, SlotCount
 from scrapyd_dist.progress.summary import told
+from scrapyd_dist.store import Store
 
 from ..context import Context, requests_in
 from ..crawls import wording
@@ -23,13 +25,7 @@ from ..options import FrontierName, frontiers
 from ..output import Output, put, say, some_of, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from scrapy.settings import Settings
-
-    from scrapyd_dist.batches import Crawl
-    from scrapyd_dist.frontier.backlog import Backlog
-    from scrapyd_dist.store import Store
 
 Prefix = Annotated[Optional[str], typer.Option("--prefix", metavar="P", help="Only slots whose name begins like this.")]
 

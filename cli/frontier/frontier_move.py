@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Optional
+from typing import Annotated, Any, Literal, NoReturn, Optional
 
 import typer
 
-from scrapyd_dist.batches import OUT, WAITING, AttemptState, BatchState
+from scrapyd_dist.batches import OUT, WAITING, AttemptState, Batch, BatchState
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, NewBatch, check_slot_name
 from scrapyd_dist.frontier.intake import FrontierIntake, pack
 from scrapyd_dist.frontier.slots import SlotRule
+from scrapyd_dist.payload import RequestValue
+from scrapyd_dist.store import Store
 
 from ..context import Context, key_of, requests_in
 from ..crawls.batch_commands import try_again
@@ -37,13 +40,6 @@ from .frontier_list import (
     total_of,
     with_prefix,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from scrapyd_dist.batches import Batch
-    from scrapyd_dist.payload import RequestValue
-    from scrapyd_dist.store import Store
 
 #: seconds between two lines about how far it is
 TELL = 10.0

@@ -10,29 +10,25 @@ import signal
 import subprocess
 import tempfile
 import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
+
+from scrapy import Spider
+from scrapy.settings import BaseSettings
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.progress.summary import SCHEMA
+from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.settings import SettingReader
 from scrapyd_dist.version import __version__
 
+from .crawl_repository import CrawlRepository
 from .lifecycle import WORDS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from scrapy import Spider
-    from scrapy.settings import BaseSettings
-
-    from scrapyd_dist.scheduling.job_request import JobRequest
-
-    from .crawl_repository import CrawlRepository
 
 #: seconds that the command, or the whole exchange with the address, may take
 PATIENCE = 60.0

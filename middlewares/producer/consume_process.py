@@ -11,18 +11,24 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from socket import gethostname
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from scrapy.settings import Settings
 
 from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.errors import ConfigError, StoreError
 from scrapyd_dist.frontier.backlog import UNFAIR
 from scrapyd_dist.items.delivery import deliver
+from scrapyd_dist.items.merging import ItemOutput
 from scrapyd_dist.progress.summary import exit_code
+from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.settings import complaints
+from scrapyd_dist.transports import AsyncSender
 from scrapyd_dist.transports.requests import ThreadTransport
 
 from ..throttle.install import why_not_heeded
@@ -33,15 +39,6 @@ from .lifecycle import Lifecycle
 from .process import check_known
 from .producer_options import read_options
 from .status_reporter import FrontierReporter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from scrapy.settings import Settings
-
-    from scrapyd_dist.items.merging import ItemOutput
-    from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
-    from scrapyd_dist.transports import AsyncSender
 
 logger = logging.getLogger(__name__)
 #: seconds between two looks at the clock, and two summaries

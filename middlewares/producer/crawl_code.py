@@ -14,22 +14,18 @@ import zipfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scrapyd_dist.deploy import egg as eggs
+from scrapyd_dist.deploy.egg import Egg
 from scrapyd_dist.deploy.kept_eggs import all_eggs, egg_of_version, folder_of, write_egg
+from scrapyd_dist.deploy.project_files import ProjectFiles
 from scrapyd_dist.deploy.requirements import redis_client
 
 from scrapyd_dist import config
+from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.scrapyd.versions import hash_in
-
-if TYPE_CHECKING:
-    from scrapyd_dist.deploy.egg import Egg
-    from scrapyd_dist.deploy.project_files import ProjectFiles
-
-    from scrapyd_dist.batches import Crawl
 
 #: where a crawl's folder has the unpacked project of an egg
 UNPACKED = "code"

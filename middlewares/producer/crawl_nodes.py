@@ -7,36 +7,31 @@ import logging
 import shlex
 import subprocess
 import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from scrapy.settings import BaseSettings
 from scrapyd_dist.deploy import local_nodes
 
 from scrapyd_dist import config
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.nodes import Node, NodeRecord, distinct
 from scrapyd_dist.scheduling.job_request import JobRequest
+from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.scheduling.scheduler import Scheduler
 from scrapyd_dist.store.reach import Way, Ways
+from scrapyd_dist.transports import AsyncSender
 
 from .crawl_code import TODAYS, CrawlCode
+from .crawl_repository import CrawlRepository
 from .crawl_request import CrawlRequest, job_settings, shared_settings, worker_settings
 from .preflight import Prepared, bring, members_of, prepare
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from scrapy.settings import BaseSettings
-
-    from scrapyd_dist.scheduling.node_state import NodeState
-    from scrapyd_dist.transports import AsyncSender
-
-    from .crawl_repository import CrawlRepository
-    from .producer_options import ProducerOptions
+from .producer_options import ProducerOptions
 
 logger = logging.getLogger(__name__)
 #: how entries begin that name a list, and a command that prints one

@@ -6,15 +6,32 @@ import os
 import shutil
 import time
 from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from scrapyd_dist.batches import AttemptState, BatchState, Crawl, CrawlState, Miss, ShardState, crawl_name, home_of
+from scrapy.crawler import Crawler
+from scrapy.settings import BaseSettings
+
+from scrapyd_dist.batches import (
+    Attempt,
+    AttemptState,
+    Batch,
+    BatchState,
+    Crawl,
+    CrawlState,
+    Miss,
+    Shard,
+    ShardState,
+    crawl_name,
+    home_of,
+)
 from scrapyd_dist.errors import ForeignRow, NameTaken, NothingMatched
+from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.frontier.intake import add_unseen
 from scrapyd_dist.items.delivery import PARTS
 from scrapyd_dist.items.merging import ItemOutput
@@ -22,25 +39,15 @@ from scrapyd_dist.keys import state_key
 from scrapyd_dist.payload import PayloadError, decode, fit
 from scrapyd_dist.pidfile import note_pid
 from scrapyd_dist.progress.summary import due
+from scrapyd_dist.scheduling.batcher import BatchDraft
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.worker_thread import StoreThread
 
 from .crawl_code import keep
+from .crawl_request import CrawlRequest
 from .item_exporters import exporter_for, with_format
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from scrapy.crawler import Crawler
-    from scrapy.settings import BaseSettings
-
-    from scrapyd_dist.batches import Attempt, Batch, Shard
-    from scrapyd_dist.frontier.backlog import NewBatch
-    from scrapyd_dist.scheduling.batcher import BatchDraft
-
-    from .crawl_request import CrawlRequest
-    from .preflight import Prepared
-    from .producer_options import ProducerOptions
+from .preflight import Prepared
+from .producer_options import ProducerOptions
 
 #: crawls whose files on the nodes may go are named to the workers, at most so many
 COLLECTED = 20

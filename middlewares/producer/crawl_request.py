@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapy import Spider
 from scrapy.core.scheduler import Scheduler
+from scrapy.settings import BaseSettings
 from scrapy.utils.misc import load_object
 from w3lib.url import safe_url_string
 
@@ -22,18 +24,12 @@ from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.settings import SettingReader, Travels, travelling, uploading_feeds
 from scrapyd_dist.shards import ShardTemplate, shards_of_pages, shards_of_urls
 from scrapyd_dist.store.address import chosen
+from scrapyd_dist.transports import AsyncSender
 
 from ..slot_routing import SlotRouting, hides_addon
 from ..throttle.throttle_options import SWITCH, options_of
 from ..throttle.throttle_options import given as throttle_given
 from .producer_options import CMDLINE, ProducerOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from scrapy.settings import BaseSettings
-
-    from scrapyd_dist.transports import AsyncSender
 
 #: Scrapy's own part for each setting that may name another one
 OWN = {"SCHEDULER": "scrapy.core.scheduler.Scheduler", "DUPEFILTER_CLASS": "scrapy.dupefilters.RFPDupeFilter"}

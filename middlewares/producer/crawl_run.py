@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import NOT_MADE, CrawlState, FinishReason, Miss, meaning
 from scrapyd_dist.errors import ConfigError, DistError, StoreError
@@ -45,12 +48,6 @@ from .lifecycle import Fault, Lifecycle, ending, signals
 from .lifecycle import exit_code as process_exit
 from .producer_options import read_options
 from .status_reporter import CrawlParts, StatusReporter
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scrapy.crawler import Crawler
-
 
 logger = logging.getLogger(__name__)
 

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, cast
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Any, cast
 
+from scrapy import Request
+from scrapy.crawler import Crawler
 from scrapy.exporters import JsonLinesItemExporter
 
 from scrapyd_dist.batches import Miss, Shard, ShardState
 from scrapyd_dist.items.delivery import OWN, own_parts
-from scrapyd_dist.scheduling.batcher import Batcher, SlotBatcher
+from scrapyd_dist.scheduling.batcher import BatchDraft, Batcher, Demand, SlotBatcher
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet
+from scrapyd_dist.shards import ShardTemplate
 
 from ..classifier import Disposition, FrontierFeed
 from ..slot_routing import SlotRouting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from io import BytesIO
-    from pathlib import Path
-
-    from scrapy import Request
-    from scrapy.crawler import Crawler
-
-    from scrapyd_dist.scheduling.batcher import BatchDraft, Demand
-    from scrapyd_dist.shards import ShardTemplate
-
-    from .producer_options import ProducerOptions
+from .producer_options import ProducerOptions
 
 #: reasons that are shown
 REASONS = 10

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapy.crawler import Crawler
+from scrapy.settings import BaseSettings, Settings
 from scrapy.spiderloader import SpiderLoader
 from scrapyd_dist.deploy.node_versions import present
 from scrapyd_dist.deploy.rollout import common_name
@@ -30,11 +32,6 @@ from .crawl_nodes import NodeSources, check_reach, note_unreached
 from .crawl_request import CrawlRequest, check_mode, check_parts, check_spider, find_project, shards_of
 from .preflight import Prepared, members_of, other_than_deployed, prepare
 from .producer_options import ProducerOptions, read_options
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from scrapy.settings import BaseSettings, Settings
 
 #: settings that counted for the whole crawl in one process, and count for each job now
 PER_JOB = (

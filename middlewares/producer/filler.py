@@ -11,41 +11,32 @@ import logging
 import os
 import time
 from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping
 from socket import gethostname
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
-from scrapy import Request
+from scrapy import Request, Spider
+from scrapy.crawler import Crawler
+from scrapy.http import Response
 
-from scrapyd_dist.batches import check_crawl_name
+from scrapyd_dist.batches import Miss, check_crawl_name
 from scrapyd_dist.errors import ConfigError, DistError
-from scrapyd_dist.frontier.intake import FrontierProducer
+from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.scheduling.batcher import SlotBatcher
 from scrapyd_dist.settings import complaints
+from scrapyd_dist.store.worker_thread import StoreThread
 
 from ..classifier import Disposition, count_found
 from ..slot_routing import SlotRouting
-from ..targets import find_target
+from ..targets import Target, find_target
 from .crawl_repository import open_thread
 from .crawl_request import CrawlRequest, asked_for, check_parts, find_project, shards_of
 from .discovery import Capture
 from .lifecycle import Lifecycle, LifecycleMiddleware, begin
 from .lifecycle import exit_code as process_exit
 from .producer_options import read_options
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
-
-    from scrapy import Spider
-    from scrapy.crawler import Crawler
-    from scrapy.http import Response
-
-    from scrapyd_dist.batches import Miss
-    from scrapyd_dist.frontier.intake import FrontierIntake
-    from scrapyd_dist.store.worker_thread import StoreThread
-
-    from ..targets import Target
 
 logger = logging.getLogger(__name__)
 #: requests that may wait for the store; more wait in Scrapy

@@ -6,24 +6,19 @@ import json
 import logging
 import re
 import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
+from scrapy import Spider
+from scrapy.crawler import Crawler
 from scrapy.exporters import CsvItemExporter
+from scrapy.settings import BaseSettings
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from scrapyd_dist.items.merging import FORMATS, cell
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from scrapy import Spider
-    from scrapy.crawler import Crawler
-    from scrapy.settings import BaseSettings
-
-    from scrapyd_dist.items.merging import ItemExporter, MakeExporter
+from scrapyd_dist.items.merging import FORMATS, ItemExporter, MakeExporter, cell
 
 logger = logging.getLogger(__name__)
 #: options of one feed, and the settings that give their values elsewhere

@@ -9,19 +9,16 @@ import os
 import signal
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from scrapy import signals as scrapy_signals
+from scrapy.crawler import Crawler
 
 from scrapyd_dist.errors import DistError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
-
-    from scrapy.crawler import Crawler
 
 logger = logging.getLogger(__name__)
 

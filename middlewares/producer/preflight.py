@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from scrapyd_dist.deploy import egg as eggs
 from scrapyd_dist.deploy import local_nodes, rollout
+from scrapyd_dist.deploy.egg import Egg
 from scrapyd_dist.deploy.project_files import is_dirty
 from scrapyd_dist.deploy.requirements import redis_client
 from scrapyd_dist.deploy.rollout import RollOutRequest
@@ -23,21 +24,14 @@ from scrapyd_dist.errors import (
     TlsRefused,
 )
 from scrapyd_dist.keys import state_key
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, told_content
 from scrapyd_dist.transports.requests import RequestsTransport
 
 from .crawl_code import TODAYS, CrawlCode
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from scrapyd_dist.deploy.egg import Egg
-
-    from scrapyd_dist.nodes import Node
-
-    from .crawl_request import CrawlRequest
+from .crawl_request import CrawlRequest
 
 #: local nodes that are started when nothing names a node
 LOCAL_NODES = 2

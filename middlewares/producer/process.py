@@ -13,9 +13,12 @@ import shutil
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from scrapy.settings import Settings
 
 from scrapyd_dist.batches import Crawl, check_crawl_name
 from scrapyd_dist.config import STATE_FOLDER, find_root, state_dir
@@ -26,11 +29,6 @@ from scrapyd_dist.store.address import chosen
 
 from .crawl_code import TODAYS, CrawlCode, import_code
 from .lifecycle import Fault, exit_code, faults, signals
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from scrapy.settings import Settings
 
 
 class CrawlRefused(DistError):

@@ -6,28 +6,22 @@ the account; none is dropped without being counted.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
-from scrapy import Request, signals
+from scrapy import Request, Spider, signals
+from scrapy.crawler import Crawler
 from scrapy.exceptions import DontCloseSpider
+from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
+from twisted.python.failure import Failure
 
 from ..classifier import Disposition
 from ..codec import WatchedDict, own_errback
 from ..worker.work_unit import judge
-from .crawl_run import CrawlStart
+from .crawl_run import CrawlRun, CrawlStart
 from .discovery import PAGE, SHARD
 from .lifecycle import LifecycleMiddleware, begin
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from scrapy import Spider
-    from scrapy.crawler import Crawler
-    from scrapy.http import Response
-    from twisted.python.failure import Failure
-
-    from .crawl_run import CrawlRun
 
 #: request meta: a target request that the producer crawls itself
 LOCAL = "distributed_local"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
+
+from scrapy.settings import BaseSettings
 
 from scrapyd_dist.batches import check_crawl_name
 from scrapyd_dist.errors import ConfigError
@@ -17,11 +20,6 @@ from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.settings import AUTO, SETTINGS, SettingReader, uploading_feeds
 
 from ..throttle.throttle_options import ThrottleOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from scrapy.settings import BaseSettings
 
 #: requests in a batch of a fixed size, as in the book
 BATCH_SIZE = 1000

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from scrapyd_dist.batches import Miss
+from scrapyd_dist.batches import CrawlState, Miss
 from scrapyd_dist.progress.node_progress import Progress
 from scrapyd_dist.progress.summary import IndexProgress, Snapshot, sample_of, summary
+from scrapyd_dist.scheduling.scheduler import Scheduler
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from scrapyd_dist.batches import CrawlState
-    from scrapyd_dist.scheduling.scheduler import Scheduler
-
-    from ..targets import Target
-    from .completion_hooks import CompletionPolicy
-    from .crawl_nodes import CrawlNodes
-    from .crawl_repository import CrawlRepository
-    from .discovery import Capture, IndexWalk, OwnItems
-    from .producer_options import ProducerOptions
+from ..targets import Target
+from .completion_hooks import CompletionPolicy
+from .crawl_nodes import CrawlNodes
+from .crawl_repository import CrawlRepository
+from .discovery import Capture, IndexWalk, OwnItems
+from .producer_options import ProducerOptions
 
 logger = logging.getLogger(__name__)
 #: seconds between two lines in the log

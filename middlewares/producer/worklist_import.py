@@ -8,33 +8,25 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 from uuid import uuid4
 
-from scrapy import Spider
+from scrapy import Request, Spider
 from scrapy.crawler import Crawler
+from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from scrapyd_dist.frontier.intake import FrontierIntake
-from scrapyd_dist.frontier.worklists import BadWorklistRow, WorklistRow, found
-from scrapyd_dist.payload import encode
+from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer
+from scrapyd_dist.frontier.worklists import AnyRow, BadWorklistRow, WorklistRow, found
+from scrapyd_dist.payload import RequestValue, encode
 from scrapyd_dist.scheduling.batcher import SlotBatcher
 
 from ..classifier import LARGE
 from ..codec import LOCAL_META, plain_request
 from ..slot_routing import SlotPlacement, SlotRouting
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
-
-    from scrapy import Request
-    from scrapy.settings import Settings
-
-    from scrapyd_dist.frontier.intake import FrontierProducer
-    from scrapyd_dist.frontier.worklists import AnyRow
-    from scrapyd_dist.payload import RequestValue
 
 #: requests in one step of the store
 STEP = 2_000

@@ -10,23 +10,17 @@ import asyncio
 import heapq
 import itertools
 from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from scrapy.exceptions import IgnoreRequest
 
-from scrapyd_dist.throttle.permits import ALL
+from scrapyd_dist.throttle.permits import ALL, Permit, PermitReply
 
 from ..codec import PagesUsedUp
-from .downloader_capacity import STALE, TimedPermit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-
-    from scrapyd_dist.throttle.permits import Permit, PermitReply
-
-    from .downloader_capacity import DownloaderCapacity
+from .downloader_capacity import STALE, DownloaderCapacity, TimedPermit
 
 #: seconds ahead for which permits are requested: more than an answer of the store takes
 AHEAD = 0.25

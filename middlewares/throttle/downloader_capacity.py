@@ -6,21 +6,17 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
+from scrapy import Request
 from scrapy.core import downloader as scrapys
+from scrapy.crawler import Crawler
 from scrapy.exceptions import IgnoreRequest
 
+from scrapyd_dist.throttle.permits import Permit
+
 from ..codec import AGAIN
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from scrapy import Request
-    from scrapy.crawler import Crawler
-
-    from scrapyd_dist.throttle.permits import Permit
-
 
 #: seconds after its moment for which a permit is good: later, it would come close to those of other requests
 STALE = 0.25

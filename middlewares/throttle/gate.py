@@ -9,19 +9,22 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
-from scrapy import signals
+from scrapy import Request, signals
+from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import FinishReason
 from scrapyd_dist.frontier.slots import site_of
-from scrapyd_dist.throttle.permits import ALL, PermitRequest
+from scrapyd_dist.store import Store
+from scrapyd_dist.throttle.permits import ALL, Permit, PermitRequest, SiteNews, TakenPermits
 
 from ..codec import PERMIT, PagesUsedUp
 from ..engine_compat import close_spider
-from .domain_queues import DomainQueues, DomainStatus, QueueKey
+from .domain_queues import DomainQueue, DomainQueues, DomainStatus, QueueKey
 from .downloader_capacity import FREE, OVER, DownloaderCapacity, InFlightPermit, sent_back
 from .throttle_client import (
     ClockOffset,
@@ -32,19 +35,7 @@ from .throttle_client import (
     warn_of_rules,
     warn_of_scheduler,
 )
-from .throttle_options import Egress, PageBudget, options_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
-    from scrapy import Request
-    from scrapy.crawler import Crawler
-
-    from scrapyd_dist.store import Store
-    from scrapyd_dist.throttle.permits import Permit, SiteNews, TakenPermits
-
-    from .domain_queues import DomainQueue
-    from .throttle_options import ThrottleOptions
+from .throttle_options import Egress, PageBudget, ThrottleOptions, options_of
 
 logger = logging.getLogger(__name__)
 #: what leaves for no site

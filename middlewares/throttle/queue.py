@@ -6,26 +6,21 @@ A request that waits for its permit waits here, and holds nothing that another o
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+from scrapy import Request
+from scrapy.crawler import Crawler
 from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue, _path_safe
 
 from scrapyd_dist.frontier.slots import site_of
 
 from ..codec import PERMIT
-from .domain_queues import QueueKey
+from .domain_queues import DomainQueue, QueueKey
 from .gate import Gate
 from .throttle_client import PermitQueue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from scrapy import Request
-    from scrapy.crawler import Crawler
-
-    from .domain_queues import DomainQueue
 
 
 class Lane(NamedTuple):

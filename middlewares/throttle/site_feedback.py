@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from itertools import islice
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from scrapy import Request, Spider
+from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
+from scrapy.http import Response
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.slots import site_of
@@ -21,15 +24,7 @@ from ..assignment import is_producer, is_worker
 from ..codec import AGAIN, PERMIT
 from .downloader_capacity import sent_back
 from .gate import Gate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from scrapy import Request, Spider
-    from scrapy.crawler import Crawler
-    from scrapy.http import Response
-
-    from .throttle_options import ThrottleOptions
+from .throttle_options import ThrottleOptions
 
 logger = logging.getLogger(__name__)
 #: behind the HTTP cache, whose answers cost nothing, and all else

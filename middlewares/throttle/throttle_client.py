@@ -9,33 +9,28 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from scrapy.core.scheduler import Scheduler
+from scrapy.crawler import Crawler
+from scrapy.settings import BaseSettings
 from scrapy.utils.misc import load_object
 from scrapy.utils.reactor import is_asyncio_reactor_installed
 
 from scrapyd_dist import config
 from scrapyd_dist.errors import ConfigError, DistError
-from scrapyd_dist.store import open_store
+from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE, chosen, is_url
 from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.throttle.permits import DomainLook, Permit, PermitRequest, SiteNews, TakenPermits
 
 from ..assignment import Assignment
 from ..store_access import OutOfReach, reach
 from .throttle_options import ThrottleOptions, waits_by_address
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
-    from scrapy.crawler import Crawler
-    from scrapy.settings import BaseSettings
-
-    from scrapyd_dist.store import Store
-    from scrapyd_dist.throttle.permits import DomainLook, Permit, PermitRequest, SiteNews, TakenPermits
 
 logger = logging.getLogger(__name__)
 A = TypeVar("A")

@@ -8,28 +8,23 @@ from __future__ import annotations
 import logging
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from scrapy import signals
+from scrapy import Request, signals
+from scrapy.crawler import Crawler
+from scrapy.settings import BaseSettings
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.settings import SETTINGS, SettingReader, Travels, travelling
 from scrapyd_dist.throttle.permits import Limit
 
 from ..assignment import FRONTIER, Assignment, is_filler
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from scrapy import Request
-    from scrapy.crawler import Crawler
-    from scrapy.settings import BaseSettings
-
 
 SWITCH = "DISTRIBUTED_THROTTLE"
 #: those that switch it on

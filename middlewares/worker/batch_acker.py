@@ -10,27 +10,19 @@ import logging
 import re
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from scrapyd_dist.batches import BatchState, meaning, not_made
+from scrapyd_dist.batches import Batch, BatchState, meaning, not_made
 
+from ..assignment import Assignment
 from ..classifier import count_found
 from .files import plain_stats, report_head
-from .lease_client import StoreLost
-from .lease_renewer import LeaseLoss
-from .work_unit import BatchUnit, count
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
-    from pathlib import Path
-
-    from scrapyd_dist.batches import Batch
-
-    from ..assignment import Assignment
-    from .lease_client import LeaseContext
-    from .lease_renewer import HeldLease
-    from .work_unit import WorkUnit
+from .lease_client import LeaseContext, StoreLost
+from .lease_renewer import HeldLease, LeaseLoss
+from .work_unit import BatchUnit, WorkUnit, count
 
 logger = logging.getLogger(__name__)
 #: of Scrapy's statistics those that a batch's report has a share of: what the sites answered

@@ -11,17 +11,15 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Callable, Iterable, Mapping
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from scrapy.exporters import JsonLinesItemExporter
 
 from scrapyd_dist.batches import FinishReason
 from scrapyd_dist.version import PACKAGE_FILE, __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from io import BytesIO
 
 logger = logging.getLogger(__name__)
 

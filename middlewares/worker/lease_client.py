@@ -5,34 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from scrapyd_dist.batches import AttemptState, BatchState, FinishReason
+from scrapy.crawler import Crawler
+
+from scrapyd_dist.batches import AttemptState, Batch, BatchState, Crawl, FinishReason, Miss
 from scrapyd_dist.errors import DistError, NothingMatched, StepRefused, StoreError
-from scrapyd_dist.frontier.backlog import SeenBefore
-from scrapyd_dist.frontier.intake import add_unseen
+from scrapyd_dist.frontier.backlog import Leased, NewBatch, SeenBefore
+from scrapyd_dist.frontier.intake import FrontierIntake, add_unseen
+from scrapyd_dist.store.base import Store
 from scrapyd_dist.store.worker_thread import StoreThread
 
-from .lease_renewer import clock
+from ..assignment import Assignment
+from ..classifier import FoundRequests
+from .lease_renewer import LeaseRenewer, clock
+from .request_tracker import RequestTracker
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from scrapy.crawler import Crawler
-
-    from scrapyd_dist.batches import Batch, Crawl, Miss
-    from scrapyd_dist.frontier.backlog import Leased, NewBatch
-    from scrapyd_dist.frontier.intake import FrontierIntake
-    from scrapyd_dist.store.base import Store
-
-    from ..assignment import Assignment
-    from ..classifier import FoundRequests
-    from .lease_renewer import LeaseRenewer
-    from .request_tracker import RequestTracker
-
-    Counts = Mapping[str, int]
+Counts = Mapping[str, int]
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -10,23 +10,19 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from scrapy import Request
+from scrapy.crawler import Crawler
 from scrapy.exceptions import IgnoreRequest
 
 from scrapyd_dist.errors import DistError
+from scrapyd_dist.store import Store
 
 from ..engine_compat import looping_call
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from scrapy import Request
-    from scrapy.crawler import Crawler
-
-    from scrapyd_dist.store import Store
 
 logger = logging.getLogger(__name__)
 #: renewals in the time of one lease

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator, Callable, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from scrapy import Request
+from scrapy.crawler import Crawler
 
-from scrapyd_dist.batches import FinishReason
+from scrapyd_dist.batches import Crawl, FinishReason
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.keys import SealError, public_half
 from scrapyd_dist.settings import uploading_feeds
@@ -27,24 +30,12 @@ from ..throttle.install import problem_of as throttle_problem
 from .batch_acker import BatchAcker, LeaseReport, keep_sweeping
 from .files import LOOK
 from .lease_client import LeaseClient, LeaseContext, Notifier, StoreLost
-from .lease_renewer import LeaseRenewer, guard
+from .lease_renewer import HeldLease, LeaseLoss, LeaseRenewer, guard
 from .request_feeder import RequestFeeder
 from .request_tracker import RequestTracker
-from .work_unit import REPEATED, SESSION, OwnPages, WorkRefused, mark_of
+from .work_unit import REPEATED, SESSION, OwnPages, UnitMark, WorkRefused, WorkUnit, mark_of
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-    from pathlib import Path
-
-    from scrapy.crawler import Crawler
-
-    from scrapyd_dist.batches import Crawl
-
-    from .lease_renewer import HeldLease, LeaseLoss
-    from .work_unit import UnitMark, WorkUnit
-
-    Fail = Callable[[str, FinishReason], None]  # a problem, and why the worker ends before its work is done
-
+Fail = Callable[[str, FinishReason], None]  # a problem, and why the worker ends before its work is done
 
 logger = logging.getLogger(__name__)
 #: how often one request is made again

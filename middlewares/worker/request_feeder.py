@@ -10,33 +10,26 @@ import logging
 import sys
 import time
 from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from scrapy import Request
+from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import FinishReason
-from scrapyd_dist.payload import PayloadError, decode
+from scrapyd_dist.frontier.backlog import Leased
+from scrapyd_dist.payload import PayloadError, RequestValue, decode
 
 from ..codec import ATTRIBUTES, from_value, set_attributes
 from ..engine_compat import spider_method
 from ..targets import with_target
+from .batch_acker import BatchAcker
 from .files import PartFile
-from .lease_client import is_suspect
+from .lease_client import LeaseContext, Notifier, is_suspect
+from .request_tracker import RequestTracker
 from .work_unit import BatchUnit, count
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
-
-    from scrapy.crawler import Crawler
-
-    from scrapyd_dist.frontier.backlog import Leased
-    from scrapyd_dist.payload import RequestValue
-
-    from .batch_acker import BatchAcker
-    from .lease_client import LeaseContext, Notifier
-    from .request_tracker import RequestTracker
 
 logger = logging.getLogger(__name__)
 #: seconds between two calls for work: few at first, since a crawl begins and ends with short waits

@@ -7,12 +7,16 @@ word), it counts as open until then and no longer. Items have no mark: theirs is
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
 from weakref import finalize
 
-from scrapy import Request, signals
+from scrapy import Request, Spider, signals
+from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.dupefilters import BaseDupeFilter
+from scrapy.http import Response
+from scrapy.settings import BaseSettings
 from scrapy.spidermiddlewares.httperror import HttpError
 from scrapy.spiders import CrawlSpider
 from scrapy.utils.misc import build_from_crawler, load_object
@@ -24,17 +28,7 @@ from ..classifier import Disposition
 from ..codec import WatchedDict, own_errback
 from ..engine_compat import each
 from ..targets import MARK, Target
-from .work_unit import BATCH, OURS, BatchUnit, UnitMark, attempt_over, count, judge, mark_of
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
-
-    from scrapy import Spider
-    from scrapy.crawler import Crawler
-    from scrapy.http import Response
-    from scrapy.settings import BaseSettings
-
-    from .work_unit import WorkUnit
+from .work_unit import BATCH, OURS, BatchUnit, UnitMark, WorkUnit, attempt_over, count, judge, mark_of
 
 
 def use_batch_filter(settings: BaseSettings) -> None:

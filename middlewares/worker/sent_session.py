@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from scrapy import Request, signals
+from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import FinishReason, meaning, not_made
 from scrapyd_dist.errors import DistError
@@ -24,12 +27,6 @@ from .lease_renewer import LeaseRenewer, clock, guard
 from .request_feeder import RequestBuilder, readable_values
 from .request_tracker import RequestTracker
 from .work_unit import BatchUnit, WorkRefused
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
-
-    from scrapy.crawler import Crawler
 
 logger = logging.getLogger(__name__)
 #: what a batch that was typed by hand is called, which has no report

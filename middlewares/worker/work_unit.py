@@ -12,22 +12,17 @@ from array import array
 from collections import deque
 from itertools import count as numbers
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from scrapy.crawler import Crawler
 from scrapy.spidermiddlewares.httperror import HttpError
+from twisted.python.failure import Failure
 
-from scrapyd_dist.payload import REPLACES
+from scrapyd_dist.payload import REPLACES, RequestValue
 
+from ..classifier import FoundRequests
 from ..codec import PagesUsedUp
-
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
-    from twisted.python.failure import Failure
-
-    from scrapyd_dist.payload import RequestValue
-
-    from ..classifier import FoundRequests
-    from .files import PartFile
+from .files import PartFile
 
 logger = logging.getLogger(__name__)
 #: 4xx that say "not now" instead of "not there"

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
 
-from scrapy import signals
+from scrapy import Spider, signals
+from scrapy.crawler import Crawler
+from scrapy.http import Response
 
 from scrapyd_dist.batches import FinishReason
 from scrapyd_dist.errors import ConfigError
@@ -21,17 +24,9 @@ from ..engine_compat import close_spider, looping_call
 from .files import LOOK, NO_LOGS, FilesFolder, ReportFile, crawl_folder, remove_old
 from .lease_client import StoreLost
 from .lease_session import LeaseSession
+from .request_tracker import RequestTracker
 from .sent_session import SentSession, too_late
 from .work_unit import WorkRefused
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
-
-    from scrapy import Spider
-    from scrapy.crawler import Crawler
-    from scrapy.http import Response
-
-    from .request_tracker import RequestTracker
 
 logger = logging.getLogger(__name__)
 

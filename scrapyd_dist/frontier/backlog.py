@@ -7,16 +7,12 @@ creates it. `slots` chooses the slot of a request. Part of the worker half: impo
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from scrapyd_dist.batches import Batch
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.settings import SETTINGS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from scrapyd_dist.batches import Batch
 
 #: valid slot names; `@spider` and `@project:spider` hold requests for another spider
 LONGEST_SLOT = 80

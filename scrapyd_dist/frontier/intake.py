@@ -8,23 +8,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from scrapyd_dist.batches import Crawl, CrawlState, check_crawl_name
+from scrapyd_dist.batches import Batch, Crawl, CrawlState, Miss, check_crawl_name
 from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
-from scrapyd_dist.frontier.backlog import NewBatch, SeenBefore
-from scrapyd_dist.payload import fit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from scrapyd_dist.batches import Batch, Miss
-    from scrapyd_dist.frontier.backlog import Backlog
-    from scrapyd_dist.payload import RequestValue
+from scrapyd_dist.frontier.backlog import Backlog, NewBatch, SeenBefore
+from scrapyd_dist.payload import RequestValue, fit
 
 T = TypeVar("T")
 #: the frontier option that names the kind of its rows, and its value for rows of arguments; absent for requests

@@ -11,19 +11,17 @@ import csv
 import hashlib
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY
 from scrapyd_dist.frontier.intake import ARGUMENTS, FrontierIntake
 from scrapyd_dist.payload import ARGUMENT_MAX, RequestValue, decode
 from scrapyd_dist.scrapyd.jobs import check_args
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 FORMATS = ("urls", "jsonl", "csv")
 #: file suffix -> format; any other file is a list of URLs

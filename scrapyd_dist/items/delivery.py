@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import ftplib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from scrapyd_dist.batches import Attempt, AttemptState, Miss
 from scrapyd_dist.items.json_lines import Items, left_out, number
 from scrapyd_dist.items.merging import ItemOutput, merge
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: timeout of FTP connections in seconds
 FTP_TIMEOUT = 30

@@ -12,19 +12,16 @@ import shutil
 import time
 from dataclasses import dataclass
 from enum import Enum
-from typing import IO, TYPE_CHECKING
+from pathlib import Path
+from typing import IO
 
 from scrapyd_dist.errors import NodeError
 from scrapyd_dist.items.json_lines import item_in
 from scrapyd_dist.items.merging import sha256_of
+from scrapyd_dist.joblogs.worker_report import PartInfo
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from scrapyd_dist.joblogs.worker_report import PartInfo
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.transports import Sender
+from scrapyd_dist.transports import Sender
 
 #: attempts without progress before giving up, and seconds between them
 TRIES, PAUSE = 3, 0.5

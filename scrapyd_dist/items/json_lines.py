@@ -9,16 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from scrapyd_dist.batches import Attempt
+from scrapyd_dist.batches import Attempt
 
 #: runs of items in a part or feed, in order: (index of the first item, count)
 Runs = list[tuple[int, int]]

@@ -9,23 +9,19 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, Any, Protocol
 
 from scrapyd_dist.errors import ConfigError, DistError, NodeError
-from scrapyd_dist.joblogs.worker_report import part_path
+from scrapyd_dist.items.json_lines import Items
+from scrapyd_dist.joblogs.worker_report import PartInfo, part_path
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from scrapyd_dist.items.json_lines import Items
-    from scrapyd_dist.joblogs.worker_report import PartInfo
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.transports import AsyncSender
+from scrapyd_dist.transports import AsyncSender
 
 #: seconds between two tries at a part
 RETRY_PAUSE = 1.0

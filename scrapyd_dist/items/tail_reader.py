@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Protocol
 
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.transports import Sender
+from scrapyd_dist.transports import Sender
 
 #: bytes per read
 BLOCK = 256 * 1024

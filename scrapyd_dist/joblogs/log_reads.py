@@ -5,19 +5,15 @@ Only `survey` reads a whole log, as a stream.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import NotJson
 from scrapyd_dist.joblogs.joblog import LogFacts, LogLine, LogLines, LogReader
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.transports import Sender
+from scrapyd_dist.transports import Sender
 
 #: bytes of a log's end that show how nearly every job ended
 TAIL = 32 * 1024

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from scrapyd_dist.batches import meaning
+from scrapyd_dist.joblogs.joblog import LogFacts
+from scrapyd_dist.joblogs.log_reads import LogExcerpt
+from scrapyd_dist.joblogs.worker_report import WorkerReport
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.scrapyd.jobs import crawl_in
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from scrapyd_dist.joblogs.joblog import LogFacts
-    from scrapyd_dist.joblogs.log_reads import LogExcerpt
-    from scrapyd_dist.joblogs.worker_report import WorkerReport
-    from scrapyd_dist.nodes import Node
 
 #: seconds without a page, an item or a log line after which a running job counts as stalled
 STALL = 900.0

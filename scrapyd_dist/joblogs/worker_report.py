@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapyd_dist.batches import Miss, meaning
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.scrapyd.reply import LARGEST
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 #: the latest accepted time: seconds since the epoch, in the year 9000
 LAST_MOMENT = 221_845_392_000.0

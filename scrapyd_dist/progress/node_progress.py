@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import itemgetter
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from scrapyd_dist.batches import Attempt
-    from scrapyd_dist.scheduling.node_state import JobRun, NodeState
+from scrapyd_dist.batches import Attempt
+from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 
 #: length of the window in seconds
 WINDOW = 30.0

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from scrapyd_dist.batches import Crawl
 from scrapyd_dist.progress.node_progress import Progress, outlook
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from scrapyd_dist.batches import Crawl
-    from scrapyd_dist.scheduling.base import BatchCounters, OpenWork
-    from scrapyd_dist.scheduling.job_request import JobRequest
-    from scrapyd_dist.scheduling.node_state import NodeState
+from scrapyd_dist.scheduling.base import BatchCounters, OpenWork
+from scrapyd_dist.scheduling.job_request import JobRequest
+from scrapyd_dist.scheduling.node_state import NodeState
 
 #: minimum seconds between two samples
 EVERY = 1.0

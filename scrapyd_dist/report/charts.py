@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from scrapyd_dist.report.series import GROUPS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from scrapyd_dist.report.series import Bar, BurnUp, Gantt, Heat, Runs, Spread, Statuses
+from scrapyd_dist.report.series import GROUPS, Bar, BurnUp, Gantt, Heat, Runs, Spread, Statuses
 
 #: shades of the heat map
 SHADES = 6

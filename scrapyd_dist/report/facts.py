@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from scrapyd_dist.batches import Attempt, Batch, Crawl, Miss
-    from scrapyd_dist.store import Store
+from scrapyd_dist.batches import Attempt, Batch, Crawl, Miss
+from scrapyd_dist.store import Store
 
 #: maximum number of runs of one spider that are compared
 RUNS = 20

@@ -5,19 +5,16 @@ from __future__ import annotations
 import re
 from datetime import datetime, timezone
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
 from scrapyd_dist.batches import AttemptState, BatchState, CrawlState
 from scrapyd_dist.progress.summary import succeeded
 from scrapyd_dist.report import charts
-from scrapyd_dist.report.facts import hidden, number, of
+from scrapyd_dist.report.facts import Facts, hidden, number, of
 from scrapyd_dist.report.series import series
 from scrapyd_dist.version import __version__
-
-if TYPE_CHECKING:
-    from scrapyd_dist.report.facts import Facts
 
 #: rows of each table of what failed
 SHOWN = 50

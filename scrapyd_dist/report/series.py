@@ -8,22 +8,17 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from scrapyd_dist.batches import AttemptState
+from scrapyd_dist.batches import Attempt, AttemptState
 from scrapyd_dist.progress.node_progress import outlook
 from scrapyd_dist.progress.summary import NUMBER, told
-from scrapyd_dist.report.facts import has_items, hidden, natural, number, of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from scrapyd_dist.batches import Attempt
-    from scrapyd_dist.report.facts import Facts
+from scrapyd_dist.report.facts import Facts, has_items, hidden, natural, number, of
 
 #: maximum points of a line
 POINTS = 240

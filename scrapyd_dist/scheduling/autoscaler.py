@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from scrapyd_dist.batches import (
     OLD_WORKERS,
+    Attempt,
     Batch,
     BatchState,
     FinishReason,
@@ -25,26 +26,18 @@ from scrapyd_dist.batches import (
 )
 from scrapyd_dist.errors import ApiRefused, NodeError
 from scrapyd_dist.frontier.slots import spider_of_slot
+from scrapyd_dist.joblogs.worker_report import WorkerReport
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.scheduling.base import SchedulerState
+from scrapyd_dist.scheduling.collector import Collector
 from scrapyd_dist.scheduling.dispatcher import SAID_NO, said_no
-from scrapyd_dist.scheduling.job_request import call_for_worker
-from scrapyd_dist.scheduling.node_state import WorkerRun
-from scrapyd_dist.scheduling.scaling_policy import ALL
+from scrapyd_dist.scheduling.foreign_projects import ForeignProjects
+from scrapyd_dist.scheduling.job_request import WorkerRequest, call_for_worker
+from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
+from scrapyd_dist.scheduling.scaling_policy import ALL, CircuitBreaker
 from scrapyd_dist.scrapyd import api
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
-    from scrapyd_dist.batches import Attempt
-    from scrapyd_dist.joblogs.worker_report import WorkerReport
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scheduling.base import SchedulerState
-    from scrapyd_dist.scheduling.collector import Collector
-    from scrapyd_dist.scheduling.foreign_projects import ForeignProjects
-    from scrapyd_dist.scheduling.job_request import WorkerRequest
-    from scrapyd_dist.scheduling.node_state import JobRun, NodeState
-    from scrapyd_dist.scheduling.scaling_policy import CircuitBreaker
-    from scrapyd_dist.store.reach import Way
-    from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.store.reach import Way
+from scrapyd_dist.store.worker_thread import StoreThread
 
 logger = logging.getLogger(__name__)
 

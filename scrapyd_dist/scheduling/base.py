@@ -6,26 +6,20 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from scrapyd_dist.batches import AttemptState, BatchState
+from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Miss
 from scrapyd_dist.errors import NodeError
-from scrapyd_dist.frontier.backlog import Backlog
+from scrapyd_dist.frontier.backlog import Backlog, SlotCount
 from scrapyd_dist.items.json_lines import AGAIN, number, places
+from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_client import NodeClient
-from scrapyd_dist.scheduling.node_state import WorkerRun
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-
-    from scrapyd_dist.batches import Attempt, Batch, Miss
-    from scrapyd_dist.frontier.backlog import SlotCount
-    from scrapyd_dist.scheduling.job_request import JobRequest
-    from scrapyd_dist.scheduling.node_state import JobRun, NodeState
-    from scrapyd_dist.store import Store
-    from scrapyd_dist.store.worker_thread import StoreThread
-    from scrapyd_dist.transports import AsyncSender
+from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
+from scrapyd_dist.store import Store
+from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.transports import AsyncSender
 
 P = ParamSpec("P")
 T = TypeVar("T")

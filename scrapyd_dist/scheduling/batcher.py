@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
 from scrapyd_dist.frontier.backlog import SPREAD, UNFAIR
+from scrapyd_dist.frontier.intake import FrontierIntake
 from scrapyd_dist.frontier.slots import site_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from scrapyd_dist.frontier.intake import FrontierIntake
-    from scrapyd_dist.payload import RequestValue
+from scrapyd_dist.payload import RequestValue
 
 #: seconds of work in a batch in the middle of a crawl: starting a job costs a node more than a second of CPU
 MIDDLE = 90.0

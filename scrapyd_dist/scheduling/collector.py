@@ -10,25 +10,19 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from scrapyd_dist.batches import AttemptState, BatchState, Miss, not_made
+from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Miss, not_made
 from scrapyd_dist.errors import ForeignRow, StepRefused
-from scrapyd_dist.frontier.backlog import Lessee, NewBatch
+from scrapyd_dist.frontier.backlog import Backlog, Leased, Lessee, NewBatch
 from scrapyd_dist.items.merging import PartLost, fetch_part
 from scrapyd_dist.joblogs.worker_report import BadReport, WorkerReport, kept, misses, read_report, refusal
 from scrapyd_dist.payload import PayloadError, decode, fit, replaced_by
+from scrapyd_dist.scheduling.base import BatchCounters, SchedulerState
 from scrapyd_dist.scheduling.node_state import JobRun
 from scrapyd_dist.scheduling.scaling_policy import ALL
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
-    from pathlib import Path
-
-    from scrapyd_dist.batches import Attempt, Batch
-    from scrapyd_dist.frontier.backlog import Backlog, Leased
-    from scrapyd_dist.scheduling.base import BatchCounters, SchedulerState
 
 logger = logging.getLogger(__name__)
 

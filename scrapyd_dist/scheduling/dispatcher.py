@@ -9,9 +9,8 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from scrapyd_dist.batches import Attempt, job_id
+from scrapyd_dist.batches import Attempt, Batch, job_id
 from scrapyd_dist.errors import (
     ApiRefused,
     AuthRefused,
@@ -23,14 +22,10 @@ from scrapyd_dist.errors import (
     StepRefused,
 )
 from scrapyd_dist.frontier.slots import spider_of_slot
-from scrapyd_dist.scheduling.node_state import JobRun
-
-if TYPE_CHECKING:
-    from scrapyd_dist.batches import Batch
-    from scrapyd_dist.scheduling.base import SchedulerState
-    from scrapyd_dist.scheduling.collector import Collector
-    from scrapyd_dist.scheduling.node_state import NodeState
-    from scrapyd_dist.scheduling.placement import Placement
+from scrapyd_dist.scheduling.base import SchedulerState
+from scrapyd_dist.scheduling.collector import Collector
+from scrapyd_dist.scheduling.node_state import JobRun, NodeState
+from scrapyd_dist.scheduling.placement import Placement
 
 logger = logging.getLogger(__name__)
 

@@ -6,10 +6,7 @@ no call takes long.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 #: bytes of Scrapy's own fingerprints; those of another length are kept in a plain set
 SIZE = 20

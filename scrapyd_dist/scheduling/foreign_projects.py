@@ -7,23 +7,18 @@ Its report decides whether that spider gets batches there, and in which version 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import ApiRefused, NodeError
 from scrapyd_dist.keys import SealError, seal
-from scrapyd_dist.scheduling.job_request import call_for_introduction, call_for_worker
+from scrapyd_dist.scheduling.base import SchedulerState
+from scrapyd_dist.scheduling.job_request import WorkerRequest, call_for_introduction, call_for_worker
+from scrapyd_dist.scheduling.node_state import NodeState, WorkerRun
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import current, hash_in
+from scrapyd_dist.store.reach import Way
 from scrapyd_dist.version import __version__
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from scrapyd_dist.scheduling.base import SchedulerState
-    from scrapyd_dist.scheduling.job_request import WorkerRequest
-    from scrapyd_dist.scheduling.node_state import NodeState, WorkerRun
-    from scrapyd_dist.store.reach import Way
 
 #: failed handshakes in a row after which no other is tried
 TRIES = 2

@@ -6,21 +6,18 @@ A job is told its part in one setting (JSON): `DISTRIBUTED_JOB`, or `DISTRIBUTED
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapyd_dist.frontier.backlog import UNFAIR
 from scrapyd_dist.frontier.worklists import row_in
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.scheduling.node_state import JobRun, WorkerRun
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.settings import LABELS, PREFIX, Travels, travelling
 from scrapyd_dist.store.address import is_url
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scheduling.node_state import JobRun, WorkerRun
-    from scrapyd_dist.store.reach import Way
+from scrapyd_dist.store.reach import Way
 
 #: settings of the producer's process that its workers must not get
 PRODUCERS_SETTINGS = frozenset({"LOG_FILE", "LOG_STDOUT", "FEEDS", "FEED_URI", "FEED_FORMAT", "JOBDIR", "ADDONS"})

@@ -5,21 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from scrapyd_dist.scheduling.node_state import NodeState
+from scrapyd_dist.nodes import Node, NodeRecord
+from scrapyd_dist.scheduling.base import SchedulerState
+from scrapyd_dist.scheduling.monitor import NodeMonitor
+from scrapyd_dist.scheduling.node_state import AbandonedJob, NodeState
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from scrapyd_dist.nodes import Node, NodeRecord
-    from scrapyd_dist.scheduling.base import SchedulerState
-    from scrapyd_dist.scheduling.monitor import NodeMonitor
-    from scrapyd_dist.scheduling.node_state import AbandonedJob
-
-    #: the nodes that are listed now, given the store's records; None when that cannot be told at the moment
-    Listed = Callable[[Sequence[NodeRecord]], Awaitable[Sequence[Node] | None]]
+#: the nodes that are listed now, given the store's records; None when that cannot be told at the moment
+Listed = Callable[[Sequence[NodeRecord]], Awaitable[Sequence[Node] | None]]
 
 logger = logging.getLogger(__name__)
 

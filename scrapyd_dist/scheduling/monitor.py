@@ -6,22 +6,17 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from scrapyd_dist.batches import BatchState
 from scrapyd_dist.errors import NodeError
-from scrapyd_dist.scheduling.node_state import WorkerRun
+from scrapyd_dist.joblogs.worker_report import WorkerReport
+from scrapyd_dist.scheduling.autoscaler import Autoscaler
+from scrapyd_dist.scheduling.base import SchedulerState
+from scrapyd_dist.scheduling.collector import Collector
+from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
 from scrapyd_dist.scrapyd import api
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from scrapyd_dist.joblogs.worker_report import WorkerReport
-    from scrapyd_dist.scheduling.autoscaler import Autoscaler
-    from scrapyd_dist.scheduling.base import SchedulerState
-    from scrapyd_dist.scheduling.collector import Collector
-    from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 
 logger = logging.getLogger(__name__)
 

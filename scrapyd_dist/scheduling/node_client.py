@@ -6,19 +6,15 @@ import asyncio
 import logging
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import ApiRefused, NodeError
 from scrapyd_dist.joblogs.worker_report import BadReport, WorkerReport, read_report, report_path
 from scrapyd_dist.scheduling.job_request import JobRequest, call_for
+from scrapyd_dist.scheduling.node_state import AbandonedJob, JobRun, NodeState
 from scrapyd_dist.scrapyd import api
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from scrapyd_dist.scheduling.node_state import AbandonedJob, JobRun, NodeState
-    from scrapyd_dist.transports import AsyncSender
+from scrapyd_dist.transports import AsyncSender
 
 logger = logging.getLogger(__name__)
 

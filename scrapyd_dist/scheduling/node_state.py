@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from scrapyd_dist.batches import Batch
 from scrapyd_dist.errors import NodeError, NoReply
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from datetime import datetime, timedelta
-
-    from scrapyd_dist.batches import Batch
-    from scrapyd_dist.joblogs.worker_report import WorkerReport
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scrapyd.api import Load
+from scrapyd_dist.joblogs.worker_report import WorkerReport
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd.api import Load
 
 #: seconds between two polls of a node's own queue, Scrapyd's default
 POLL = 5.0

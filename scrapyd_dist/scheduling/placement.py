@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from heapq import heapify, heappop, heappush
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
-from scrapyd_dist.scheduling.node_state import typical_pace
+from scrapyd_dist.batches import Batch
+from scrapyd_dist.scheduling.node_state import NodeState, typical_pace
 from scrapyd_dist.settings import SETTINGS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from scrapyd_dist.batches import Batch
-    from scrapyd_dist.scheduling.node_state import NodeState
 
 #: how much slower a full node is rated than an empty one, so that similar nodes fill evenly
 SPREAD = 0.25

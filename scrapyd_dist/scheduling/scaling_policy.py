@@ -6,17 +6,12 @@ Invariant: no slot has more workers than allowed, and a closed one gets none.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
-from scrapyd_dist.frontier.backlog import OTHER_SPIDER
+from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SlotCount
 from scrapyd_dist.scheduling.job_request import WorkerRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from scrapyd_dist.frontier.backlog import SlotCount
 
 #: the pool of workers that lease from all slots but those of other spiders; no slot has this name
 ALL = "*"

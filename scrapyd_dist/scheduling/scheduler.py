@@ -12,37 +12,29 @@ import contextlib
 import logging
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from scrapyd_dist.batches import AttemptState, BatchState, meaning
+from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, meaning
+from scrapyd_dist.frontier.backlog import SlotCount
 from scrapyd_dist.frontier.slots import spider_of_slot
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.autoscaler import Autoscaler, room
 from scrapyd_dist.scheduling.base import BatchCounters, OpenWork, SchedulerLimits, SchedulerState
 from scrapyd_dist.scheduling.batcher import Demand
 from scrapyd_dist.scheduling.collector import Collector, PoisonBisector
 from scrapyd_dist.scheduling.dispatcher import Dispatcher
 from scrapyd_dist.scheduling.foreign_projects import ForeignProjects
-from scrapyd_dist.scheduling.membership import Membership
+from scrapyd_dist.scheduling.job_request import JobRequest
+from scrapyd_dist.scheduling.membership import Listed, Membership
 from scrapyd_dist.scheduling.monitor import NodeMonitor
-from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN, AbandonedJob, JobRun, settled_pace
+from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN, AbandonedJob, JobRun, NodeState, settled_pace
 from scrapyd_dist.scheduling.placement import Placement
-from scrapyd_dist.scheduling.scaling_policy import ALL, CircuitBreaker, ScalingPolicy, decide, work_in
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from scrapyd_dist.batches import Attempt, Batch
-    from scrapyd_dist.frontier.backlog import SlotCount
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scheduling.job_request import JobRequest
-    from scrapyd_dist.scheduling.membership import Listed
-    from scrapyd_dist.scheduling.node_state import NodeState
-    from scrapyd_dist.scheduling.scaling_policy import Workload
-    from scrapyd_dist.store.reach import Way
-    from scrapyd_dist.store.worker_thread import StoreThread
-    from scrapyd_dist.transports import AsyncSender
+from scrapyd_dist.scheduling.scaling_policy import ALL, CircuitBreaker, ScalingPolicy, Workload, decide, work_in
+from scrapyd_dist.store.reach import Way
+from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.transports import AsyncSender
 
 logger = logging.getLogger(__name__)
 

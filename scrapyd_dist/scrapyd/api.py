@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 from scrapyd_dist.errors import NotFound, NotJson
 from scrapyd_dist.scrapyd.jobs import check_job
 from scrapyd_dist.scrapyd.reply import Document, Reply, content_range, document, judge_raw, moment
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from datetime import datetime
 
 T = TypeVar("T")
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.payload import ARGUMENT_MAX
 from scrapyd_dist.scrapyd.versions import hash_in
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: maximum total bytes of all arguments: Linux allows 2 MiB, including the environment
 ARGUMENTS_BYTES = 1_900_000

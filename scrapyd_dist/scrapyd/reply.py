@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapyd_dist.errors import ApiRefused, AuthRefused, CallRefused, NodeError, NotFound, NotJson, ServerFailed
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: Largest accepted number: counts, sizes, process ids.
 LARGEST = 1 << 53

@@ -11,11 +11,8 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 #: hexadecimal digits of a content hash; 48 bits suffice for the versions of one project
 HASH_DIGITS = 12

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 from scrapyd_dist.config import STATE_FOLDER
 from scrapyd_dist.errors import ConfigError, StoreError
 from scrapyd_dist.settings import SETTINGS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: the file in the state folder, where nothing else was said
 STORE_FILE = "store.db"

@@ -9,18 +9,32 @@ the few steps (`_…`) in which the engines differ.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from scrapyd_dist.batches import WANTED, AttemptState, Batch, BatchState, check_step
+from scrapyd_dist.batches import (
+    WANTED,
+    Attempt,
+    AttemptState,
+    Batch,
+    BatchState,
+    Crawl,
+    Miss,
+    Shard,
+    WorkerEntry,
+    check_step,
+)
 from scrapyd_dist.errors import NameTaken, NothingMatched, StepRefused, StoreError
-from scrapyd_dist.frontier.backlog import BY_DOMAIN, UNFAIR
+from scrapyd_dist.frontier.backlog import BY_DOMAIN, UNFAIR, Backlog, Leased, Lessee, NewBatch, SlotCount
+from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.store.frontier_rows import AttemptMove, FreshBatch, LeaseRequest, fresh_from, handed_down
 from scrapyd_dist.store.rows import (
     CRAWL_COLUMNS,
     CRAWL_FIELDS,
     SIGNED,
+    Door,
     check_done,
     check_fields,
     check_parts,
@@ -28,24 +42,16 @@ from scrapyd_dist.store.rows import (
     signed_row,
     unsigned,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    from scrapyd_dist.batches import Attempt, Crawl, Miss, Shard, WorkerEntry
-    from scrapyd_dist.frontier.backlog import Backlog, Leased, Lessee, NewBatch, SlotCount
-    from scrapyd_dist.nodes import NodeRecord
-    from scrapyd_dist.store.rows import Door
-    from scrapyd_dist.throttle.permits import (
-        DomainLook,
-        DomainState,
-        Permit,
-        PermitRequest,
-        Rule,
-        Rules,
-        SiteNews,
-        TakenPermits,
-    )
+from scrapyd_dist.throttle.permits import (
+    DomainLook,
+    DomainState,
+    Permit,
+    PermitRequest,
+    Rule,
+    Rules,
+    SiteNews,
+    TakenPermits,
+)
 
 #: tries to change a row that another client changes at the same time
 _TRIES = 20

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 from scrapyd_dist.errors import ConfigError, ForeignRow
 from scrapyd_dist.store.address import is_url
 from scrapyd_dist.store.base import Store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 #: what reading and computing with a value of another type or size ends with
 _TRIPPED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)

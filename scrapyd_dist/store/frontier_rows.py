@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from scrapyd_dist.batches import OUT, WAITING, Attempt, AttemptState, Batch, job_id
+from scrapyd_dist.batches import OUT, WAITING, Attempt, AttemptState, Batch, BatchState, Miss, job_id
 from scrapyd_dist.errors import StepRefused, StoreError
-from scrapyd_dist.frontier.backlog import Backlog, SlotCount
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from scrapyd_dist.batches import BatchState, Miss
-    from scrapyd_dist.frontier.backlog import Lessee, NewBatch
+from scrapyd_dist.frontier.backlog import Backlog, Lessee, NewBatch, SlotCount
 
 #: the length of a fingerprint is kept in one byte
 _LONGEST = 255

@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping
+from enum import Enum
+from typing import Any
 
 from scrapyd_dist.errors import ForeignRow
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-    from enum import Enum
-
-    Check = Callable[[Any], Any]
+Check = Callable[[Any], Any]
 
 #: the largest number that JSON, Lua and SQLite all keep exactly
 LARGEST = (1 << 53) - 1

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from scrapyd_dist.errors import StoreError
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.store.address import check_local, is_url, kind_on, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from scrapyd_dist.nodes import Node
 
 
 @dataclass(frozen=True, kw_only=True)

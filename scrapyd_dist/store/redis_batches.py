@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapyd_dist.batches import (
     ATTEMPT_STEPS,
@@ -14,24 +15,29 @@ from scrapyd_dist.batches import (
     AttemptState,
     Batch,
     BatchState,
+    Miss,
     check_attempt_step,
     check_step,
     job_id,
 )
 from scrapyd_dist.errors import NothingMatched, StepRefused, StoreError
 from scrapyd_dist.store.base import AttemptStore, BatchStore
-from scrapyd_dist.store.frontier_rows import joined, lost_lease, parted
+from scrapyd_dist.store.frontier_rows import AttemptMove, FreshBatch, joined, lost_lease, parted
 from scrapyd_dist.store.judging import foreign
-from scrapyd_dist.store.redis_link import OPEN, THERE, RedisPort, attempt_name, packed, unpacked, whole
+from scrapyd_dist.store.redis_crawls import RedisCrawls
+from scrapyd_dist.store.redis_link import (
+    OPEN,
+    THERE,
+    Command,
+    Condition,
+    RedisConnection,
+    RedisPort,
+    attempt_name,
+    packed,
+    unpacked,
+    whole,
+)
 from scrapyd_dist.store.rows import retried_already, storable
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    from scrapyd_dist.batches import Miss
-    from scrapyd_dist.store.frontier_rows import AttemptMove, FreshBatch
-    from scrapyd_dist.store.redis_crawls import RedisCrawls
-    from scrapyd_dist.store.redis_link import Command, Condition, RedisConnection
 
 #: buckets of fingerprints that are read together
 _BUCKETS = 100

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from scrapyd_dist.batches import CRAWL_NAME, ShardState
+from scrapyd_dist.batches import CRAWL_NAME, Crawl, Miss, Shard, ShardState, WorkerEntry
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.store.base import AccountStore, CrawlStore
 from scrapyd_dist.store.judging import foreign, from_json, object_in
 from scrapyd_dist.store.redis_link import CHUNK, OPEN, RedisPort, packed, unpacked, whole, word
 from scrapyd_dist.store.rows import NODE_FIELDS, check_fields, node_row
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from scrapyd_dist.batches import Crawl, Miss, Shard, WorkerEntry
 
 
 class RedisCrawls(RedisPort, CrawlStore):

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapyd_dist.batches import OUT, AttemptState, Batch, BatchState
 from scrapyd_dist.errors import NothingMatched
-from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SLOT_NAME, Backlog, SeenBefore
+from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SLOT_NAME, Backlog, Leased, SeenBefore, SlotCount
 from scrapyd_dist.store.base import QueueStore
-from scrapyd_dist.store.frontier_rows import HUNGRY, backlog_of, check_not_out, joined, prints_of, slot_counts
+from scrapyd_dist.store.frontier_rows import (
+    HUNGRY,
+    FreshBatch,
+    LeaseRequest,
+    backlog_of,
+    check_not_out,
+    joined,
+    prints_of,
+    slot_counts,
+)
 from scrapyd_dist.store.redis_batches import RedisAttempts, RedisBatches, numbered
 from scrapyd_dist.store.redis_crawls import RedisAccount, RedisCrawls
 from scrapyd_dist.store.redis_link import RedisConnection, RedisPort, packed, unpacked, whole, word
 from scrapyd_dist.store.redis_throttle import RedisThrottle
 from scrapyd_dist.store.rows import storable
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from scrapyd_dist.frontier.backlog import Leased, SlotCount
-    from scrapyd_dist.store.frontier_rows import FreshBatch, LeaseRequest
 
 #: fingerprints that are looked for together
 _PRINTS = 5_000

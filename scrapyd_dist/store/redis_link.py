@@ -8,24 +8,21 @@ import re
 import secrets
 import ssl
 import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from threading import Event
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from scrapyd_dist.batches import Miss
 from scrapyd_dist.errors import ConfigError, StoreBarred, StoreError
 from scrapyd_dist.store.address import VARIABLE, shown, tagged, without_prefix
 from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.rows import Door, Signer, storable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from scrapyd_dist.batches import Miss
-
-    #: a key, a field, and the values that it may have: none means that it must not be there
-    Condition = tuple[str, str, Collection[object]]
-    Command = Sequence[object]
+#: a key, a field, and the values that it may have: none means that it must not be there
+Condition = tuple[str, str, Collection[object]]
+Command = Sequence[object]
 
 T = TypeVar("T")
 #: what the keys of a store begin with, where its address says nothing else (`?prefix=`)

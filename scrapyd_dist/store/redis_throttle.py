@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapyd_dist.store.base import ThrottleStore
 from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.redis_link import RedisPort, whole, word
 from scrapyd_dist.store.throttle_rows import answer_of, changed_since, domain_of, micros, rule_text, rules_of, state_of
 from scrapyd_dist.throttle.domain_status import DomainRules, span, target_of
-from scrapyd_dist.throttle.permits import SECOND, DomainLook, DomainState, PermitReply, Rules, TakenPermits
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from scrapyd_dist.throttle.permits import Permit, PermitRequest, Rule, SiteNews
+from scrapyd_dist.throttle.permits import (
+    SECOND,
+    DomainLook,
+    DomainState,
+    Permit,
+    PermitReply,
+    PermitRequest,
+    Rule,
+    Rules,
+    SiteNews,
+    TakenPermits,
+)
 
 #: domains that are looked at in one step, when old ones are forgotten
 _DOMAINS = 1_000

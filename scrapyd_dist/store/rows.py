@@ -12,8 +12,9 @@ import hmac
 import json
 import logging
 import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from scrapyd_dist.batches import (
     CRAWL_NAME,
@@ -54,9 +55,6 @@ from scrapyd_dist.store.judging import (
     whole,
     words,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 #: the name under which a document carries its signature
 FIELD = "signature"

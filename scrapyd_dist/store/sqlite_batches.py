@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from scrapyd_dist.batches import LEASABLE, Attempt, AttemptState, Batch, BatchState, check_attempt_step, check_step
+from scrapyd_dist.batches import (
+    LEASABLE,
+    Attempt,
+    AttemptState,
+    Batch,
+    BatchState,
+    Miss,
+    check_attempt_step,
+    check_step,
+)
 from scrapyd_dist.errors import NothingMatched, StepRefused
 from scrapyd_dist.store.base import AttemptStore, BatchStore
-from scrapyd_dist.store.frontier_rows import joined, lost_lease, parted
+from scrapyd_dist.store.frontier_rows import AttemptMove, FreshBatch, joined, lost_lease, parted
 from scrapyd_dist.store.rows import check_done, retried_already, storable, text
-from scrapyd_dist.store.sqlite_file import SqlitePort
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    from scrapyd_dist.batches import Miss
-    from scrapyd_dist.store.frontier_rows import AttemptMove, FreshBatch
-    from scrapyd_dist.store.sqlite_crawls import SqliteCrawls
-    from scrapyd_dist.store.sqlite_file import SqliteConnection
+from scrapyd_dist.store.sqlite_crawls import SqliteCrawls
+from scrapyd_dist.store.sqlite_file import SqliteConnection, SqlitePort
 
 BATCH = ", ".join(field.name for field in fields(Batch))
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from scrapyd_dist.batches import ShardState
+from scrapyd_dist.batches import Crawl, Miss, Shard, ShardState, WorkerEntry
+from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.store.base import AccountStore, CrawlStore
 from scrapyd_dist.store.rows import CRAWL_COLUMNS, NODE_FIELDS, WORKER_COLUMNS, check_fields, node_row
 from scrapyd_dist.store.sqlite_file import SqlitePort
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from scrapyd_dist.batches import Crawl, Miss, Shard, WorkerEntry
-    from scrapyd_dist.nodes import NodeRecord
 
 _CRAWL_COLUMNS = ", ".join(CRAWL_COLUMNS)
 #: rows that are removed in one step when a crawl is forgotten, so that no other process waits long

@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from scrapyd_dist.batches import Miss
 from scrapyd_dist.errors import NoPlaceForStore, StoreError
 from scrapyd_dist.store.address import check_local
 from scrapyd_dist.store.rows import Door, Signer, text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from scrapyd_dist.batches import Miss
 
 #: seconds that a call waits for another process's transaction
 BUSY_TIMEOUT = 30.0

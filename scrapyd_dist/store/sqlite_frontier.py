@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from scrapyd_dist.batches import AttemptState, BatchState
-from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SeenBefore
+from scrapyd_dist.batches import AttemptState, Batch, BatchState
+from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, Leased, SeenBefore, SlotCount
 from scrapyd_dist.store.base import QueueStore
-from scrapyd_dist.store.frontier_rows import HUNGRY, Share, backlog_of, check_not_out, prints_of, slot_counts
+from scrapyd_dist.store.frontier_rows import (
+    HUNGRY,
+    FreshBatch,
+    LeaseRequest,
+    Share,
+    backlog_of,
+    check_not_out,
+    prints_of,
+    slot_counts,
+)
 from scrapyd_dist.store.sqlite_batches import BATCH, NOW, SqliteAttempts, SqliteBatches
 from scrapyd_dist.store.sqlite_crawls import SqliteAccount, SqliteCrawls
 from scrapyd_dist.store.sqlite_file import SqliteConnection, SqlitePort
 from scrapyd_dist.store.sqlite_throttle import SqliteThrottle
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from scrapyd_dist.batches import Batch
-    from scrapyd_dist.frontier.backlog import Backlog, Leased, SlotCount
-    from scrapyd_dist.store.frontier_rows import FreshBatch, LeaseRequest
 
 #: in the very words of the index `next_turns`, or it would not be used
 _LINE = "crawl = ? AND holder = ? AND waiting > 0 AND substr(slot, 1, 1) != '@'"

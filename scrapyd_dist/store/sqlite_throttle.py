@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING
 
 from scrapyd_dist.store.base import ThrottleStore
 from scrapyd_dist.store.sqlite_file import SqlitePort
@@ -24,18 +25,16 @@ from scrapyd_dist.throttle.permits import (
     SECOND,
     DomainLook,
     DomainState,
+    Permit,
     PermitReply,
+    PermitRequest,
+    Rule,
     Rules,
+    SiteNews,
     TakenPermits,
     WindowTerms,
     moments,
 )
-
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Collection, Mapping, Sequence
-
-    from scrapyd_dist.throttle.permits import Permit, PermitRequest, Rule, SiteNews
 
 #: a domain is said to have been asked for once in such a time: not each time, since every write costs
 _ASKED = 60 * SECOND

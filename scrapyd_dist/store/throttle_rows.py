@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.store.judging import LATEST, flag, foreign, from_json, judged, line, maybe, number, whole
-from scrapyd_dist.throttle.permits import ALL, SECOND, DomainState, Permit, PermitReply, Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from scrapyd_dist.store.rows import Door
-    from scrapyd_dist.throttle.domain_status import DomainRules
-    from scrapyd_dist.throttle.permits import PermitRequest
+from scrapyd_dist.store.rows import Door
+from scrapyd_dist.throttle.domain_status import DomainRules
+from scrapyd_dist.throttle.permits import ALL, SECOND, DomainState, Permit, PermitReply, PermitRequest, Rule
 
 #: changes that are remembered, for those who ask what has changed since: more than come between two looks
 CHANGES = 1000

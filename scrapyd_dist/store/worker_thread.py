@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from scrapyd_dist.store.base import Store
+from scrapyd_dist.store.base import Store
 
 P = ParamSpec("P")
 T = TypeVar("T")

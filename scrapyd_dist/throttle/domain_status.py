@@ -7,15 +7,10 @@ worker half: imports the standard library only.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from scrapyd_dist.throttle.permits import ALL, SECOND, Limit, PermitReply, Rule, WindowTerms
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from scrapyd_dist.throttle.permits import PermitRequest, SiteNews
+from scrapyd_dist.throttle.permits import ALL, SECOND, Limit, PermitReply, PermitRequest, Rule, SiteNews, WindowTerms
 
 #: microseconds after which a slowed-down domain doubles its pace
 RECOVERY = 30 * SECOND

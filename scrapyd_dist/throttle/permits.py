@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 #: the "domain" whose rule applies to all domains
 ALL = "*"

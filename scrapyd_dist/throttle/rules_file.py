@@ -6,17 +6,15 @@ import difflib
 import ipaddress
 import math
 import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.slots import is_public_suffix, site_of
 from scrapyd_dist.throttle.permits import ALL, Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
 
 #: maximum hits per window
 MOST_HITS = 1_000_000

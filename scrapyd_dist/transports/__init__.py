@@ -5,18 +5,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from scrapyd_dist.errors import NodeError
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
-
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scrapyd.api import Call
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd.api import Call
 
 A = TypeVar("A")
 T = TypeVar("T")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from scrapyd_dist.errors import CutReply, NodeError, NoReply, NotJson
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.reply import Reply, content_range, is_raw
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scrapyd.api import Call
 
 T = TypeVar("T")
 

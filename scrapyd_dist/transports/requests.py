@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException, RemoteDisconnected
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import requests
 import urllib3
@@ -26,15 +27,10 @@ from scrapyd_dist.errors import (
     NoTls,
     TlsRefused,
 )
-from scrapyd_dist.transports import CONNECT_TIMEOUT, SILENCE
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd.api import Call
+from scrapyd_dist.transports import CONNECT_TIMEOUT, SILENCE, Sender
 from scrapyd_dist.transports.reply_intake import PIECE, ReplyIntake, broken, no_reply, request_headers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scrapyd.api import Call
-    from scrapyd_dist.transports import Sender
 
 T = TypeVar("T")
 #: Maximum concurrent calls per node, for asyncio.

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import treq
 from OpenSSL import SSL
@@ -41,14 +42,10 @@ from scrapyd_dist.errors import (
     NotJson,
     TlsRefused,
 )
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.transports import CONNECT_TIMEOUT, SILENCE
 from scrapyd_dist.transports.reply_intake import ReplyIntake, broken, no_reply, request_headers
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-
-    from scrapyd_dist.nodes import Node
-    from scrapyd_dist.scrapyd.api import Call
 
 T = TypeVar("T")
 
