@@ -5,8 +5,6 @@ its port in one JSON line, and serves until standard input is closed. GET /__ans
 /__reset__ forgets them.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

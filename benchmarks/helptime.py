@@ -6,8 +6,6 @@ Without --client, scrapyd-client is installed into an environment that is thrown
 more than half of the other's time.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import subprocess

@@ -1,7 +1,5 @@
 """`python benchmarks/run.py` measures plain Scrapy, the bound and `sdist crawl` side by side, on one site."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

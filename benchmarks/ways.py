@@ -1,7 +1,5 @@
 """The ways to crawl the same site that are compared; each run proves that it brought every item home exactly once."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

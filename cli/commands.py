@@ -1,7 +1,5 @@
 """The table of commands, how each ends, and their loading: a command's module is imported when it is called."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple

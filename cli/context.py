@@ -3,8 +3,6 @@
 The rule it keeps: looking makes no store, and no address is ever shown with its password.
 """
 
-from __future__ import annotations
-
 import ast
 import difflib
 import os

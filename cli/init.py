@@ -1,7 +1,5 @@
 """`sdist init`: writes a project's nodes into its scrapy.cfg; lines that are there already stay."""
 
-from __future__ import annotations
-
 import configparser
 import os
 import re

@@ -1,7 +1,5 @@
 """The command `sdist`: its own options, `version`, `completion`, and the exit code and words of every error."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """`make docs`: a page of Markdown for each command, as Typer writes it, and the tables of settings; tests compare."""
 
-from __future__ import annotations
-
 import re
 import sys
 from itertools import groupby

@@ -3,8 +3,6 @@
 The rule it keeps: what is drawn in place on a terminal does not stay, as the table comes after it.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Options that several commands have, groups of options, and the values that a shell completes."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Names, messages and log lines come from nodes and sites: what could steer a term
 than it has, is printed as its escape, `\x1b` or `\u202e`. JSON keeps its exact values, by its own escapes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

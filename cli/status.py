@@ -1,7 +1,5 @@
 """`sdist watch`, `status` and `report`: how a crawl stands, or the whole fleet."""
 
-from __future__ import annotations
-
 import time
 from contextlib import suppress
 from dataclasses import replace

@@ -5,8 +5,6 @@ appends an egg to `sys.path`, so a `scrapyd_dist` installed on the node would be
 prevents that for this package only.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

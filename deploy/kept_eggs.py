@@ -4,8 +4,6 @@ The last ten deployed eggs of each project are kept. The egg of a crawl is kept 
 exists, so that the crawl can be resumed with the same code.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

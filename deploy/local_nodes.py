@@ -4,8 +4,6 @@ The list has passwords and is readable by its owner only. A node leads a process
 of its own. Process ids are used again, so a process is signalled only if its id and its folder are those of the node.
 """
 
-from __future__ import annotations
-
 import fcntl
 import importlib.resources
 import importlib.util

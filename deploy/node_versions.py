@@ -3,8 +3,6 @@
 Scrapyd names the version of pending jobs only; that of a running job is known from its id, or unknown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace

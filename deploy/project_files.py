@@ -4,8 +4,6 @@ Packages are found as by `setuptools.find_packages`, in the folder of scrapy.cfg
 copy, so that no files appear in the user's folder.
 """
 
-from __future__ import annotations
-
 import configparser
 import os
 import shutil

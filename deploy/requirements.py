@@ -5,8 +5,6 @@ packages, and those that every node has, do not travel. An egg comes last on Pyt
 on the node is preferred.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 import subprocess

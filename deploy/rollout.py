@@ -1,7 +1,5 @@
 """The deployment of one egg to many nodes at the same time: calls, retries, and what follows from a refusal."""
 
-from __future__ import annotations
-
 import random
 import re
 import threading

@@ -4,8 +4,6 @@ The rule it keeps: every request that was found ends in the account, and one for
 becomes a miss, with the reason. Part of the worker half: imports Scrapy and the standard library only.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field

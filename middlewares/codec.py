@@ -3,8 +3,6 @@
 Part of the worker half: imports Scrapy and the standard library only.
 """
 
-from __future__ import annotations
-
 import base64
 import inspect
 from collections.abc import Callable, Iterable

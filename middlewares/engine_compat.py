@@ -1,7 +1,5 @@
 """What a worker uses of Scrapy's engine, on every supported version of Scrapy."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ The rule it keeps: a worker never makes a store. One that is not there, or that 
 is one sentence. Part of the worker half: imports Scrapy and the standard library only.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

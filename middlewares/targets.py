@@ -3,8 +3,6 @@
 Part of the worker half (a worker asks who takes a bare URL): Scrapy and the standard library only.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Values of a crawl (crawl, shard, batch, attempt, miss), and the tables of state changes and finish reasons."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Collection, Mapping

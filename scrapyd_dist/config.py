@@ -3,8 +3,6 @@
 Invariant: no error message quotes a line of the file, which may hold a password.
 """
 
-from __future__ import annotations
-
 import configparser
 import netrc
 import os

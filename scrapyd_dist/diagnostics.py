@@ -1,7 +1,5 @@
 """Findings about one node and about a whole fleet, each with its remedy. Values and rules, no IO."""
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

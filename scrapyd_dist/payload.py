@@ -7,8 +7,6 @@ Part of the worker half: imports the standard library only, and `cryptography` (
 batches.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import zlib

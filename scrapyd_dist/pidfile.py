@@ -1,7 +1,5 @@
 """Reads and writes the process id of a crawl's producer, and finds the start time of processes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from contextlib import suppress

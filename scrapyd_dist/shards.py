@@ -1,7 +1,5 @@
 """Divides the index pages of a crawl into shards."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from itertools import pairwise

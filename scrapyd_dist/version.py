@@ -1,7 +1,5 @@
 """The version of scrapyd-dist, and the location of the running copy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 __version__ = "0.1.0"

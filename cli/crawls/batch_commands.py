@@ -4,8 +4,6 @@ A request to a running crawl is written into the store, where its producer reads
 producer process. A miss is forgotten in the same step that lets its request wait again.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict

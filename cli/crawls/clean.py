@@ -3,8 +3,6 @@
 A crawl that runs, or was not named, is never removed. Its name goes last: an interrupted clean can be repeated.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

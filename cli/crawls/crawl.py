@@ -1,7 +1,5 @@
 """`sdist crawl`, `plan`, `resume`, `crawls`: a crawl from its plan on; and the options of all that watch one."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

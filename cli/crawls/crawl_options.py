@@ -3,8 +3,6 @@
 The rule it keeps: an option that is left out sets nothing, so that settings.py then decides.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -3,8 +3,6 @@
 Everything that it starts is stopped before it exits.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

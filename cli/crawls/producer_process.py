@@ -3,8 +3,6 @@
 A crawl is in the store before its process is started, so that none runs unknown.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

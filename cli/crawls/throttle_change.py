@@ -1,7 +1,5 @@
 """`sdist throttle`: each verb changes its own fields of a rule and no others; `apply` takes all of a file or none."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace

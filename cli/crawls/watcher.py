@@ -1,7 +1,5 @@
 """Watches a crawl by its row in the store until it ends or Ctrl-C is pressed."""
 
-from __future__ import annotations
-
 import codecs
 import json
 import signal

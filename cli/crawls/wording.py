@@ -1,7 +1,5 @@
 """A crawl in words: the line while it runs, and what is said at its end. Values in, text out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

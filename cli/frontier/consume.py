@@ -1,7 +1,5 @@
 """`sdist consume`: keeps workers running at one frontier, in the foreground. Jobs it started outlive it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """`sdist frontier add`: a list goes into a frontier. A row that is no request is reported and skipped."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """`sdist frontier move`, `requeue` and `delete`: batches change their slot, wait again, or are removed."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Sequence

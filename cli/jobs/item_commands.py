@@ -1,7 +1,5 @@
 """`sdist items merge` and `items tail`, and the group of the commands about items."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence

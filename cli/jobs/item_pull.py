@@ -1,7 +1,5 @@
 """`sdist items pull`: fetches the items of jobs as files. What was fetched earlier is not fetched again."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

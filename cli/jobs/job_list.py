@@ -3,8 +3,6 @@
 The rule it keeps: a name that fits nothing is an error, and a node that does not answer is named, never passed over.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone

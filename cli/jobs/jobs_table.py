@@ -3,8 +3,6 @@
 A verdict is by the store, a worker's report, or the job's log.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

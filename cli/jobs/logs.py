@@ -1,7 +1,5 @@
 """`sdist logs` and `sdist grep`: the logs of many jobs. Of each log no more than a block is in memory."""
 
-from __future__ import annotations
-
 import heapq
 import re
 import threading

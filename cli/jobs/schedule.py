@@ -1,7 +1,5 @@
 """Which node a plain job goes to, and which version it runs. Rule: all nodes are asked before anything is sent."""
 
-from __future__ import annotations
-
 import csv
 import difflib
 from collections import Counter

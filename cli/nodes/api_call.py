@@ -1,7 +1,5 @@
 """`sdist api`: one call to one node, with its user name and password, as it is."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated, Any, Optional

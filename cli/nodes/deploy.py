@@ -1,7 +1,5 @@
 """`sdist deploy` and `deploy-all`: one egg, built once, to many nodes at the same time; and how that is shown."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`sdist doctor`: looks at every node for what endangers work; each finding comes with its remedy. Reads only."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 import time

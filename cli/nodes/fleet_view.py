@@ -1,7 +1,5 @@
 """`sdist watch --fleet`, `sdist status --fleet`: all nodes and their running jobs, drawn in place or as lines."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing

@@ -3,8 +3,6 @@
 Dashboards rely on the names, labels and types: they do not change. No label has a password in it.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

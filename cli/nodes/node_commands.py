@@ -3,8 +3,6 @@
 The rule it keeps: the store has names and addresses of nodes, and no passwords; those come from ~/.netrc.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """`sdist versions`, `spiders`, `prune` and `rollback`: what the nodes have, where they differ, and the way back."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Annotated, Optional

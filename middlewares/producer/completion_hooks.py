@@ -1,7 +1,5 @@
 """What follows when a crawl ends: its number of items is judged, and `DISTRIBUTED_ON_FINISH` is notified."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -4,8 +4,6 @@ The rule it keeps: index and jobs are crawled by the same code. Where that is no
 unpacked into the crawl's folder, and the producer's process imports the project from there.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

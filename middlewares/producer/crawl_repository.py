@@ -1,7 +1,5 @@
 """What the store knows of this crawl, and how the producer writes it down; rule: nothing else here writes the store."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

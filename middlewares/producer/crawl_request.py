@@ -1,7 +1,5 @@
 """What a crawl is to be: spider, options, project, arguments, start pages; and what no crawl can work with."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

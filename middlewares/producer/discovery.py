@@ -1,7 +1,5 @@
 """What a crawl finds: target requests, sorted and cut into batches; the walk over the index pages, and their items."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What a crawl would do, without doing it: `sdist plan`. Nothing is sent to a node but questions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """The merged files of a crawl: the producer's local feeds become them, with Scrapy's exporters where needed."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """What a producer checks and prepares before its first request: nodes, code, key. Blocking; runs in a thread."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -4,8 +4,6 @@ What to crawl comes from the store (or, for a plan, from standard input), and wh
 environment (SDIST_STORE); neither from the argument list, which everybody on the machine can read.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

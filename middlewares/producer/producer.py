@@ -4,8 +4,6 @@ The rule it keeps: every request that the spider makes is an index page (crawled
 the account; none is dropped without being counted.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The settings of a producer as one frozen value."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

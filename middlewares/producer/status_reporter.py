@@ -1,7 +1,5 @@
 """The status of a crawl or of a consumed frontier, as its row in the store has it: summary, samples, warnings."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Sequence

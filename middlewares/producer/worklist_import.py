@@ -3,8 +3,6 @@
 The rule it keeps: memory stays constant; a row is in the store, or told with its line.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 import time

@@ -4,8 +4,6 @@ No IO. No permit is held that no request waits for, none is used after it has ex
 holds up no other.
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import itertools

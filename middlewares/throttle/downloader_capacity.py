@@ -1,7 +1,5 @@
 """The downloader's capacity for permits: its free slots and delays, permits in flight, and the rate of departures."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import time

@@ -1,7 +1,5 @@
 """Puts the throttle into a Scrapy process; the gate itself is imported only where the throttle is on."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 from scrapy import signals

@@ -1,7 +1,5 @@
 """The store of the throttle: which one a process asks for permits, and all calls to it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

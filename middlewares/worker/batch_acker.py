@@ -3,8 +3,6 @@
 And how parts leave their node once their batch is done: a frontier may never finish, and its files would grow for ever.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

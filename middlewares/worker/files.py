@@ -1,7 +1,5 @@
 """A worker's files in its node's log folder: the part with its items, and its report, while the disk has room."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -1,7 +1,5 @@
 """A leasing worker's calls to the store: the next batches, acks, and whether more will come."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -4,8 +4,6 @@ A lease is renewed only while the event loop turns, so that a worker that hangs 
 is asked before another request leaves.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -4,8 +4,6 @@ The next batch is leased while requests of the last one are still being made. A 
 alone, with its reason.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 import time

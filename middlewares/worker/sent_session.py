@@ -3,8 +3,6 @@
 Each request of the batch ends as done, gone, failed or dead, or the report says that it did not end.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable

@@ -4,8 +4,6 @@ A request is open from its start in Scrapy until its page, its failure or its di
 it has left the pipelines.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from array import array

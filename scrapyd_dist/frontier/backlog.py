@@ -4,8 +4,6 @@ A frontier is stored as a `Crawl` with batches, like any crawl. A slot is only a
 creates it. `slots` chooses the slot of a request. Part of the worker half: imports the standard library only.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

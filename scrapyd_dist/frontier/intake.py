@@ -4,8 +4,6 @@ Invariant: requests that the frontier has seen are counted as duplicates, and al
 producer that may still add is registered in the store. Part of the worker half: imports the standard library only.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

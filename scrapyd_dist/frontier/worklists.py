@@ -4,8 +4,6 @@ Invariant: memory use does not depend on the length of the list; an unreadable r
 does not stop the reading. A row of arguments is a batch of one; its arguments as sorted JSON stand in for the URL.
 """
 
-from __future__ import annotations
-
 import base64
 import csv
 import hashlib

@@ -1,7 +1,5 @@
 """The end of a crawl: accepted parts and feeds become output files, manifest and list of misses. Blocking."""
 
-from __future__ import annotations
-
 import ftplib
 import json
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ bytes of the node's file, where the next pull continues. It is renamed once it i
 length and hash, matches them.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

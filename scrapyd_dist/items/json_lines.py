@@ -4,8 +4,6 @@ Invariants: a line that is not a complete item is counted and never passed on; a
 had failed and the attempt that retried it is accepted. Memory use does not depend on the number of items.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sqlite3

@@ -1,7 +1,5 @@
 """Follows the newest lines of growing item files, holding at most one block and one line of each in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

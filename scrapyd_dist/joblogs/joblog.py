@@ -3,8 +3,6 @@
 No IO: the bytes are fed in pieces of any size, from any offset of the file on. Memory use is constant.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

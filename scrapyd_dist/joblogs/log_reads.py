@@ -3,8 +3,6 @@
 Only `survey` reads a whole log, as a stream.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta

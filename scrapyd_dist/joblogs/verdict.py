@@ -1,7 +1,5 @@
 """Judges the outcome of a job by its worker's report or by its log. No IO."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum

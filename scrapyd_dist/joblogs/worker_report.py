@@ -1,7 +1,5 @@
 """Parses workers' reports, and decides whether the result of an attempt can be accepted."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The progress of a crawl's nodes: counts, rates, the time that is left, and batches that lag behind. No IO."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Samples of a crawl's summary over time, which the producer records. No IO."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -3,8 +3,6 @@
 No markup: the template draws them. Places count from the left and from the bottom.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence

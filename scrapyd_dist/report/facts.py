@@ -1,7 +1,5 @@
 """What the store knows of one crawl, read once, and how its foreign values are read: numbers, names, addresses."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The report as one HTML document: the numbers, how to go on, the charts, the requests without a result."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime, timezone
 from importlib.resources import files

@@ -3,8 +3,6 @@
 Times are seconds since the crawl began, rates are pages per minute.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict

@@ -4,8 +4,6 @@ Invariants: a worker is stored before it is posted, and is posted once; what it 
 before another worker takes its place.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

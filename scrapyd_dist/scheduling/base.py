@@ -1,7 +1,5 @@
 """What the parts of a scheduler share: the state of its crawl's work, its counters, and the limits that it keeps."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

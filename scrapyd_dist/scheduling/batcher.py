@@ -1,7 +1,5 @@
 """Cuts a stream of requests into batches: by count, by age, by what the fleet can take; for a frontier by slot, too."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator

@@ -4,8 +4,6 @@ Invariants: one attempt of a batch is accepted, after its part was fetched and c
 have caused get it cut: a lost node never does.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -3,8 +3,6 @@
 Invariants: an attempt is stored before it is posted; a job id that may have been accepted is never posted again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

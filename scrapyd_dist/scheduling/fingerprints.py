@@ -4,8 +4,6 @@ The fingerprints of one hash lie side by side in one `bytes`. The buckets grow o
 no call takes long.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 #: bytes of Scrapy's own fingerprints; those of another length are kept in a plain set

@@ -4,8 +4,6 @@ Invariant: the first job of such a spider on a node is a handshake, in which cod
 Its report decides whether that spider gets batches there, and in which version of its project.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 A job is told its part in one setting (JSON): `DISTRIBUTED_JOB`, or `DISTRIBUTED_PULL` of a worker.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field

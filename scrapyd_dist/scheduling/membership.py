@@ -1,7 +1,5 @@
 """Follows the lists of nodes while a crawl runs: new nodes join, and nodes that leave are drained, never cut off."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

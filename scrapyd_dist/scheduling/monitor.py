@@ -1,7 +1,5 @@
 """Polls nodes and the jobs on them, each node in a task of its own, so that a slow node delays no other."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

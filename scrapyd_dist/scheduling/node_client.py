@@ -1,7 +1,5 @@
 """The calls that a scheduler makes to the nodes about its attempts. Keeps no state."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -1,7 +1,5 @@
 """Decides which node gets which waiting batch. Invariant: no node gets more jobs than it can start soon."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

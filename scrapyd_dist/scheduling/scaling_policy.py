@@ -3,8 +3,6 @@
 Invariant: no slot has more workers than allowed, and a closed one gets none.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ the process of the crawl, or of `sdist consume`, on an asyncio loop. Its parts s
 batches, the autoscaler starts workers, the node monitor watches both, and the collectors end attempts.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

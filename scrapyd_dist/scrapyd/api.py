@@ -1,7 +1,5 @@
 """Scrapyd's HTTP API: one function per endpoint returns the Call that requests it and reads its reply. No IO."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

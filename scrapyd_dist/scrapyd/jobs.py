@@ -1,7 +1,5 @@
 """Job ids and job arguments: what a Scrapyd job may be given, and what its id tells."""
 
-from __future__ import annotations
-
 import re
 import secrets
 from collections.abc import Mapping

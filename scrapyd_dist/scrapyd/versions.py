@@ -7,8 +7,6 @@ time in both orders, together with the names of scrapyd-deploy (also seconds). A
 `known` are times of names that do not contain one, seconds since the epoch.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Where a store is: the address that a person gives, how it may be shown, and the file system that a file lies on."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

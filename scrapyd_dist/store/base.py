@@ -6,8 +6,6 @@ the same caller's clock; leases run by the store's own clock. Verbs with a body 
 the few steps (`_…`) in which the engines differ.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

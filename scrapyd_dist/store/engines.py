@@ -1,7 +1,5 @@
 """Opens the store at an address: the ports of the engine for that kind of address, as one store."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path

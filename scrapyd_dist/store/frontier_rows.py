@@ -1,7 +1,5 @@
 """What verbs hand to every engine, and what these do alike: fingerprints, which slots, which batches first. No IO."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence

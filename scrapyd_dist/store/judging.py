@@ -4,8 +4,6 @@ The rule it keeps: a store may be written by others, so a row is judged before i
 is `ForeignRow`, which says which row it is.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -4,8 +4,6 @@ The rule it keeps: an address with a secret travels only encrypted, by the key t
 decided here is what this machine can know; a worker looks for itself (`middlewares/store_access.py`).
 """
 
-from __future__ import annotations
-
 import ipaddress
 import socket
 from collections.abc import Mapping

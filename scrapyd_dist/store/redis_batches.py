@@ -1,7 +1,5 @@
 """The Redis store's verbs about batches, their attempts and leases; each step goes by the tables of batches.py."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace

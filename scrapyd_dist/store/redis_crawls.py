@@ -1,7 +1,5 @@
 """The Redis store's verbs about crawls as a whole, their shards, counts, samples and misses, and about nodes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """The Redis store's verbs about the frontier: adding, leasing, acking; what is counted was counted as it came."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """One connection to a Redis server or cluster: time-outs, reconnecting, and steps that are never made twice."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

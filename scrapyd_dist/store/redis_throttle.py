@@ -1,7 +1,5 @@
 """The Redis store's verbs about the throttle: script/7_throttle.lua computes, by the server's clock."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any

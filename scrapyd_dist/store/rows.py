@@ -5,8 +5,6 @@ in. What leads to an effect is signed: a signature covers what a row says and wh
 swapped. All else is judged; what does not pass is told, and stops nothing else. Imports the standard library only.
 """
 
-from __future__ import annotations
-
 import base64
 import hmac
 import json

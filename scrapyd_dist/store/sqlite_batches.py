@@ -1,7 +1,5 @@
 """The SQLite store's verbs about batches, their attempts and leases; each step goes by the tables of batches.py."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from types import MappingProxyType

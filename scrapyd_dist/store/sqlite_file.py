@@ -1,7 +1,5 @@
 """The SQLite file itself: opened, recognised, brought to the newest schema, and written in whole steps only."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import time

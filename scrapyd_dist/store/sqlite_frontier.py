@@ -1,7 +1,5 @@
 """The SQLite store's verbs about the frontier: adding, leasing in turn or by priority, acking; triggers count."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest

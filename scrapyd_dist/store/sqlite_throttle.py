@@ -1,7 +1,5 @@
 """The SQLite store's verbs about the throttle. Its clock is this machine's, read while nobody else can write."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections.abc import Collection, Mapping, Sequence

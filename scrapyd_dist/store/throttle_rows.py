@@ -1,7 +1,5 @@
 """What every engine keeps of the throttle alike: rules as JSON, moments as whole microseconds. No IO."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """A blocking store used from an event loop: every call goes through one thread, so that calls keep their order."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -4,8 +4,6 @@ Invariant: news from a site only make requests slower than the limit, and a slow
 worker half: imports the standard library only.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

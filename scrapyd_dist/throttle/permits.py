@@ -1,7 +1,5 @@
 """The throttle's values, and the arithmetic of its rolling windows. No clock, no IO."""
 
-from __future__ import annotations
-
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Limits of domains as users write them, checked: on the command line, or in a YAML file."""
 
-from __future__ import annotations
-
 import difflib
 import ipaddress
 import math

@@ -3,8 +3,6 @@
 `requests` blocks, and in threads serves asyncio without a reactor; `treq` runs in a Twisted reactor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager

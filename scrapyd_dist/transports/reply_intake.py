@@ -1,7 +1,5 @@
 """Builds request headers and reads replies for all transports. No IO."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Generic, TypeVar

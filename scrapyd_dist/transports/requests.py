@@ -4,8 +4,6 @@ The defaults of requests are switched off: environment proxies, netrc, redirects
 translated. Connections are not kept open, because a stale one would make a failed POST ambiguous.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import time

@@ -8,8 +8,6 @@ would make a failed POST ambiguous.
 # mypy: allow-untyped-calls
 # Twisted is typed in part, and a zope interface is no type to mypy: hence Any.
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator

@@ -1,7 +1,5 @@
 """The throttle in plain processes, at the site's own log: bursts, domains, styles, addresses, and what a site says."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator

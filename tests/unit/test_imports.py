@@ -3,8 +3,6 @@
 A circle can only be read, tested and changed as a whole.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from graphlib import CycleError, TopologicalSorter

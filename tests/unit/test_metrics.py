@@ -1,7 +1,5 @@
 """What `sdist metrics` tells of nodes and crawls, as values."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from prometheus_client import generate_latest

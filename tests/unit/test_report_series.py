@@ -1,7 +1,5 @@
 """The series behind the report, and what charts make of them: ticks, lengths of time, numbers, names, places."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any, TypeVar
