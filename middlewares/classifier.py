@@ -110,7 +110,9 @@ class FrontierFeed:
         if said and said is not True:
             meant = Addressee.read(said)
             whom = f"{meant.spider} of the project {meant.project}" if meant.project else meant.spider
-            raise Undeliverable(f"it is for another spider ({whom}), and only a crawl with --pull gives it to that one")
+            raise Undeliverable(
+                f"it is for another spider ({whom}), and only a crawl whose workers lease gives it to that one"
+            )
         return None
 
     @cached_property

@@ -110,7 +110,7 @@ def _entry(exam: NodeDiagnosis) -> Iterator[_Row]:
     """Check authentication and encryption."""
     node, near = exam.node, is_local(exam.node.host)
     if node.username is None and not near:
-        text = "it asks for no password: whoever reaches the port can run code there"
+        text = "it asks for no password: any program that reaches the port can run code there"
         remedy = "scrapyd.conf: username = …, password = … (or SCRAPYD_USERNAME, SCRAPYD_PASSWORD in its environment)"
         yield Severity.WARNING, "auth", text, remedy
     if node.username is not None and node.url.startswith("http:") and not near:
@@ -143,10 +143,10 @@ def _clock(exam: NodeDiagnosis) -> Iterator[_Row]:
 def _files(exam: NodeDiagnosis) -> Iterator[_Row]:
     """Check whether items and logs can be fetched."""
     if exam.knows_status is False:
-        text = "it has no status.json, so it is older than Scrapyd 1.5: after a lost answer nobody can ask for a job"
+        text = "it has no status.json, so it is older than Scrapyd 1.5: after a lost answer a job cannot be asked for"
         yield Severity.DANGER, "version", text, "On the node: pip install --upgrade 'scrapyd>=1.5'"
     if exam.logs is False:
-        text = "it serves no /logs/: a crawl's items cannot be fetched from there, and nobody can tell how jobs ended"
+        text = "it serves no /logs/: a crawl's items cannot be fetched from there, and how jobs ended cannot be told"
         yield Severity.DANGER, "logs", text, "scrapyd.conf: logs_dir = logs (or --feed URL for each crawl)"
     if exam.ranges is False:
         text = "it sends whole files where a piece is asked for: following logs costs their whole length each time"

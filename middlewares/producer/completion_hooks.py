@@ -173,7 +173,7 @@ def tell(on_finish: str, document: Mapping[str, Any], *, patience: float = PATIE
             return _post(on_finish.strip(), data, patience)
         return _run(on_finish, data, environment(document), patience)
     except Exception as error:  # noqa: BLE001 - of a crawl that has ended nothing may go wrong any more
-        return f"Nobody was told of the end of the crawl (DISTRIBUTED_ON_FINISH): {type(error).__name__}."
+        return f"The end of the crawl was not reported (DISTRIBUTED_ON_FINISH): {type(error).__name__}."
 
 
 def _run(command: str, data: bytes, variables: Mapping[str, str], patience: float) -> str:

@@ -158,7 +158,7 @@ class Collector:
 
     async def _take_away(self, pool: str) -> AsyncIterator[Leased]:
         """All batches that wait in a pool, leased so that no worker gets them."""
-        lessee = Lessee(job=f"{self.state.spec.crawl}.nobody", node="", url="")
+        lessee = Lessee(job=f"{self.state.spec.crawl}.no-worker", node="", url="")
         slots = [] if pool == ALL else [pool]
         while leased := await self.state.run(
             self.state.db.lease_next, lessee, slots=slots, seconds=60.0, limit=BURIED, now=time.time()

@@ -90,7 +90,7 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def check_local(path: Path, mounts: Path = _MOUNTS) -> None:
-    """Raise `StoreError` when the file is, or would be, on a file system of a network; silent where nobody can tell."""
+    """Raise `StoreError` when the file is, or would be, on a file system of a network; silent where that is unknown."""
     kind = kind_on(path, mounts)
     if kind in NETWORK:
         raise StoreError(
@@ -101,7 +101,7 @@ def check_local(path: Path, mounts: Path = _MOUNTS) -> None:
 
 
 def kind_on(path: Path, mounts: Path = _MOUNTS) -> str:
-    """The kind of the file system that the file is, or would be, on; "" where nobody can tell."""
+    """The kind of the file system that the file is, or would be, on; "" where it cannot be told."""
     try:
         return kind_of(path.absolute().resolve(), mounts.read_text("utf-8", "surrogateescape"))
     except OSError:

@@ -124,7 +124,7 @@ class CrawlStore(Protocol):
     def want(self, crawl: str, what: str) -> None:
         """Ask the crawl's producer for one of `batches.WANTED`; "" takes it back. `NothingMatched` without a crawl."""
         if what not in WANTED:
-            raise StoreError(f"nobody can ask a crawl for {what!r}; there are: {', '.join(sorted(WANTED - {''}))}")
+            raise StoreError(f"a crawl cannot be asked for {what!r}; there are: {', '.join(sorted(WANTED - {''}))}")
         if not self._set_row(crawl, {"wanted": what}):
             raise self._door.no_crawl(crawl)
 

@@ -5,7 +5,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, cast
 
-from scrapyd_dist.errors import ConfigError, ForeignRow
+from scrapyd_dist.errors import ConfigError, ForeignRow, StoreError
 from scrapyd_dist.store.address import is_url
 from scrapyd_dist.store.base import Store
 
@@ -58,6 +58,8 @@ def _guarded(verb: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return verb(*args, **kwargs)
+        except sqlite3.OperationalError as error:  # it is in use, or cannot be read
+            raise StoreError(f"the store failed: {error}.") from error
         except (*_TRIPPED, sqlite3.Error) as error:
             raise ForeignRow(
                 f"The store has something that no version of sdist has written, so it cannot {verb.__name__} there:"

@@ -97,7 +97,7 @@ def prints_of(new: Iterable[FreshBatch]) -> list[bytes]:
 def handed_down(whole: Sequence[bytes], size: int, parts: Sequence[NewBatch]) -> list[tuple[bytes, ...]]:
     """The fingerprints of each part of a batch of `size`: its own, else those of the batch, in its order.
 
-    Where some requests of the batch have none, nobody can say whose they are, unless it stays in one piece.
+    Where some requests of the batch have none, it cannot be told whose they are, unless it stays in one piece.
     """
     if any(part.fingerprints for part in parts):
         return [part.fingerprints for part in parts]
@@ -115,7 +115,7 @@ class Share:
 
     held: int = 0  #: by this worker
     slots: int = 0  #: that wait, or that a worker has
-    workers: int = 0  #: that have slots, or have none and ask for one; 0: nobody has a slot to himself
+    workers: int = 0  #: that have slots, or have none and ask for one; 0: no worker has a slot to itself
 
     @property
     def most(self) -> float:
@@ -167,7 +167,7 @@ def backlog_of(
 
 
 def lost_lease(batch: int, attempt: int, holder: str) -> StepRefused:
-    return StepRefused(f"{holder} does not hold attempt {attempt} of batch {batch}: it is over, or somebody else's")
+    return StepRefused(f"{holder} does not hold attempt {attempt} of batch {batch}: it is over, or another worker's")
 
 
 def check_not_out(number: int, state: BatchState) -> None:

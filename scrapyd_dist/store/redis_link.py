@@ -36,7 +36,7 @@ PATIENCE, OPENING = 30.0, 3.0
 #: seconds for which a step is recognised; longer than anybody tries
 KEPT = 180
 _PAUSE, _LONGEST_PAUSE = 0.1, 2.0
-#: what a server says to somebody without a password, by the protocol that the client speaks
+#: what a server answers to a client without a password, by the protocol that the client speaks
 _NO_PASSWORD = ("HELLO must be called with the client already authenticated", "Authentication required")
 #: commands that are sent together
 CHUNK = 500

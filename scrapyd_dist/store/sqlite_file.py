@@ -37,7 +37,7 @@ class SqliteConnection:
         self.db = self._connect()
         if not durable:
             self.db.execute("PRAGMA synchronous = NORMAL")
-            # It waits for the disk, too, and is left to others; but where only workers are left, somebody has to.
+            # It waits for the disk, too, and is left to other processes; but where only workers are left, they have to.
             self.db.execute(f"PRAGMA wal_autocheckpoint = {WORKERS_CHECKPOINT}")
         try:
             self._migrate()
@@ -51,7 +51,7 @@ class SqliteConnection:
             raise NoPlaceForStore(f"the store {self.path} cannot be opened: it is a folder. {_ELSEWHERE}")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Options and payloads may name what nobody else should read. A file that is there is left alone: to close
+            # Options and payloads may name what no other user should read. A file that is there is left alone: to close
             # any descriptor of it would drop this process's locks, and another one would then throw its log away.
             with suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))

@@ -1,4 +1,4 @@
-"""The SQLite store's verbs about the throttle. Its clock is this machine's, read while nobody else can write."""
+"""The SQLite store's verbs about the throttle. Its clock is this machine's, read while no other process can write."""
 
 import sqlite3
 import time
@@ -36,7 +36,7 @@ from scrapyd_dist.throttle.permits import (
 
 #: a domain is said to have been asked for once in such a time: not each time, since every write costs
 _ASKED = 60 * SECOND
-#: what nobody has asked for in such a time goes by itself, unless something of it counts still
+#: what has not been asked for in such a time goes by itself, unless something of it counts still
 _STAYS = 3600 * SECOND
 #: domains that are looked at for that with each new one
 _LOOKED_AT = 4

@@ -85,7 +85,7 @@ def answer_of(ask: PermitRequest, moments: Iterable[int], used: int | None) -> P
 def state_of(
     domain: str, standing: DomainRules, now: int, *, keys: Mapping[str, int], latest: int, pages: Mapping[str, int]
 ) -> DomainState:
-    """For whoever looks; `now` and `latest`, the last moment that was given out (or 0), are microseconds."""
+    """For display; `now` and `latest`, the last moment that was given out (or 0), are microseconds."""
     return DomainState(
         domain=domain,
         keys=keys,

@@ -201,7 +201,7 @@ class _RulesReader:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
                 hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}."
-                self.wrong(key, f"{where}nobody knows {name or _kind(key)!r} here; {hint}")
+                self.wrong(key, f"{where}{name or _kind(key)!r} is not known here; {hint}")
             elif name in found:
                 self.wrong(key, f"{where}{name} stands here twice.")
             else:

@@ -213,6 +213,8 @@ def test_in_a_crawl_that_sends_its_batches_what_no_worker_can_take_is_listed_alo
     assert set(the_site.item_hits().values()) == {1}, "the batch was made again"
     lost = {miss["url"].rpartition("?")[2]: miss for miss in misses(it)}
     assert {name: miss["kind"] for name, miss in lost.items()} == {"login": "dead", "only-here": "dead"}
-    assert "another spider (login), and only a crawl with --pull gives it to that one" in lost["login"]["reason"]
+    assert (
+        "another spider (login), and only a crawl whose workers lease gives it to that one" in lost["login"]["reason"]
+    )
     assert "the spider pushed has no method 'parse_odd'" in lost["only-here"]["reason"]
     assert (done.json()["state"], done.json()["dead_urls"], last_crawl(it).summary["sealed"]) == ("finished", 1, 31)

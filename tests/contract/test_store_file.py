@@ -10,6 +10,7 @@ from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pytest
 from rig.oldstores import KEY_OF_OLD, STORES, check_old, check_workers_taken_over
@@ -77,6 +78,15 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, co
     with pytest.raises(StoreError, match=r"items\.csv"):
         open_store(path)
     assert path.read_bytes() == content
+
+
+def test_a_read_that_fails_for_now_is_not_taken_for_foreign_data(tmp_path: Path) -> None:
+    store: Any = open_store(tmp_path / "store.db")
+    with contextlib.closing(store):
+        store.connection.db.set_progress_handler(lambda: 1, 1)
+        with pytest.raises(StoreError, match="the store failed: interrupted") as caught:
+            store.crawl(CRAWL.id)
+    assert type(caught.value) is StoreError
 
 
 def test_a_folder_is_no_store_and_that_is_said_as_wrong_usage(tmp_path: Path) -> None:
