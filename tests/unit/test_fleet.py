@@ -17,19 +17,7 @@ from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling import node_state
 from scrapyd_dist.scheduling.monitor import NodeMonitor
-from scrapyd_dist.scheduling.node_state import (
-    AHEAD,
-    SLOTS_UNKNOWN,
-    JobRun,
-    NodeHealth,
-    NodeState,
-    WorkerRun,
-    looked,
-    settled_pace,
-    state_of,
-    typical_pace,
-    wedged_since,
-)
+from scrapyd_dist.scheduling.node_state import AHEAD, JobRun, NodeHealth, NodeState, looked, settled_pace, typical_pace
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scrapyd.api import Load
 
@@ -139,7 +127,7 @@ def test_batches_are_cut_for_slots_that_a_node_has_shown() -> None:
 
 def test_slots_that_are_not_stated_are_learned() -> None:
     node = member("a", slots=None)
-    assert node.slots == SLOTS_UNKNOWN
+    assert node.slots == node_state.SLOTS_UNKNOWN
     node.seen(load(7))
     assert node.slots == 7  # more run than were thought possible
     node.seen(load(7))
@@ -194,7 +182,7 @@ def pause(out: Any, *, closed: bool = False, waits: int = 0) -> float:
     return NodeMonitor(state=desk, jobs=desk, workers=desk, prepare=desk)._pause(out.member)
 
 
-@pytest.mark.parametrize(("out", "seconds"), [(job(), 0.25), (job(WorkerRun, pool=""), 2.0)])
+@pytest.mark.parametrize(("out", "seconds"), [(job(), 0.25), (job(node_state.WorkerRun, pool=""), 2.0)])
 def test_a_worker_is_polled_now_and_then_and_a_batch_often(out: Any, seconds: float) -> None:
     assert pause(out) == seconds
 
@@ -223,25 +211,23 @@ def row(*times: float, start_delay: float = 0.0) -> tuple[float, ...]:
 
 
 def test_three_looks_far_enough_apart() -> None:
-    assert wedged_since(row(100, 106)) is None
-    assert wedged_since(row(100, 106, 112)) is not None
+    assert node_state.wedged_since(row(100, 106)) is None
     assert row(100, 106, 112) == (100, 106, 112)
-    assert wedged_since((100, 106, 112)) == 100
+    assert node_state.wedged_since((100, 106, 112)) == 100
 
 
 def test_looks_close_together_count_as_one() -> None:
     every_second = [100 + second for second in range(13)]
     assert row(*every_second[:12]) == (100, 106)
-    assert wedged_since(row(*every_second[:12])) is None
-    assert wedged_since(row(*every_second)) is not None
+    assert row(*every_second) == (100, 106, 112)
 
 
 def test_a_node_that_was_seen_to_start_late_gets_more_time() -> None:
-    assert wedged_since(row(100, 106, 112, 118, start_delay=30), 30) is None
-    assert wedged_since(row(100, 131, 162, start_delay=30), 30) is not None
+    assert node_state.wedged_since(row(100, 106, 112, 118, start_delay=30), 30) is None
+    assert node_state.wedged_since(row(100, 131, 162, start_delay=30), 30) is not None
     # learned later: looks that were two by the old measure are one by the new
-    assert wedged_since((100, 106, 112), 30) is None
-    assert wedged_since((100, 106, 112, 131, 140, 162), 30) is not None
+    assert node_state.wedged_since((100, 106, 112), 30) is None
+    assert node_state.wedged_since((100, 106, 112, 131, 140, 162), 30) is not None
 
 
 def test_a_node_that_starts_slowly_is_not_taken_for_a_wedged_one() -> None:
@@ -302,10 +288,10 @@ def test_the_state_of_one_that_does_not_answer_and_of_one_that_does() -> None:
         (NodeHealth.BUSY, (NoReply,)),
         (NodeHealth.REFUSED, (AuthRefused, TlsRefused)),
     ):
-        assert {state_of(error.at("node1"), draining=True) for error in errors} == {health}
-    assert state_of(None) is NodeHealth.UP
-    assert state_of(None, draining=True) is NodeHealth.DRAINING
-    assert state_of(None, draining=True, wedged=True) is NodeHealth.WEDGED
+        assert {node_state.state_of(error.at("node1"), draining=True) for error in errors} == {health}
+    assert node_state.state_of(None) is NodeHealth.UP
+    assert node_state.state_of(None, draining=True) is NodeHealth.DRAINING
+    assert node_state.state_of(None, draining=True, wedged=True) is NodeHealth.WEDGED
 
 
 # placement by what nodes have to do and how fast they are

@@ -15,23 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapyd_dist import payload
-from scrapyd_dist.payload import (
-    ARGUMENT_MAX,
-    BATCH_MAX_BYTES,
-    PLAIN_MAX,
-    START_URLS,
-    PayloadError,
-    TooLarge,
-    argument_bytes,
-    decode,
-    describe,
-    encode,
-    fit,
-    from_json,
-    hidden_by,
-    setting_name,
-    to_json,
-)
+from scrapyd_dist.payload import ARGUMENT_MAX, START_URLS, PayloadError, decode, encode, fit, hidden_by, to_json
 from scrapyd_dist.scrapyd.jobs import check_job
 
 KEY = Fernet.generate_key()
@@ -91,25 +75,19 @@ def check(carried: dict[str, str]) -> None:
 
 
 @settings(max_examples=150)
-@given(values=BATCHES)
-def test_json_comes_back_as_it_was(values: list[dict[str, Any]]) -> None:
-    back = from_json(to_json(values))
-    assert [json.dumps(row, sort_keys=True) for row in back] == [json.dumps(row, sort_keys=True) for row in values]
-
-
-@settings(max_examples=60)
-@given(values=BATCHES, key=st.sampled_from([None, KEY]), plain=st.sampled_from([0, PLAIN_MAX]))
+@given(values=BATCHES, key=st.sampled_from([None, KEY]), plain=st.sampled_from([0, payload.PLAIN_MAX]))
 def test_every_form_comes_back_as_it_was(values: list[dict[str, Any]], key: bytes | None, plain: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(payload, "PLAIN_MAX", plain)
         carried = encode(values, key=key)
     check(carried)
-    assert decode(carried.get, key=key) == values
+    back = decode(carried.get, key=key)
+    assert [json.dumps(row, sort_keys=True) for row in back] == [json.dumps(row, sort_keys=True) for row in values]
 
 
 def test_what_is_equal_in_python_only_is_not_written_once() -> None:
     values = [{"url": f"http://web/{n}", "cb_kwargs": {"page": page}} for n, page in enumerate([1, True, 1.0])]
-    back = from_json(to_json(values))
+    back = payload.from_json(to_json(values))
     assert [repr(row["cb_kwargs"]["page"]) for row in back] == ["1", "True", "1.0"]
 
 
@@ -128,40 +106,32 @@ def test_a_small_batch_can_be_read_by_a_person() -> None:
 
 
 def test_up_to_the_limit_of_plain_it_is_plain_and_beyond_it_is_compressed() -> None:
-    room = PLAIN_MAX - len(to_json([{"url": "http://web/"}]))
+    room = payload.PLAIN_MAX - len(to_json([{"url": "http://web/"}]))
     assert encode([{"url": "http://web/" + "x" * room}])[START_URLS].startswith("[")
     assert encode([{"url": "http://web/" + "x" * (room + 1)}])[START_URLS].startswith("z:")
-
-
-def test_a_book_sized_batch_of_long_urls_fits_into_one_setting() -> None:
-    carried = encode(long(2000))
-    assert list(carried) == [START_URLS]
-    assert decode(carried.get) == long(2000)
 
 
 # the kernel's limit
 
 
 def test_the_limit_is_the_kernels_at_the_exact_byte() -> None:
-    for settings_ in (encode([{"url": "http://web/" + random_text(300_000)}]), encode([{"url": "u"}])):
-        name, value = max(settings_.items(), key=lambda pair: len(pair[1]))
-        fits = f"{name}={value}".ljust(ARGUMENT_MAX, "x")
-        assert subprocess.run(["/bin/true", fits], check=False).returncode == 0
-        with pytest.raises(OSError) as caught:
-            subprocess.run(["/bin/true", fits + "x"], check=False)
-        assert caught.value.errno == errno.E2BIG
+    fits = f"{START_URLS}=".ljust(ARGUMENT_MAX, "x")
+    assert subprocess.run(["/bin/true", fits], check=False).returncode == 0
+    with pytest.raises(OSError) as caught:
+        subprocess.run(["/bin/true", fits + "x"], check=False)
+    assert caught.value.errno == errno.E2BIG
     assert 32 * os.sysconf("SC_PAGE_SIZE") == ARGUMENT_MAX + 1
 
 
 @pytest.mark.parametrize("extra", range(-2, 3))
 @pytest.mark.parametrize("pieces", [1, 2, 3])
 def test_the_settings_are_filled_to_the_last_byte_and_not_beyond(pieces: int, extra: int) -> None:
-    rooms = [ARGUMENT_MAX - len(setting_name(n)) - 1 for n in range(pieces)]
+    rooms = [ARGUMENT_MAX - len(payload.setting_name(n)) - 1 for n in range(pieces)]
     text = random_text(sum(rooms) + extra)
     carried = payload._spread(text)
     check(carried)
     assert "".join(carried.values()) == text
-    assert list(carried) == [setting_name(n) for n in range(len(carried))]
+    assert list(carried) == [payload.setting_name(n) for n in range(len(carried))]
     assert len(carried) == pieces + (extra > 0)
     if extra == 0:
         assert {len(f"{name}={value}") for name, value in carried.items()} == {ARGUMENT_MAX}
@@ -189,18 +159,17 @@ def test_whatever_fits_is_never_over_the_limit_and_stays_in_order(
     assert [value for part, _ in pieces for value in part] == values
     for part, carried in pieces:
         check(carried)
-        assert argument_bytes(carried) <= BATCH_MAX_BYTES + 200
+        assert payload.argument_bytes(carried) <= payload.BATCH_MAX_BYTES + 200
         assert decode(carried.get, key=key) == part
 
 
 def test_a_single_request_that_does_not_fit_is_told() -> None:
-    with pytest.raises(TooLarge, match="do not fit"):
+    with pytest.raises(payload.TooLarge, match="do not fit"):
         fit([*numbered(3), {"url": "http://web/" + random_text(900_000)}])
 
 
 def test_nothing_to_send_is_an_empty_batch() -> None:
     assert fit([]) == [([], {START_URLS: "[]"})]
-    assert decode({START_URLS: "[]"}.get) == []
 
 
 # what must not be readable
@@ -220,10 +189,6 @@ HIDDEN: dict[str, dict[str, Any]] = {
     "password of HTTP auth": {"meta": {"http_user": "me", "http_pass": SECRET}},
     "packed password": {"meta": {"$dict": {"http_pass": SECRET, "$x": 1}}},
 }
-PRIVATE: dict[str, dict[str, Any]] = {
-    "meta": {"meta": {"token": SECRET}},
-    "cb_kwargs": {"cb_kwargs": {"token": SECRET}},
-}
 
 
 @pytest.mark.parametrize("fields", HIDDEN.values(), ids=HIDDEN)
@@ -240,9 +205,9 @@ def test_without_a_key_nothing_hidden_is_encoded_and_with_one_nothing_can_be_rea
     check_unreadable(values)
 
 
-@pytest.mark.parametrize("fields", PRIVATE.values(), ids=PRIVATE)
-def test_more_than_an_address_is_encrypted_when_there_is_a_key(fields: dict[str, Any]) -> None:
-    values = [{"url": "http://web/", **fields}]
+@pytest.mark.parametrize("field", ["meta", "cb_kwargs"])
+def test_more_than_an_address_is_encrypted_when_there_is_a_key(field: str) -> None:
+    values = [{"url": "http://web/", field: {"token": SECRET}}]
     assert hidden_by(values[0]) is None
     check_unreadable(values)
 
@@ -299,7 +264,7 @@ def test_what_is_no_batch_is_told_so(first: str | None) -> None:
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_a_batch_that_lost_a_piece_is_told_so(lost: int) -> None:
     carried = encode([{"url": "http://web/" + random_text(500_000)}])
-    carried[setting_name(lost)] = "z:" if lost == 0 else ""
+    carried[payload.setting_name(lost)] = "z:" if lost == 0 else ""
     with pytest.raises(PayloadError):
         decode(carried.get)
 
@@ -312,12 +277,12 @@ def test_bytes_per_url(make: Any, most: float) -> None:
     values = make(1000)
     plain = len(to_json(values)) / 1000
     carried, secret = encode(values), encode([*values[:-1], {**values[-1], "cookies": {"a": "b"}}], key=KEY)
-    found = describe(values, carried)
-    encrypted = argument_bytes(secret) / 1000
+    found = payload.describe(values, carried)
+    encrypted = payload.argument_bytes(secret) / 1000
     print(f"{make.__name__:9} plain {plain:6.1f}  compressed {found['per_url']:5.1f}  encrypted {encrypted:5.1f}")
     assert found["form"] == "compressed"
     assert found["targets"] == {"1": 1000}
-    assert found["bytes"] == argument_bytes(carried)
+    assert found["bytes"] == payload.argument_bytes(carried)
     assert found["per_url"] <= most < plain
-    assert argument_bytes(secret) <= argument_bytes(carried) * 1.4 + 200
+    assert payload.argument_bytes(secret) <= payload.argument_bytes(carried) * 1.4 + 200
     check(carried)
