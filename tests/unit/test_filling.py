@@ -271,7 +271,8 @@ def test_a_spider_that_hides_the_addon_gets_nothing_since_its_workers_would_ente
 def test_what_cannot_travel_to_another_spider_is_a_miss_too_as_is_all_for_others_where_batches_are_sent() -> None:
     why = Bench().why_not(meta={"distribute": "login", "a": {1}})
     assert why == "it is for the spider login, and its meta has a set, which JSON cannot carry"
-    assert "--pull" in Bench(push=True).why_not(meta={"distribute": {"spider": "login"}})
+    why = Bench(push=True).why_not(meta={"distribute": {"spider": "login"}})
+    assert why == "it is for another spider (login), and only a crawl whose workers lease gives it to that one"
 
 
 def test_offsite_is_judged_by_whoever_makes_the_request() -> None:
@@ -341,14 +342,9 @@ class Captured(Bench):
     """A producer of a crawl that sends its batches, or, with slots, lets workers lease them."""
 
     def __init__(
-        self,
-        *,
-        size: int = 3,
-        key: bytes | None = None,
-        stay: str = "local",
-        before: Iterable[bytes] = (),
+        self, *, size: int = 3, key: bytes | None = None, stay: str = "local", before: Iterable[bytes] = (),
         slotting: SlotRouting | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         cutter: Any = SlotBatcher(size=size, max_age=60) if slotting else Batcher(size=size, max_age=60)
         self.capture = Capture(

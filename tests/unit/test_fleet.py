@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import Machine, Rule, Simulation
 
-from scrapyd_dist.batches import Batch, BatchState
+from scrapyd_dist.batches import Batch
 from scrapyd_dist.errors import AuthRefused, ConnectionRefused, ConnectTimeout, NoReply, TlsRefused
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
@@ -29,9 +29,9 @@ def member(name: str, *, slots: int | None = 2, out: int = 0, **fields: Any) -> 
     return made
 
 
-def put(where: NodeState, number: int, **fields: Any) -> JobRun:
+def put(where: NodeState, number: int, kind: Any = JobRun, **fields: Any) -> Any:
     values: dict[str, Any] = {"batch": Batch(number=number, size=2), "number": 1, "since": 100.0, "start_by": 200.0}
-    where.out[str(number)] = JobRun(job=str(number), member=where, **{**values, **fields})
+    where.out[str(number)] = kind(job=str(number), member=where, **{**values, **fields})
     return where.out[str(number)]
 
 
@@ -171,20 +171,14 @@ def test_a_report_is_news_only_when_it_changed() -> None:
 # seconds between two polls: they follow what its jobs have left to do
 
 
-def job(kind: Any = JobRun, **given: Any) -> Any:
-    where, batch = member("a", prepared=False), Batch(number=1, size=0, state=BatchState.RUNNING)
-    return kind(batch=batch, number=1, job="c.w1.a1", member=where, since=0.0, start_by=9e9, **given)
-
-
 def pause(out: Any, *, closed: bool = False, waits: int = 0) -> float:
-    out.member.out[out.job] = out
     desk: Any = SimpleNamespace(limits=SimpleNamespace(poll=1.0), closed=closed, backlog=SimpleNamespace(waiting=waits))
     return NodeMonitor(state=desk, jobs=desk, workers=desk, prepare=desk)._pause(out.member)
 
 
-@pytest.mark.parametrize(("out", "seconds"), [(job(), 0.25), (job(node_state.WorkerRun, pool=""), 2.0)])
-def test_a_worker_is_polled_now_and_then_and_a_batch_often(out: Any, seconds: float) -> None:
-    assert pause(out) == seconds
+def test_a_worker_is_polled_now_and_then_and_a_batch_often() -> None:
+    assert pause(put(member("a"), 1)) == 0.25
+    assert pause(put(member("a"), 1, node_state.WorkerRun, pool="")) == 2.0
 
 
 @pytest.mark.parametrize(("closed", "waits", "seconds"), [(False, 0, 5.0), (True, 1, 5.0), (True, 0, 1.0)])
@@ -194,7 +188,7 @@ def test_a_job_with_far_to_go_is_polled_rarely_unless_the_crawl_ends_with_it(
     """N3: a job whose pace promises 1,000 s may end at once, when what its site held back comes at last."""
     now = time.time()
     far = report(updated=now, started=now - 100, requests=11, done=1)
-    assert pause(job(report=far), closed=closed, waits=waits) == seconds
+    assert pause(put(member("a"), 1, report=far), closed=closed, waits=waits) == seconds
 
 
 # wedged, busy or down: the clock is turned, nothing is asked

@@ -12,38 +12,12 @@ ROOT = Path(__file__).parents[2]
 #: folder -> the package that it installs as
 FOLDERS = {
     "scrapyd_dist": "scrapyd_dist",
-    "middlewares": "scrapyd_dist.middlewares",
-    "deploy": "scrapyd_dist.deploy",
-    "cli": "scrapyd_dist.cli",
+    **{name: f"scrapyd_dist.{name}" for name in ("middlewares", "deploy", "cli")},
 }
-#: the lowest first; a module is of the longest name here that its own begins with
-ORDER = (
-    "scrapyd_dist",
-    "scrapyd_dist.scrapyd",
-    "scrapyd_dist.transports",
-    "scrapyd_dist.frontier",
-    "scrapyd_dist.throttle",
-    "scrapyd_dist.store",
-    "scrapyd_dist.joblogs",
-    "scrapyd_dist.items",
-    "scrapyd_dist.scheduling",
-    "scrapyd_dist.progress",
-    "scrapyd_dist.report",
-    "scrapyd_dist.diagnostics",
-    "scrapyd_dist.deploy",
-    "scrapyd_dist.middlewares",
-    "scrapyd_dist.middlewares.throttle",
-    "scrapyd_dist.middlewares.worker",
-    "scrapyd_dist.middlewares.producer",
-    "scrapyd_dist.middlewares.addon",
-    "scrapyd_dist.cli",
-    "scrapyd_dist.cli.crawls",
-    "scrapyd_dist.cli.jobs",
-    "scrapyd_dist.cli.frontier",
-    "scrapyd_dist.cli.nodes",
-    "scrapyd_dist.cli.status",
-    "scrapyd_dist.cli.manual",
-)
+DOCUMENT = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+SECTION = DOCUMENT.partition("## Which package may import which")[2].partition("\n## ")[0]
+#: as the document has it, the lowest first; a module is of the longest name here that its own begins with
+ORDER = re.findall(r"^\d+\. `([\w.]+)`", SECTION, re.MULTILINE)
 #: what users name or start; they lead to where that is, and nothing of ours imports them
 DOORS = {"scrapyd_dist", "scrapyd_dist.middlewares", "scrapyd_dist.__main__"}
 
@@ -97,9 +71,3 @@ def test_each_package_imports_only_packages_below_it() -> None:
     inside = {(name, one) for name in IMPORTS.keys() - DOORS for one in IMPORTS[name]}
     assert {ORDER[place(name)] for name in IMPORTS} == set(ORDER)
     assert [f"{name} imports {one}" for name, one in sorted(inside) if place(one) > place(name) or one in DOORS] == []
-
-
-def test_the_document_names_the_same_order() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-    section = text.partition("## Which package may import which")[2].partition("\n## ")[0]
-    assert tuple(re.findall(r"^\d+\. `([\w.]+)`", section, re.MULTILINE)) == ORDER

@@ -1,4 +1,5 @@
-"""The packages that pyproject.toml names are the folders that are there, and a built wheel has every file of them."""
+"""The packages that pyproject.toml names are the folders that are there, a built wheel has every file of them, and each
+lower bound there is the version that `make lowest` installs."""
 
 import ast
 import configparser
@@ -72,6 +73,25 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
     used = {name: {canonicalize_name(dist) for dist in brought_by[name]} for name in found}
     assert {name: files for name, files in found.items() if not used[name] & (always | extras)} == {}
     assert always <= set().union(*used.values())
+
+
+#: what builds, checks or is compared with, and is promised to no user
+TOOLS = {
+    "scrapy-redis", "setuptools", "ruff", "mypy", "pytest", "pytest-timeout", "pytest-twisted", "pytest-xdist",
+    "hypothesis", "pyftpdlib",
+}  # fmt: skip
+BOUNDS = sorted(set(re.findall(r'"([a-z-]+)>=([\d.]+)"', (ROOT / "pyproject.toml").read_text("utf-8"))))
+
+
+@pytest.mark.parametrize(("name", "bound"), [(name, bound) for name, bound in BOUNDS if name not in TOOLS])
+def test_the_lowest_version_is_the_one_that_is_tested(name: str, bound: str) -> None:
+    pins = dict(re.findall(r"^([a-z-]+)==([\d.]+)", (ROOT / "tests/lowest.txt").read_text("utf-8"), re.MULTILINE))
+    assert name in pins, f"add {name}=={bound} to tests/lowest.txt"
+    assert f"{pins[name]}.".startswith(f"{bound}."), f"pyproject.toml promises {name} {bound}"
+
+
+def test_the_bounds_are_found() -> None:
+    assert {"scrapy", "treq", "scrapyd", "rich"} <= dict(BOUNDS).keys()
 
 
 def test_warnings_are_left_to_the_users_project() -> None:

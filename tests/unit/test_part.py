@@ -67,43 +67,31 @@ def test_an_item_that_cannot_be_written_leaves_no_trace(tmp_path: Path, bad: dic
     assert lines(tmp_path / "j.jl") == [{"a": 1}, {"a": 2}]
 
 
-def test_a_report_is_renewed_by_itself_and_always_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_is_renewed_by_itself_also_when_the_disk_was_full_for_a_moment_and_is_always_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(part_module, "TICK", 0.001)
-    looks = iter(range(10**9))
-    report = ReportFile(tmp_path, "j", lambda: {"look": next(looks), "pad": "x" * 50_000})
-    report.start()
-    seen: set[int] = set()
+    full, looks, seen = Event(), iter(range(10**9)), set()
+
+    def look() -> dict[str, Any]:
+        if full.is_set():
+            raise OSError(28, "no space")
+        return {"look": next(looks), "pad": "x" * 50_000}
 
     def renewed() -> bool:
         seen.add(json.loads((tmp_path / "j.json").read_text())["look"])
         return len(seen) > 5
-
-    wait_for(renewed, what="renewals")
-    report.finish({"end": True})
-    assert json.loads((tmp_path / "j.json").read_text()) == {"end": True}
-    assert next(looks) == next(looks) - 1  # nobody looks any more
-    assert [path.name for path in tmp_path.iterdir()] == ["j.json"]
-
-
-def test_a_report_goes_on_after_a_disk_that_was_full_for_a_moment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(part_module, "TICK", 0.001)
-    full, looks = Event(), iter(range(10**9))
-
-    def look() -> dict[str, int]:
-        if full.is_set():
-            raise OSError(28, "no space")
-        return {"look": next(looks)}
 
     report = ReportFile(tmp_path, "j", look)
     report.start()
     full.set()
     wait_for(lambda: "no space" in caplog.text, what="the warning")
     full.clear()
-    before = next(looks)
-    wait_for(lambda: json.loads((tmp_path / "j.json").read_text())["look"] > before, what="the next report")
-    report.finish({})
+    wait_for(renewed, what="renewals")
+    report.finish({"end": True})
+    assert json.loads((tmp_path / "j.json").read_text()) == {"end": True}
+    assert next(looks) == next(looks) - 1  # no thread looks any more
+    assert [path.name for path in tmp_path.iterdir()] == ["j.json"]
 
 
 def test_old_folders_beside_its_own_go_and_others_stay(tmp_path: Path) -> None:

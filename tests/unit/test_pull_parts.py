@@ -236,13 +236,10 @@ class FakeStore:
     def close(self) -> None: ...
 
 
-def client_of(store: Any, job: Assignment = JOB) -> LeaseClient:
+def leasing(job: Assignment = JOB, kind: type[FakeStore] = FakeStore, **answers: list[Any]) -> LeaseClient:
+    store: Any = kind(**answers)
     renewer = LeaseRenewer(store, crawl="c", holder=job.name, seconds=job.lease, lost=lambda *_: None)  # never started
     return LeaseClient(job, store, renewer, None)
-
-
-def leasing(job: Assignment = JOB, **answers: list[Any]) -> LeaseClient:
-    return client_of(FakeStore(**answers), job)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +304,7 @@ def test_three_minutes_without_a_store_are_waited_for_by_whoever_has_the_longer_
 
     monkeypatch.setattr(lease_client, "AGAIN", 0.0)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    asked = client_of(Away(), replace(JOB, lease=lease))
+    asked = leasing(replace(JOB, lease=lease), Away)
     if lost:
         with pytest.raises(StoreLost, match="away"):
             run(asked.next(1))
