@@ -35,15 +35,13 @@ class Place(NamedTuple):
     def start(self, *arguments: object) -> Command:
         return self.start_cli(self.project, *arguments)
 
-    def run(self, *arguments: object) -> Result:
-        done = self.start(*arguments).wait()
+    def run(self, *arguments: object, code: int | None = None) -> Result:
+        done = self.start(*arguments).wait(code=code)
         assert PASSWORD not in done.out + done.err
         return done
 
     def json(self, *arguments: object, code: int = 0) -> Any:
-        done = self.run(*arguments, "--json")
-        assert done.code == code, done.err
-        return done.json()
+        return self.run(*arguments, "--json", code=code).json()
 
 
 @pytest.fixture(scope="module")
@@ -89,17 +87,14 @@ def growing(nodes: list[ScrapydNode]) -> bool:
 def test_the_items_of_a_crawl_while_it_runs_and_later(place: Place) -> None:
     slow = {place.site.site.detail_path(number): f"slow:{SLOW}" for number in (3, 44)}
     place.site.behave(slow)
-    begun = place.run(
-        "crawl", "easy", "--index", place.site.template, "--pages", 2, "-O", "out.jl", "--name", "c", "--detach"
-    )
-    assert begun.code == 0, begun.err
+    line = ("crawl", "easy", "--index", place.site.template, "--pages", 2, "-O", "out.jl", "--name", "c", "--detach")
+    place.run(*line, code=0)
     halted = wait_for(lambda: halt_growing(place.nodes), 60, "items of jobs that run")
     follower = place.start("items", "tail", "c", "-f", "-n", 1000, "--with-node")
     follower.wait_text('"number"')
-    last = place.run("items", "tail", "-n", 4)
-    assert (last.code, len(last.out.splitlines())) == (0, 4), last.err
+    last = place.run("items", "tail", "-n", 4).expect(0, "==> node")
+    assert len(last.out.splitlines()) == 4
     assert all(json.loads(line)["number"] for line in last.out.splitlines())
-    assert "==> node" in last.err
     pulled = place.json("items", "pull", "c", "-d", "early")
     states = {row["state"] for row in pulled["files"]}
     assert states <= {"growing", "whole", "waiting"}, pulled
@@ -112,11 +107,8 @@ def test_the_items_of_a_crawl_while_it_runs_and_later(place: Place) -> None:
 
     for pid in halted:
         os.kill(pid, signal.SIGCONT)
-    done = place.run("watch", "c", "--json")
-    assert (done.code, done.json()["items"]) == (0, ITEMS), done.err
-    followed = follower.wait(30)
-    rows = [json.loads(line) for line in followed.out.splitlines()]
-    assert followed.code == 0, followed.err
+    assert place.json("watch", "c")["items"] == ITEMS
+    rows = [json.loads(line) for line in follower.wait(30, code=0).out.splitlines()]
     assert place.site.differences(rows) == {}
     assert {row["_node"] for row in rows} == {"node1", "node2"}
     assert {row["_job"].split(".")[0] for row in rows} == {"c"}
@@ -129,30 +121,27 @@ def test_the_items_of_a_crawl_while_it_runs_and_later(place: Place) -> None:
     assert (place.project.path / "merged.jl").read_bytes() == (place.project.path / "out.jl").read_bytes()
     with (place.project.path / "merged.csv").open(newline="", encoding="utf-8") as file:
         assert sorted(int(row["number"]) for row in csv.DictReader(file)) == list(range(ITEMS))
-    refused = place.run("items", "merge", "c", "-o", "merged.jl")
-    assert (refused.code, refused.out) == (2, "")
-    assert "-O merged.jl overwrites it" in refused.err
+    refused = place.run("items", "merge", "c", "-o", "merged.jl").expect(2, "-O merged.jl overwrites it")
+    assert refused.out == ""
 
 
 def test_metrics_in_a_textfile_are_replaced_as_a_whole(place: Place, tmp_path: Path) -> None:
     target = tmp_path / "sdist.prom"
     for _ in range(2):
-        done = place.run("metrics", "--textfile", target)
-        assert (done.code, done.out) == (0, ""), done.err
+        assert place.run("metrics", "--textfile", target, code=0).out == ""
     assert [path.name for path in tmp_path.iterdir()] == ["sdist.prom"]
     assert target.stat().st_mode & 0o777 == 0o644
     found = parse(target.read_text())
     assert {labels["node"] for labels, _ in found["sdist_node_up"].samples} == {"node1", "node2"}
     assert abs(found["sdist_node_clock_skew_seconds"].value(node="node2")) < 30
-    refused = place.run("metrics", "--textfile", tmp_path / "none" / "x.prom")
-    assert (refused.code, refused.out) == (2, "")
-    assert "There is no folder" in refused.err
+    refused = place.run("metrics", "--textfile", tmp_path / "none" / "x.prom").expect(2, "There is no folder")
+    assert refused.out == ""
 
 
 @pytest.mark.black_box
 def test_plain_jobs_are_pulled_from_the_node_that_keeps_items(place: Place) -> None:
     place.site.behave({})
-    assert place.run("deploy-all").code == 0
+    place.run("deploy-all", code=0)
     jobs = [
         place.json("schedule", "easy", "-a", f"start={place.site.start_url}", "--on", node.name)["jobs"][0]["job"]
         for node in place.nodes
@@ -166,8 +155,7 @@ def test_plain_jobs_are_pulled_from_the_node_that_keeps_items(place: Place) -> N
     assert (none["node"], none["state"], none["file"]) == ("node1", "none", None)
     assert "items_dir" in none["reason"]
     assert place.site.differences(place.project.items(f"plain/node2/{jobs[1]}.jl")) == {}
-    alone = place.run("items", "pull", jobs[0], "-d", "plain")
-    assert alone.code == 4, alone.err
+    place.run("items", "pull", jobs[0], "-d", "plain", code=4)
     again = place.json("items", "pull", jobs[1], "-d", "plain")
     assert (again["files"][0]["state"], again["files"][0]["fetched_bytes"]) == ("present", 0)
 
@@ -181,14 +169,13 @@ def test_a_crawl_through_feeds_is_merged_by_reading_them_back(
     more = {"DISTRIBUTED_BATCH_SIZE": 20, "START_URL": pages.start_url, "DISTRIBUTED_TARGET_FEED_URL": feed}
     it = project(nodes=nodes, settings={**QUICK, **more})
     run_cli(it, "crawl", "easy", "--index", pages.template, "--pages", 2, "--name", "c", code=0)
-    merged = run_cli(it, "items", "merge", "c", "-o", "all.json", "--json")
-    assert (merged.code, merged.json()["items"]) == (0, 60), merged.err
+    merged = run_cli(it, "items", "merge", "c", "-o", "all.json", "--json", code=0)
+    assert merged.json()["items"] == 60
     assert pages.differences(json.loads((it.path / "all.json").read_text())) == {}
     pulled = run_cli(it, "items", "pull", "c", code=4)
     assert "`sdist items merge` reads that back" in pulled.out
     assert PASSWORD not in merged.out + merged.err + pulled.out + pulled.err
-    tailed = run_cli(it, "items", "tail", "c")
-    assert (tailed.code, tailed.out) == (0, "")
+    assert run_cli(it, "items", "tail", "c", code=0).out == ""
 
 
 @pytest.mark.black_box
@@ -200,7 +187,5 @@ def test_wrong_use_is_one_paragraph(place: Place) -> None:
         (("merge", "nobody"), 2, "-o items.jl"),
         (("tail", "nobody"), 4, "crawl"),
     ):
-        done = place.run("items", *arguments)
-        assert (done.code, done.out) == (code, ""), (arguments, done.err)
-        assert said in done.err
-        assert done.err.count("\n") == 1, done.err
+        done = place.run("items", *arguments).expect(code, said)
+        assert (done.out, done.err.count("\n")) == ("", 1), done.err

@@ -1,14 +1,14 @@
-"""`sdist crawl --pull`: the same command and the same result, by workers that lease their batches from the store."""
+"""`sdist crawl --pull`: the same result as without, by workers that lease their batches from the store, and leases."""
 
 import os
 import signal
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from rig.bad_days import IMPATIENT, ITEMS, arguments, assert_exact, assert_resumed, wait_accepted
+from rig.bad_days import ITEMS, MakeScene, arguments, assert_exact, attempts, busy_workers, report_of, wait_accepted
 from rig.crawls import ADDON, QUICK, assert_each_page_once, crawls, last_crawl
-from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
+from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.redis import PASSWORD, RedisServer
 from rig.waiting import wait_for
@@ -17,7 +17,7 @@ from scrapyd_dist.batches import AttemptState, CrawlState
 from scrapyd_dist.store import open_store
 
 #: batches small enough that each worker has several
-PULL = {**IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 20, "DISTRIBUTED_MODE": "pull", "DISTRIBUTED_MAX_JOBS": 3}
+PULL = {"DISTRIBUTED_BATCH_SIZE": 20, "DISTRIBUTED_MODE": "pull", "DISTRIBUTED_MAX_JOBS": 3}
 
 
 def workers_on(*nodes: ScrapydNode) -> dict[int, str]:
@@ -25,40 +25,31 @@ def workers_on(*nodes: ScrapydNode) -> dict[int, str]:
     return {pid: job for node in nodes for pid, job in node.job_pids().items() if ".w" in job}
 
 
-def test_a_pulled_crawl_has_every_item_once_and_leaves_nothing_running(
-    project: MakeProject, pair: list[ScrapydNode], site: StartSite, run_cli: RunCommand
-) -> None:
-    pages = site(90, per_page=30)
-    it = project(nodes=pair, settings={**IMPATIENT, "START_URL": pages.start_url})
-    words = [*arguments("sdist", pages), "--pull", "--workers", "2", "--batch-size", "20"]
-    run_cli(it, *words, code=0)
-    assert pages.differences(it.items(ITEMS)) == {}
-    assert_each_page_once(pages)
-    row = last_crawl(it)
-    assert row.summary["batches"] == {
+def test_a_pulled_crawl_has_every_item_once_and_leaves_nothing_running(scene: MakeScene) -> None:
+    at = scene(90)
+    at.crawl("--pull", "--workers", "2", "--batch-size", "20")
+    assert_each_page_once(at.pages, at.it.items(ITEMS))
+    assert last_crawl(at.it).summary["batches"] == {
         "total": 5, "sent": 5, "out": 0, "waiting": 0, "done": 5, "failed": 0, "dead": 0,
     }  # fmt: skip
-    assert all(node.jobs("running") == [] and node.jobs("pending") == [] for node in pair)
-    for node in pair:  # as `jobs_to_keep` does
+    assert all(node.jobs("running") == [] and node.jobs("pending") == [] for node in at.nodes)
+    for node in at.nodes:  # as `jobs_to_keep` does
         for log in node.logs_dir.glob("*/*/*.log"):
             log.unlink()
-    jobs = run_cli(it, "jobs", "--json").json()["jobs"]
+    jobs = at.run("jobs", "--json").json()["jobs"]
     # A worker that has not seen the crawl's end by itself is cancelled then.
     assert {job["state"] for job in jobs if ".w" in job["job"]} <= {"finished", "cancelled"}, jobs
-    answered = run_cli(it, "report", "--json").json()["statuses"]
+    answered = at.run("report", "--json").json()["statuses"]
     assert sum(one["codes"].get("200", 0) for one in answered) == 90
 
 
 @pytest.mark.black_box
-def test_by_settings_alone_and_item_for_item_what_push_brings(
-    project: MakeProject, pair: list[ScrapydNode], site: StartSite, run_cli: RunCommand, run_scrapy: RunCommand
-) -> None:
-    pages = site(100, per_page=20)
+def test_by_settings_alone_and_item_for_item_what_push_brings(scene: MakeScene, run_scrapy: RunCommand) -> None:
+    at = scene(100, per_page=20, **PULL)
+    it, pages = at.it, at.pages
     pages.behave({pages.site.detail_path(7): "fail", pages.site.detail_path(9): "gone"})
-    it = project(nodes=pair, settings={**PULL, "START_URL": pages.start_url})
-    pushed = run_cli(it, *arguments("sdist", pages)[:-3], "-O", "pushed.jl", "--push", "--json")
-    pulled = run_scrapy(it, "crawl", "easy", "-O", "pulled.jl")
-    assert (pushed.code, pulled.code) == (3, 3), pulled.err
+    at.run(*arguments("sdist", pages)[:-3], "-O", "pushed.jl", "--push", "--json", code=3)
+    run_scrapy(it, "crawl", "easy", "-O", "pulled.jl", code=3)
     there = [{str(item["url"]): item for item in it.items(name)} for name in ("pushed.jl", "pulled.jl")]
     assert there[0].keys() == there[1].keys()
     ignored = {"date", "server", "project", "spider"}
@@ -72,19 +63,13 @@ def test_by_settings_alone_and_item_for_item_what_push_brings(
 
 @pytest.mark.black_box
 def test_a_killed_worker_and_a_killed_producer_cost_nothing_with_the_store_on_redis(
-    project: MakeProject,
-    pair: list[ScrapydNode],
-    site: StartSite,
-    start_cli: StartCommand,
-    run_cli: RunCommand,
-    tmp_path: Path,
+    scene: MakeScene, pair: list[ScrapydNode], tmp_path: Path
 ) -> None:
     """The nodes have no Redis; workers that live are taken up by the next process, and no password is seen."""
-    pages = site(400, "--latency=0.2", per_page=20)
-    it = project(nodes=pair, settings={**PULL, "START_URL": pages.start_url})
+    at = scene(400, "--latency=0.2", per_page=20, **PULL)
     with closing(RedisServer(tmp_path / "redis")) as server, closing(open_store(server.url)) as store:
         env = {"SDIST_STORE": server.url}
-        command = start_cli(it, *arguments("sdist", pages), env=env)
+        command = at.start(env=env)
         (row,) = wait_for(store.crawls, 60, "the crawl on the server")
         wait_for(lambda: store.crawl(row.id).summary.get("batches", {}).get("done", 0) >= 2, 60, "batches at home")
         busy = {attempt.worker for attempt in store.attempts(row.id, {AttemptState.RUNNING})}
@@ -96,9 +81,9 @@ def test_a_killed_worker_and_a_killed_producer_cost_nothing_with_the_store_on_re
         os.kill(producer, signal.SIGKILL)
         command.wait(60)
         before = set(workers_on(*pair).values())
-        run_cli(it, "resume", row.id, "--json", env=env, timeout=180, code=0)
+        at.run("resume", row.id, "--json", env=env, timeout=180, code=0)
         assert store.crawl(row.id).state is CrawlState.FINISHED
-    assert pages.differences(it.items(ITEMS)) == {}
+    assert at.pages.differences(at.it.items(ITEMS)) == {}
     jobs = {job["id"] for node in pair for job in node.jobs("finished") if job["id"].startswith(f"{row.id}.w")}
     assert before <= jobs
     assert len(jobs) <= 4, "a second worker was started beside one that lived"
@@ -109,74 +94,58 @@ def test_a_killed_worker_and_a_killed_producer_cost_nothing_with_the_store_on_re
 
 @pytest.mark.black_box
 @pytest.mark.parametrize("mode", ["push", "pull"])
-def test_it_rests_goes_on_is_cancelled_and_taken_up_again(
-    mode: str,
-    project: MakeProject,
-    pair: list[ScrapydNode],
-    site: StartSite,
-    start_cli: StartCommand,
-    run_cli: RunCommand,
-) -> None:
-    pages = site(600, "--latency=0.3", per_page=20)
-    it = project(nodes=pair, settings={**PULL, "START_URL": pages.start_url, "DISTRIBUTED_MODE": mode})
-    command = start_cli(it, *arguments("sdist", pages))
+def test_it_rests_goes_on_is_cancelled_and_taken_up_again(mode: str, scene: MakeScene) -> None:
+    at = scene(600, "--latency=0.3", per_page=20, **{**PULL, "DISTRIBUTED_MODE": mode})
+    it, pages, command = at.it, at.pages, at.start()
     wait_accepted(it, 2)
     crawl = crawls(it)[0].id
-    rests = run_cli(it, "pause", crawl)
-    assert (rests.code, f"sdist resume {crawl}" in rests.err) == (0, True), rests.err
+    at.run("pause", crawl).expect(0, f"sdist resume {crawl}")
     wait_for(lambda: crawls(it)[0].summary["batches"]["out"] == 0, 60, "what was out comes home")
     asked = sum(pages.hits().values())
     assert not crawls(it)[0].state.ended
-    status = run_cli(it, "status", crawl, "--json").json()
+    status = at.run("status", crawl, "--json").json()
     assert (status["paused"], status["outlook"]["eta_s"], status["per_s"]["requests"]) == (True, None, 0)
-    assert "paused" in run_cli(it, "crawls").out
+    assert "paused" in at.run("crawls").out
     assert sum(pages.hits().values()) == asked, "it went on though it rests"
-    run_cli(it, "resume", crawl, "--detach", code=0)
+    at.run("resume", crawl, "--detach", code=0)
     home = len(wait_accepted(it))
     wait_accepted(it, home + 2)
-    run_cli(it, "stop", crawl, "--yes", "--json", code=0)
-    assert command.wait(60).code == 130
-    assert all(node.jobs("running") == [] and node.jobs("pending") == [] for node in pair)
+    at.run("stop", crawl, "--yes", "--json", code=0)
+    command.wait(60, code=130)
+    assert all(node.jobs("running") == [] and node.jobs("pending") == [] for node in at.nodes)
     assert not (it.path / ITEMS).exists()
-    again = run_cli(it, "resume", crawl, "--json", timeout=180)
-    assert_resumed(again, it, pages)
-    run_cli(it, "pause", crawl, code=2)
+    at.resume(crawl)
+    at.run("pause", crawl, code=2)
 
 
 @pytest.mark.black_box
-def test_the_work_of_a_node_that_dies_goes_elsewhere(
-    project: MakeProject, fleet: StartFleet, site: StartSite, start_cli: StartCommand
-) -> None:
+def test_the_work_of_a_node_that_dies_goes_elsewhere(scene: MakeScene, fleet: StartFleet) -> None:
     nodes = fleet(2)
-    pages = site(300, "--latency=0.2", per_page=20)
-    it = project(nodes=nodes, settings={**PULL, "START_URL": pages.start_url, "DISTRIBUTED_MAX_JOBS": 4})
-    command = start_cli(it, *arguments("sdist", pages))
-    wait_accepted(it, 2)
+    at = scene(300, "--latency=0.2", per_page=20, nodes=nodes, **{**PULL, "DISTRIBUTED_MAX_JOBS": 4})
+    command = at.start()
+    wait_accepted(at.it, 2)
     wait_for(lambda: workers_on(nodes[0]), 60, "a worker on the first node")
     nodes[0].kill_jobs()
     nodes[0].kill()
     command.wait(180, code=0)
-    assert_exact(it, pages)
-    states = {node["name"]: node["state"] for node in last_crawl(it).summary["nodes"]}
+    assert_exact(at.it, at.pages)
+    states = {node["name"]: node["state"] for node in last_crawl(at.it).summary["nodes"]}
     assert states == {nodes[0].name: "down", nodes[1].name: "up"}
 
 
 @pytest.mark.black_box
-def test_a_machine_that_is_named_while_a_crawl_runs_works_beside_the_first(
-    project: MakeProject, fleet: StartFleet, site: StartSite, start_cli: StartCommand, run_cli: RunCommand
-) -> None:
+def test_a_machine_that_is_named_while_a_crawl_runs_works_beside_the_first(scene: MakeScene, fleet: StartFleet) -> None:
     """N17: as many workers as there are slots."""
     one, two = fleet(2, max_proc=1, poll_interval=0.2)
-    pages = site(400, "--latency=1", per_page=100)
     slow = {"CONCURRENT_REQUESTS": 2, "DISTRIBUTED_BATCH_SIZE": 2}
-    it = project(nodes=[one], settings={**IMPATIENT, **slow, "START_URL": pages.start_url})
-    command = start_cli(it, *arguments("sdist", pages), "--pull", "--name", "grows")
-    wait_accepted(it, node=one.name)
-    it.targets([one, two])
-    wait_accepted(it, node=two.name)
+    at = scene(400, "--latency=1", per_page=100, nodes=[one], **slow)
+    command = at.start("--pull", "--name", "grows")
+    wait_accepted(at.it, node=one.name)
+    at.it.targets([one, two])
+    wait_accepted(at.it, node=two.name)
     assert [len(workers_on(node)) for node in (one, two)] == [1, 1]
     assert command.running()
-    run_cli(it, "cancel", "--crawl", "grows", "--yes", code=0)
+    at.run("cancel", "--crawl", "grows", "--yes", code=0)
 
 
 INDEX = """
@@ -206,9 +175,8 @@ class Index(scrapy.Spider):
 
 @pytest.mark.black_box
 def test_start_requests_as_seeds_leave_nothing_for_the_producer_to_request(
-    project: MakeProject, run_cli: RunCommand, fleet: StartFleet,
-    site: StartSite
-) -> None:  # fmt: skip
+    project: MakeProject, run_cli: RunCommand, fleet: StartFleet, site: StartSite
+) -> None:
     the_site = site(90)
     own = {
         "DISTRIBUTED_TARGET_CALLBACKS": ["parse_odd", "parse_even"], "DISTRIBUTED_SEEDS": True,
@@ -232,3 +200,74 @@ def test_start_requests_as_seeds_leave_nothing_for_the_producer_to_request(
     totals = {name: sum(sizes[slot] for slot in slots) for name, slots in families.items()}
     assert totals == {"p": 3, "odd": 45, "even": 45}
     assert priorities == {("p", 0), ("odd", 1), ("even", 0)}
+
+
+# leases: what stands still is replaced, and never makes another request
+
+
+def test_workers_hold_leases_where_they_reach_the_store_and_work_as_well_where_they_do_not(
+    scene: MakeScene, fleet: StartFleet, tmp_path: Path
+) -> None:
+    near, far = *fleet(1), *fleet(1, env={"SDIST_STORE": str(tmp_path / "another-machine.db")})
+    at = scene(80, per_page=40, nodes=[near, far], DISTRIBUTED_BATCH_SIZE=20)
+    at.crawl(way="scrapy")
+    assert at.pages.differences(at.it.items(ITEMS)) == {}
+    accepted = attempts(at.it, AttemptState.ACCEPTED)
+    jobs = {node: [a.job for a in accepted if a.url == node.url.rstrip("/")] for node in (near, far)}
+    assert {report_of(near, job)["no_lease"] for job in jobs[near]} == {""}
+    (reason,) = {report_of(far, job)["no_lease"] for job in jobs[far]}
+    assert "there is no file" in reason
+    assert not (tmp_path / "another-machine.db").exists()
+
+
+def busy(nodes: list[ScrapydNode]) -> tuple[ScrapydNode, int, str] | None:
+    """A worker with a good part of its batch to go: its node, its process, its job."""
+    return next(((node, *found) for node in nodes for found in busy_workers(node).items()), None)
+
+
+@pytest.mark.black_box
+@pytest.mark.parametrize(("redis", "orphan"), [(True, True), (False, True), (False, False)])
+def test_a_worker_that_is_stopped_until_its_batch_is_done_elsewhere_makes_no_more_requests(
+    redis: bool, orphan: bool, scene: MakeScene, fleet: StartFleet, tmp_path: Path
+) -> None:
+    """By SIGSTOP; as an orphan it hears of nothing but its lease. Then it goes on."""
+    nodes = fleet(2)
+    at = scene(200, "--latency=0.1", per_page=50, nodes=nodes, DISTRIBUTED_LEASE=3, CONCURRENT_REQUESTS=1)
+    with ExitStack() as stack:
+        env = {"SDIST_STORE": stack.enter_context(closing(RedisServer(tmp_path / "redis"))).url} if redis else None
+        command = at.start(way="scrapy", env=env)
+        node, pid, job = wait_for(lambda: busy(nodes), 90, "a worker at work")
+        os.kill(pid, signal.SIGSTOP)
+        if orphan:
+            node.kill()
+            for other in set(node.job_pids()) - {pid}:
+                os.kill(other, signal.SIGKILL)
+        done = command.wait(120, code=0)
+        assert orphan or "stands still" in done.err
+        assert at.pages.differences(at.it.items(ITEMS)) == {}
+
+        before = sum(at.pages.hits().values())
+        os.kill(pid, signal.SIGCONT)
+        wait_for(lambda: pid not in node.job_pids(), 30, "the end of the worker that was stopped")
+        assert sum(at.pages.hits().values()) - before <= 1, "more than the request that was under way"
+        report = report_of(node, job)
+        assert report["requests"] - report["done"] > 10, "it had little to go"
+        if orphan:
+            assert (report["state"], report["finish_reason"], report["lease"]) == ("ended", "superseded", True)
+
+
+@pytest.mark.black_box
+def test_where_no_worker_finds_the_store_the_crawl_says_so_and_can_begin_when_that_is_mended(
+    scene: MakeScene, fleet: StartFleet, tmp_path: Path
+) -> None:
+    """A container with its own disk: its address is this machine's, and only a worker there finds out."""
+    elsewhere = fleet(1, poll_interval=0.2, env={"SDIST_STORE": str(tmp_path / "not-here.db")})
+    at = scene(20, per_page=20, nodes=elsewhere)
+    done = at.crawl("--pull", "--workers", 2, code=2)
+    assert "there is no file" in done.out + done.err
+    assert at.pages.item_hits() == {}
+    row = last_crawl(at.it)
+    assert (row.state.value, row.exit_code) == ("stopped", 2)
+    at.it.targets(fleet(1, poll_interval=0.2))
+    at.run("resume", row.id, code=0)
+    assert at.pages.differences(at.it.items(ITEMS)) == {}

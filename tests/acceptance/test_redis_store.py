@@ -1,18 +1,19 @@
-"""Whole crawls with their store on a Redis server: run, killed, resumed, cleaned; and its password seen nowhere."""
+"""Crawls with their store on a Redis server: its password is seen nowhere, and no other program's word is believed."""
 
+import json
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 from rig.commands import Result
-from rig.crawls import QUICK
+from rig.crawls import ADDON, QUICK
 from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.projects import Project
 from rig.redis import PASSWORD, RedisServer
 from rig.waiting import wait_for
 
-from scrapyd_dist.batches import CrawlState
+from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.store import open_store
 
 SECRETS = (PASSWORD, "p%3Ass%2Fw%40rd")
@@ -42,13 +43,9 @@ def assert_told_nowhere(it: Project, *results: Result) -> None:
 
 
 def test_a_crawl_lives_on_the_server_and_its_password_is_told_nowhere(
-    fleet: StartFleet,
-    site: StartSite,
-    project: MakeProject,
-    server: RedisServer,
-    start_cli: StartCommand,
+    fleet: StartFleet, site: StartSite, project: MakeProject, server: RedisServer, start_cli: StartCommand,
     run_cli: RunCommand,
-) -> None:
+) -> None:  # fmt: skip
     pages = site(90, per_page=30)
     it = project(
         nodes=[*fleet(1), *fleet(1, username="me", password="node-secret")],
@@ -82,18 +79,82 @@ def test_what_is_wrong_with_the_store_is_said_without_its_password(
 ) -> None:
     it = project()
     computed = run_cli(it, "crawls", env={"SDIST_STORE": server.url.replace("p%3Ass", "p%3ASS")})
-    assert (computed.code, "invalid username-password pair" in computed.err) == (6, True), computed.err
+    computed.expect(6, "invalid username-password pair")
     nonsense = run_cli(it, "crawls", env={"SDIST_STORE": "redis://:p%3Ass%2Fw%40rd@host:port/0"})
-    assert (nonsense.code, "cannot be understood" in nonsense.err) == (2, True), nonsense.err
+    nonsense.expect(2, "cannot be understood")
     it.settings(DISTRIBUTED_STORE=server.url)
-    literal = run_cli(it, "crawls", "--json")
-    assert (literal.code, literal.json()["crawls"]) == (0, []), literal.err
+    literal = run_cli(it, "crawls", "--json", code=0)
+    assert literal.json()["crawls"] == []
     it.write(f"{it.name}/settings.py", "import os\nDISTRIBUTED_STORE = os.environ.get('X')\n")
-    told = run_cli(it, "crawls")
-    assert (told.code, "SDIST_STORE" in told.err) == (2, True), told.err
-    unset = run_cli(it, "crawls", env={"SDIST_STORE": ""})
-    assert unset.code == 2
+    told = run_cli(it, "crawls").expect(2, "SDIST_STORE")
+    unset = run_cli(it, "crawls", env={"SDIST_STORE": ""}, code=2)
     given = run_cli(it, "crawl", "easy", "-s", f"DISTRIBUTED_STORE={server.url}", env={"SDIST_STORE": server.url})
-    assert (given.code, "lists the processes" in given.err) == (2, True), given.err
+    given.expect(2, "lists the processes")
     (it.path / it.name / "settings.py").unlink()
     assert_told_nowhere(it, computed, nonsense, literal, told, unset, given)
+
+
+# another program writes to the server
+
+
+def assert_told(result: Result, *words: str, code: int | None = None) -> None:
+    """The command says why it does not do what that program wrote, and it is no fault of ours."""
+    result.expect(code, *words)
+    assert "Traceback" not in result.err
+    assert "has no words for" not in result.err
+
+
+def test_neither_a_command_nor_a_file_comes_of_what_another_program_wrote(
+    project: MakeProject, server: RedisServer, run_cli: RunCommand, tmp_path: Path
+) -> None:
+    it, env = project(), {"SDIST_STORE": server.url}
+    ran, logged = tmp_path / "ran", tmp_path / "logged"
+    evil = {
+        "settings": {"DISTRIBUTED_ON_FINISH": f"touch {ran}", "DISTRIBUTED_NODES": [f"cmd:touch {ran}"]},
+        "spider_settings": {"LOG_FILE": str(logged), "FEEDS": json.dumps({str(logged): {"format": "jsonlines"}})},
+    }
+    with closing(open_store(server.url)) as store:
+        for name in ("evil", "../../../victim"):
+            store.add_crawl(
+                Crawl(id=name, project="properties", spider="easy", state=CrawlState.STOPPED, created=2e9, options=evil)
+            )
+    resumed = run_cli(it, "resume", "evil", env=env, timeout=90)
+    assert not ran.exists()
+    assert not logged.exists()
+    assert_told(resumed, "evil", "is not believed", "sdist trust evil", "sdist clean evil", code=2)
+    assert_told(run_cli(it, "retry", "evil", env=env), "is not believed")
+    for words in (("report",), ("report", "../../../victim"), ("clean", "../../../victim", "--yes")):
+        assert_told(run_cli(it, *words, env=env), "../../../victim")
+    assert list(tmp_path.rglob("victim*")) == list(it.path.parents[2].glob("victim*")) == []
+    listed = run_cli(it, "crawls", "--json", env=env)
+    assert [one["crawl"] for one in listed.json()["crawls"]] == ["evil"], "which can be looked at, and removed"
+    run_cli(it, "trust", "evil", env=env).expect(2, f"touch {ran}")
+    run_cli(it, "clean", "evil", "--yes", env=env, code=0)
+
+
+@pytest.mark.black_box
+def test_a_crawl_whose_row_was_changed_is_not_gone_on_with_until_it_is_trusted(
+    fleet: StartFleet, site: StartSite, project: MakeProject, server: RedisServer, run_cli: RunCommand, tmp_path: Path
+) -> None:
+    pages, env = site(30, per_page=10), {"SDIST_STORE": server.url}
+    it = project(nodes=fleet(1), settings={"ADDONS": ADDON, "START_URL": pages.start_url, **QUICK})
+    words = ("crawl", "easy", "--index", pages.template, "--pages", "3", "-O", "items.jl", "--pull")
+    run_cli(it, *words, env=env, code=0)
+    assert len(list(it.items("items.jl"))) == 30
+    with closing(open_store(server.url)) as store:
+        (row,) = store.crawls()
+        settings = {**row.options["settings"], "DISTRIBUTED_ON_FINISH": f"touch {tmp_path / 'ran'}"}
+        # As an older sdist would have left it: with no signature at all.
+        store.update_crawl(row.id, options={**row.options, "settings": settings}, state=CrawlState.STOPPED)
+        payload = {"DISTRIBUTED_START_URLS": '[{"url":"file:///etc/passwd"}]'}
+        store.seal(row.id, payload, size=1, fingerprints=(), now=1.0, counts={})
+        last = max(store.batches(row.id), key=lambda batch: batch.number)
+    resumed = run_cli(it, "resume", row.id, env=env)
+    assert_told(resumed, "is not believed", "it has no signature", f"sdist trust {row.id}")
+    assert not (tmp_path / "ran").exists()
+    listed = run_cli(it, "batches", row.id, "--batch", str(last.number), "--urls", env=env)
+    assert_told(listed, "is not believed")
+    assert "passwd" not in listed.out
+    run_cli(it, "trust", row.id, "--yes", env=env, code=0)
+    assert run_cli(it, "resume", row.id, env=env, timeout=120).code in {0, 3}
+    assert (tmp_path / "ran").exists(), "what a person has looked at is done"

@@ -1,67 +1,53 @@
 """A crawl that was stopped goes on, and what was given up is tried again: nothing missing, nothing twice."""
 
+import json
 import os
 import signal
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
-from rig.bad_days import IMPATIENT, ITEMS, accepted_on, arguments, assert_resumed, batches, begin, wait_accepted
-from rig.commands import Command
-from rig.crawls import ADDON, QUICK, crawls, last_crawl
-from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
+from rig.bad_days import ITEMS, MakeScene, accepted_on, arguments, attempts, batches, wait_accepted, wait_state
+from rig.commands import Result
+from rig.crawls import crawls, last_crawl
+from rig.fixtures import StartCommand, StartFleet
 from rig.nodes import ScrapydNode
+from rig.projects import Project
+from rig.proxy import Mishap, Proxy
 from rig.waiting import wait_for
 
-from scrapyd_dist.batches import CrawlState
-
-BOTH_WAYS = pytest.mark.parametrize("way", ["scrapy", pytest.param("sdist", marks=pytest.mark.black_box)])
-
-
-@pytest.fixture
-def begun(start_scrapy: StartCommand, start_cli: StartCommand) -> Callable[..., Command]:
-    """`begun(way, project, site)`: a crawl that runs."""
-    return lambda way, project, site: begin(way, project, site, scrapy=start_scrapy, cli=start_cli)
+from scrapyd_dist.batches import AttemptState, CrawlState
+from scrapyd_dist.store import open_store
 
 
-@BOTH_WAYS
-def test_all_nodes_die_in_the_middle(
-    way: str, project: MakeProject, fleet: StartFleet, site: StartSite, begun: StartCommand, run_cli: RunCommand
-) -> None:
-    nodes, pages = fleet(2), site(300, "--latency=0.2", per_page=100)
-    it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url})
-    command = begun(way, it, pages)
+@pytest.mark.parametrize("way", ["scrapy", pytest.param("sdist", marks=pytest.mark.black_box)])
+def test_all_nodes_die_in_the_middle(way: str, scene: MakeScene, fleet: StartFleet) -> None:
+    at = scene(300, "--latency=0.2", per_page=100, nodes=fleet(2))
+    it, command = at.it, at.start(way=way)
     wait_accepted(it)
-    for node in nodes:
+    for node in at.nodes:
         node.kill()
         node.kill_jobs()
-    done = command.wait(90)
+    done = command.wait(90, code=3)
     row = crawls(it)[0]
-    assert done.code == 3, done.err
     assert (row.state, row.exit_code) == (CrawlState.STOPPED, 3)
     assert f"sdist resume {row.id}" in row.message
     assert f"sdist resume {row.id}" in done.err
     assert 0 < len(accepted_on(it)) < len(batches(it))
-    run_cli(it, "resume", row.id, code=5)
+    at.run("resume", row.id, code=5)
     assert len(batches(it)) >= len(accepted_on(it)) > 0, "the batches are gone"
-    for node in nodes:
+    for node in at.nodes:
         node.restart()
-    assert_resumed(run_cli(it, "resume", row.id, "--json", timeout=180), it, pages)
+    at.resume(row.id)
 
 
 @pytest.mark.black_box
-def test_the_producer_is_killed_at_some_moments(
-    project: MakeProject,
-    fleet: StartFleet,
-    site: StartSite,
-    begun: StartCommand,
-    start_cli: StartCommand,
-    run_cli: RunCommand,
-) -> None:
-    nodes, pages = fleet(2), site(400, "--latency=0.15", per_page=20)
-    it = project(nodes=nodes, settings={**IMPATIENT, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 40})
-    command = begun("scrapy", it, pages)
+def test_the_producer_is_killed_at_some_moments(scene: MakeScene, fleet: StartFleet, start_cli: StartCommand) -> None:
+    at = scene(400, "--latency=0.15", per_page=20, nodes=fleet(2), DISTRIBUTED_BATCH_SIZE=40)
+    it, pages, command = at.it, at.pages, at.start(way="scrapy")
     for number, moment in enumerate((70, 250)):
         if number:
             command = start_cli(it, "resume", crawls(it)[0].id, "--json")
@@ -70,35 +56,101 @@ def test_the_producer_is_killed_at_some_moments(
         producer = crawls(it)[0].pid
         assert producer, "it was over too early to show anything"
         os.kill(producer, signal.SIGKILL)
-        died = command.wait(30)
-        assert died.code == (-signal.SIGKILL if producer == command.pid else 1), died.err
-    name = crawls(it)[0].id
-    assert_resumed(run_cli(it, "resume", name, "--json", timeout=180), it, pages)
+        command.wait(30, code=-signal.SIGKILL if producer == command.pid else 1)
+    at.resume(crawls(it)[0].id)
     assert max(pages.item_hits().values()) == 1, "jobs that went on without a producer were done again"
 
 
 @pytest.mark.black_box
-def test_a_batch_that_cannot_be_sealed_stops_the_crawl_and_is_found_again(
-    fleet: StartFleet, site: StartSite, project: MakeProject, start_scrapy: StartCommand, run_cli: RunCommand
-) -> None:
-    origin = site(90, "--latency=0.3", per_page=10)
-    it = project(
-        nodes=fleet(1), settings={"ADDONS": ADDON, "START_URL": origin.start_url, **QUICK, "DISTRIBUTED_BATCH_SIZE": 20}
-    )
-    command = start_scrapy(it, "crawl", "easy", "-o", "items.jl")
-    wait_for(lambda: crawls(it) and batches(it), 60, "the first batch")
-    database = sqlite3.connect(it.path / ".sdist" / "store.db", timeout=30)
+def test_a_batch_that_cannot_be_sealed_stops_the_crawl_and_is_found_again(scene: MakeScene) -> None:
+    at = scene(90, "--latency=0.3", per_page=10, DISTRIBUTED_BATCH_SIZE=20)
+    command = at.start(way="scrapy")
+    wait_for(lambda: crawls(at.it) and batches(at.it), 60, "the first batch")
+    database = sqlite3.connect(at.it.path / ".sdist" / "store.db", timeout=30)
     with database:
         database.execute("CREATE TRIGGER full BEFORE INSERT ON batches BEGIN SELECT RAISE(ABORT, 'disk full'); END")
-    stopped = command.wait(60)
-    assert (stopped.code, "disk full" in stopped.err) == (1, True), stopped.err
+    command.wait(60).expect(1, "disk full")
     with database:
         database.execute("DROP TRIGGER full")
         (name,) = database.execute("SELECT id FROM crawls").fetchone()
     database.close()
-    run_cli(it, "resume", name, code=0)
-    assert origin.differences(it.items("items.jl")) == {}
+    at.resume(name)
 
+
+# Ctrl-C and SIGTERM to `scrapy crawl`
+
+INTERRUPTED = 130
+
+
+def assert_stopped(done: Result, project: Project) -> str:
+    """It ended as interrupted, and said how to go on; the crawl's id."""
+    row = crawls(project)[0]
+    done.expect(INTERRUPTED, f"sdist resume {row.id}", row.message)
+    assert (row.state, row.exit_code) == (CrawlState.STOPPED, INTERRUPTED)
+    assert "Traceback" not in done.err
+    return row.id
+
+
+@pytest.mark.black_box
+def test_ctrl_c_while_it_finds(scene: MakeScene) -> None:
+    # 30 index pages, one after the other, most of them slow: far from its end when the first batch is home. No batch
+    # ends with a page.
+    at = scene(300, per_page=10, DISTRIBUTED_BATCH_SIZE=37)
+    it, pages = at.it, at.pages
+    pages.behave({pages.site.index_path(page): "slow:3" for page in range(8, 30)})
+    command = at.start(way="scrapy")
+    wait_accepted(it)
+    command.signal(signal.SIGINT)
+    name = assert_stopped(command.wait(60), it)
+    sealed = sum(batch.size for batch in batches(it))
+    assert 37 <= sealed < 300, "it was interrupted too late to show anything"
+    assert sealed % 37, "what was captured last is not sealed"
+    pages.behave({})
+    at.resume(name)
+    assert set(pages.item_hits().values()) == {1}
+
+
+@pytest.mark.black_box
+def test_sigterm_while_it_waits(scene: MakeScene) -> None:
+    at = scene(250, "--latency=0.3", per_page=125)
+    command = at.start(way="scrapy")
+    wait_state(at.it, CrawlState.WORKING)
+    command.signal(signal.SIGTERM)
+    name = assert_stopped(command.wait(60), at.it)
+    out = attempts(at.it, AttemptState.SENT, AttemptState.RUNNING)
+    assert out, "it was interrupted too late to show anything"
+    at.resume(name)
+    # The jobs that were out went on without a producer, and were found again.
+    assert {attempt.job for attempt in out} <= {attempt.job for attempt in accepted_on(at.it)}
+    assert set(at.pages.item_hits().values()) == {1}
+
+
+@pytest.mark.black_box
+@pytest.mark.parametrize("twice", [False, True], ids=["once", "twice"])
+def test_while_a_post_is_under_way(twice: bool, scene: MakeScene, scrapyd_node: Callable[..., ScrapydNode]) -> None:
+    node = scrapyd_node()
+    at = scene(100, "--latency=0.05", per_page=50, nodes=[node], DISTRIBUTED_REQUEST_TIMEOUT=20)
+    with closing(Proxy(node)) as between:
+        between.spoil("schedule.json", Mishap(delay=5), times=2)
+        at.it.targets([], between.section("properties", "behind"))
+        command = at.start(way="scrapy")
+        wait_for(lambda: between.spoilt["schedule.json"] == 2, 60, "two posts under way")
+        command.signal(signal.SIGINT)
+        if twice:
+            command.wait_text("Closing spider")
+            command.signal(signal.SIGINT)
+            command.wait(4.5, code=INTERRUPTED)  # a crawl that was cut off must not look like a good one
+            name = crawls(at.it)[0].id
+            assert {attempt.state for attempt in attempts(at.it)} == {AttemptState.SENDING}
+        else:
+            name = assert_stopped(command.wait(60), at.it)
+            assert len(attempts(at.it)) == 2
+            assert not attempts(at.it, AttemptState.SENDING), "it did not wait for its posts"
+        at.resume(name)
+        assert set(at.pages.item_hits().values()) == {1}
+
+
+# what was given up, and what is tried again
 
 #: dies on one page as long as a file is there: what a library that crashes is until it is mended
 FRAGILE = """
@@ -119,29 +171,126 @@ FRAGILE = """
 """
 
 
-def test_what_was_given_up_is_tried_again(
-    project: MakeProject, pair: list[ScrapydNode], site: StartSite, run_cli: RunCommand, tmp_path: Path
-) -> None:
-    pages, flag = site(12), tmp_path / "broken"
+def test_what_was_given_up_is_tried_again(scene: MakeScene, tmp_path: Path) -> None:
+    at, flag = scene(12, DISTRIBUTED_BATCH_SIZE=4, DISTRIBUTED_MAX_ATTEMPTS=1), tmp_path / "broken"
+    it, pages = at.it, at.pages
     flag.touch()
     pages.behave({pages.site.detail_path(1): "fail", pages.site.detail_path(9): "gone"})
-    settings = {**IMPATIENT, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 4}
-    it = project(nodes=pair, settings={**settings, "DISTRIBUTED_MAX_ATTEMPTS": 1})
     it.spider("fragile", FRAGILE.format(url=pages.site.detail_path(6), flag=str(flag)))
-    command = [text.replace("easy", "fragile") for text in arguments("sdist", pages, shards=1)]
-    run_cli(it, *command, code=3)
+    at.run(*(text.replace("easy", "fragile") for text in arguments("sdist", pages, shards=1)), code=3)
     crawl = crawls(it)[0].id
 
-    dead = run_cli(it, "batches", crawl, "--state", "dead", "--urls")
+    dead = at.run("batches", crawl, "--state", "dead", "--urls")
     assert dead.out.split() == [pages.detail(6)]
-    listed = run_cli(it, "batches", crawl, "--json").json()
+    listed = at.run("batches", crawl, "--json").json()
     assert {row["state"] for row in listed["batches"]} == {"done", "dead", "split"}
-    run_cli(it, "batches", crawl, "--state", "lost", code=2)
+    at.run("batches", crawl, "--state", "lost", code=2)
 
     flag.unlink()
     pages.behave({pages.site.detail_path(9): "gone"})
-    run_cli(it, "retry", crawl, "--failed-urls", "--json", code=0)
+    at.run("retry", crawl, "--failed-urls", "--json", code=0)
     assert pages.differences(it.items(ITEMS), without=[9]) == {}
     summary = last_crawl(it).summary
     assert (summary["failed_urls"], summary["dead_urls"], summary["gone_urls"]) == (0, 0, 1)
-    assert "nothing to try again" in run_cli(it, "retry", crawl, "--failed-urls", code=4).err
+    at.run("retry", crawl, "--failed-urls").expect(4, "nothing to try again")
+
+
+#: seconds that the crawl is made to have run before it is retried
+RAN = 100_000.0
+#: fails on one page after three items, one of them from a page behind it; tells of pages that fail; and says which try
+FAILING = """
+    from pathlib import Path
+
+    from properties.spiders.easy import EasySpider
+    from scrapy import Request
+    from scrapy.linkextractors import LinkExtractor
+    from scrapy.spiders import Rule
+
+    PLAN = Path({plan!r})
+
+
+    class FailingSpider(EasySpider):
+        name = "failing"
+        rules = (
+            Rule(LinkExtractor(restrict_css="a.next")),
+            Rule(LinkExtractor(restrict_xpaths='//a[@itemprop="url"]'), callback="parse_item", errback="told"),
+        )
+
+        def parse_item(self, response):
+            number, works = PLAN.read_text().split()
+            if not response.url.endswith({url!r}):
+                yield from super().parse_item(response)
+                return
+            yield {{"page": "callback", "try": number, "part": 1}}
+            yield {{"page": "callback", "try": number, "part": 2}}
+            yield Request(response.url, callback=self.behind, dont_filter=True, cb_kwargs={{"number": number}})
+            if works == "no":
+                raise RuntimeError("it is broken")
+
+        def behind(self, response, number):
+            yield {{"page": "callback", "try": number, "part": 3}}
+
+        def told(self, failure):
+            yield {{"page": "errback", "try": PLAN.read_text().split()[0]}}
+"""
+
+
+def marked(items: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Which page, and which try, the items are of that failed or were tried again."""
+    return sorted((item["page"], item["try"]) for item in items if "try" in item)
+
+
+def by_manifest(it: Project) -> list[dict[str, Any]]:
+    """The items of the feeds that the manifest lists, as it says that they are to be read."""
+    (path,) = it.path.rglob("manifest.json")
+    manifest, found = json.loads(path.read_text()), []
+    for uri in manifest["feeds"]:
+        with open(uri.removeprefix("file://"), encoding="utf-8") as file:  # noqa: PTH123 - it is a plain name
+            lines = file.read().splitlines()
+        left = {at for first, count in manifest["replaced"].get(uri, ()) for at in range(first, first + count)}
+        found += [json.loads(line) for at, line in enumerate(lines) if at not in left]
+    return found
+
+
+@pytest.mark.black_box
+@pytest.mark.parametrize("way", ["pull", "feed"])
+def test_items_of_a_request_that_is_tried_again_take_the_place_of_the_earlier_ones(
+    way: str, scene: MakeScene, tmp_path: Path
+) -> None:
+    """Once each, in files and in manifests."""
+    plan, feed = tmp_path / "plan", {"DISTRIBUTED_TARGET_FEED_URL": f"file://{tmp_path}/feeds/%(batch)s.jl"}
+    at = scene(20, DISTRIBUTED_BATCH_SIZE=10, **(feed if way == "feed" else {}))
+    it, pages = at.it, at.pages
+    it.spider("failing", FAILING.format(url=pages.site.detail_path(7), plan=str(plan)))
+    pages.behave({pages.site.detail_path(9): "fail"})
+
+    def assert_comes_once(tried: str) -> None:
+        items = list(it.items(ITEMS))
+        assert marked(items) == [*[("callback", tried)] * 3, ("errback", tried)]
+        assert len(items) == 18 + 4 == last_crawl(it).summary["items"]
+        if way == "feed":
+            assert marked(by_manifest(it)) == marked(items)
+
+    plan.write_text("1 no")
+    words = [text.replace("easy", "failing") for text in arguments("sdist", pages, shards=1)]
+    at.run(*words, *(["--pull", "--workers", "1"] if way == "pull" else []), code=3)
+    assert_comes_once("1")
+    row = crawls(it)[0]
+    crawl, summary = row.id, {**row.summary, "duration_s": RAN}
+    with closing(open_store(it.path / ".sdist" / "store.db")) as store:
+        store.update_crawl(crawl, summary=summary)
+    plan.write_text("2 no")
+    at.run("retry", crawl, "--failed-urls", "--json", code=3)
+    assert_comes_once("2")
+    assert RAN < crawls(it)[0].summary["duration_s"] < RAN + 3600, "a retry adds the time that it ran itself"
+
+    plan.write_text("3 yes")
+    pages.behave({})
+    at.run("retry", crawl, "--failed-urls", "--json", code=0)
+    items = list(it.items(ITEMS))
+    assert marked(items) == [("callback", "3")] * 3
+    assert pages.differences([item for item in items if "try" not in item], without=[7]) == {}
+    assert len(items) == last_crawl(it).summary["items"] == 22
+    merged = at.run("items", "merge", crawl, "-O", "again.jl", "--json", code=0)
+    assert merged.json()["items"] == 22
+    assert marked(list(it.items("again.jl"))) == marked(items)

@@ -47,6 +47,36 @@ def begin(
     return command
 
 
+class Scene:
+    """The demo project on some nodes, the site that it crawls, and both programs in its folder."""
+
+    def __init__(
+        self, it: Project, nodes: list[ScrapydNode], pages: SiteProcess, scrapy: Callable[..., Command],
+        cli: Callable[..., Command], run: Callable[..., Result],
+    ) -> None:  # fmt: skip
+        self.it, self.nodes, self.pages = it, nodes, pages
+        self._scrapy, self._cli, self._run = scrapy, cli, run
+
+    def start(self, *more: object, way: str = "sdist", **options: Any) -> Command:
+        """A crawl of the site, either way, in the background."""
+        return (self._scrapy if way == "scrapy" else self._cli)(self.it, *arguments(way, self.pages), *more, **options)
+
+    def crawl(self, *more: object, way: str = "sdist", code: int = 0, **options: Any) -> Result:
+        """The same to its end."""
+        return self.start(*more, way=way, **options).wait(code=code)
+
+    def run(self, *words: object, **options: Any) -> Result:
+        """`sdist` to its end; options as of `run_cli`."""
+        return self._run(self.it, *words, **options)
+
+    def resume(self, crawl: str, **options: Any) -> None:
+        """`sdist resume`, after which all is as if the crawl had never been interrupted."""
+        assert_resumed(self.run("resume", crawl, "--json", timeout=180, **options), self.it, self.pages)
+
+
+MakeScene = Callable[..., Scene]
+
+
 def attempts(project: Project, *states: AttemptState) -> list[Attempt]:
     """The attempts of the newest crawl; all of them when no state is named."""
     row = _row(project)
