@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rig.stores import CRAWL, attempt, bring_to, seal
+from rig.stores import CRAWL, attempt, bring_to, halves, seal
 
 from scrapyd_dist.batches import BatchState, CrawlState, Miss, Shard, ShardState, WorkerEntry
 from scrapyd_dist.errors import NothingMatched, StoreError
@@ -48,7 +48,18 @@ def test_of_two_processes_that_take_a_row_at_once_one_has_it(store: Store) -> No
         store.claim("x", pid=7, host="here", before=(None, ""))
 
 
-@pytest.mark.parametrize("ask", [lambda s: s.crawl("x"), lambda s: s.batch("c", 9), lambda s: s.payload("c", 9)])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda s: s.crawl("x"),
+        lambda s: s.batch("c", 9),
+        lambda s: s.payload("c", 9),
+        lambda s: s.open_attempt("x", attempt()),
+        lambda s: s.accept("x", 1, 1, report={}, part="", misses=(), now=1.0),
+        lambda s: s.fail("x", 1, 1, reason="", now=1.0, max_attempts=1),
+        lambda s: s.split("x", 1, halves(1)),
+    ],
+)
 def test_what_is_not_there_is_told(store: Store, ask: Callable[[Store], object]) -> None:
     with pytest.raises(NothingMatched):
         ask(store)
@@ -112,21 +123,17 @@ def test_what_is_known_of_a_node_is_set_by_name_and_outlives_crawls(store: Store
 # what people want, samples
 
 
-def test_a_wish_stays_until_it_is_taken_back(store: Store, opened: Callable[[], Store]) -> None:
+def test_a_wish_stays_until_it_is_taken_back_and_others_are_refused(store: Store, opened: Callable[[], Store]) -> None:
     store.want("c", "pause")
     assert opened().crawl("c") == replace(CRAWL, wanted="pause")
     store.want("c", "cancel")
     assert store.crawl("c").wanted == "cancel"
     store.want("c", "")
-    assert store.crawl("c") == CRAWL
-
-
-def test_a_wish_that_nobody_understands_or_of_a_crawl_that_is_not_there_is_refused(store: Store) -> None:
     with pytest.raises(StoreError, match=r"'stop'.*cancel, pause"):
         store.want("c", "stop")
     with pytest.raises(NothingMatched, match="no crawl 'x'"):
         store.want("x", "pause")
-    assert [crawl.id for crawl in store.crawls()] == ["c"]
+    assert store.crawls() == [CRAWL]
 
 
 def test_samples_come_in_order_of_time_and_belong_to_one_crawl(store: Store) -> None:
@@ -195,8 +202,9 @@ def test_a_crawl_is_forgotten_whole_and_no_other_with_it(store: Store) -> None:
 
 
 def worker(number: int, **fields: Any) -> WorkerEntry:
-    job = fields.pop("job", f"c.w{number}.a1")
-    return WorkerEntry(number=number, job=job, url="http://one:6800", pool="", since=float(number), **fields)
+    return WorkerEntry(
+        number=number, job=f"c.w{number}.a1", url="http://one:6800", pool="", since=float(number), **fields
+    )
 
 
 def test_workers_are_listed_until_they_are_removed_and_their_numbers_never_come_again(store: Store) -> None:
@@ -210,15 +218,12 @@ def test_workers_are_listed_until_they_are_removed_and_their_numbers_never_come_
     assert (store.workers("c"), store.last_worker("c")) == ([worker(1, version="w")], 11)
     assert store.own_crawl("c").options == CRAWL.options
     store.forget("c")
+    store.remove_worker("c", "c.w1.a1")
+    with pytest.raises(NothingMatched):
+        store.add_workers("c", [worker(1)], last=1)
+    assert (store.workers("c"), store.last_worker("c")) == ([], 0)
     store.add_crawl(CRAWL)
     assert (store.workers("c"), store.last_worker("c")) == ([], 0)
-
-
-def test_a_worker_is_listed_for_a_crawl_that_is_there_only(store: Store) -> None:
-    with pytest.raises(NothingMatched):
-        store.add_workers("d", [worker(1, job="d.w1.a1")], last=1)
-    assert (store.workers("d"), store.last_worker("d")) == ([], 0)
-    store.remove_worker("d", "d.w1.a1")
 
 
 def test_forgetting_that_was_broken_off_goes_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

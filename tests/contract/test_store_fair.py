@@ -105,14 +105,10 @@ def test_priority_orders_the_batches_of_one_slot_only(store: Store) -> None:
     assert [one.batch.number for one in turns(store, times=4)] == [2, 3, 1, 4]
 
 
-def test_slots_of_other_spiders_are_leased_by_name_only(store: Store) -> None:
-    fill(store, {"@login": 1, "a": 1})
+def test_slots_of_other_spiders_are_leased_by_name_only_and_belong_to_no_worker_alone(store: Store) -> None:
+    fill(store, {"@login": 3, "a": 1})
     assert names(turns(store, times=9)) == "a"
-    assert names(turns(store, times=9, slots=["@login"])) == "@login"
-
-
-def test_slots_of_other_spiders_are_nobodys_alone(store: Store) -> None:
-    fill(store, {"@login": 2})
+    assert names(turn(store, slots=["@login"])) == "@login"
     for lessee in (LESSEE, YOU):  # sites of one's own have nothing to do with them
         assert names(turn(store, lessee, slots=["@login"], fair=BY_DOMAIN)) == "@login"
 

@@ -41,15 +41,6 @@ def test_it_is_for_its_owner_only(tmp_path: Path) -> None:
     assert set(modes.values()) == {0o600}
 
 
-def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    open_store(path).close()
-    run(path, "PRAGMA user_version = 99")
-    with pytest.raises(StoreError, match=r"newer scrapyd-dist \(schema 99"):
-        open_store(path)
-    assert run(path, "PRAGMA user_version") == [(99,)]
-
-
 def test_a_file_of_an_older_schema_is_taken_over(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with contextlib.closing(sqlite3.connect(path)) as database:
@@ -59,14 +50,17 @@ def test_a_file_of_an_older_schema_is_taken_over(tmp_path: Path) -> None:
         check_workers_taken_over(store)
 
 
-def test_who_has_a_store_open_that_a_newer_version_took_over_writes_nothing_more(tmp_path: Path) -> None:
+def test_a_store_that_a_newer_version_took_over_is_refused_and_left_alone_also_where_it_is_open(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with contextlib.closing(open_store(path)) as older:
         older.add_crawl(CRAWL)
         run(path, "PRAGMA user_version = 99")
         with pytest.raises(StoreError, match=r"newer scrapyd-dist \(schema 99"):
-            older.update_crawl(CRAWL.id, message="written as nobody reads it any more")
+            older.update_crawl(CRAWL.id, message="written as it is not read any more")
         assert older.crawl(CRAWL.id).message == CRAWL.message
+        with pytest.raises(StoreError, match=r"newer scrapyd-dist \(schema 99"):
+            open_store(path)
+        assert run(path, "PRAGMA user_version") == [(99,)]
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,15 @@ ME = LESSEE.job
 # crawls
 
 
-def test_a_frontier_is_a_crawl_that_says_so(store: Store, opened: Callable[[], Store]) -> None:
+def test_a_frontier_is_a_crawl_that_says_so_and_one_that_stands_is_never_finished(
+    store: Store, opened: Callable[[], Store]
+) -> None:
     store.add_crawl(replace(CRAWL, id="f", kind="frontier", standing=True))
     assert (opened().crawl("f").kind, opened().crawl("f").standing) == ("frontier", True)
     assert (store.crawl("c").kind, store.crawl("c").standing) == ("crawl", False)
+    assert store.backlog("f").standing
+    assert not store.backlog("f").finished
+    assert store.backlog("c").finished
     store.update_crawl("f", standing=False)
     assert store.crawl("f").standing is False
 
@@ -208,7 +213,7 @@ def late_return(store: Store, holder: str = ME, attempt: int = 1) -> None:
 def test_a_lost_lease_ends_nothing(store: Store, end: Callable[..., None]) -> None:
     add(store)
     with pytest.raises(StepRefused):
-        end(store)  # nobody has it
+        end(store)  # before it is leased
     lease(store, seconds=-1.0)
     with pytest.raises(StepRefused, match="does not hold attempt 1 of batch 1"):
         end(store, holder=YOU.job)
@@ -226,7 +231,7 @@ def test_a_lost_lease_ends_nothing(store: Store, end: Callable[..., None]) -> No
     end(store, attempt=2)
 
 
-def test_a_worker_who_is_late_and_was_not_replaced_may_ack(store: Store) -> None:
+def test_a_worker_that_is_late_and_was_not_replaced_may_ack(store: Store) -> None:
     add(store)
     lease(store, seconds=-1.0)
     assert [late.worker for late in store.expired("c")] == [ME]
@@ -276,31 +281,19 @@ def test_producers_are_there_until_they_sign_off_and_lost_when_nothing_is_heard_
     assert store.backlog("c").finished
 
 
-def test_the_backlog_of_a_standing_frontier_is_never_finished(store: Store) -> None:
-    store.add_crawl(replace(CRAWL, id="f", kind="frontier", standing=True))
-    assert store.backlog("f").standing
-    assert not store.backlog("f").finished
-    assert store.backlog("c").finished
-
-
-def test_slots_are_what_lies_in_them(store: Store) -> None:
+def test_slots_are_what_lies_in_them_and_a_look_changes_nothing(store: Store) -> None:
     add(store, "a", "b", slot="x")
     add(store, slot="")
     add(store, slot="x")
     lease(store, slots=["x"])
+    before = (store.batches("c"), store.slots("c"))
+    assert (store.peek("c", "x", 0), store.peek("c", "y", 5)) == ([], [])
+    assert store.peek("c", "x", 5) == [store.batch("c", 3)]
+    assert (store.batches("c"), store.slots("c")) == before
     first, second = store.slots("c")
     assert (first.slot, first.batches, first.requests, first.waiting) == ("", {"sealed": 1}, {"sealed": 1}, 1)
     assert (second.slot, second.batches) == ("x", {"sealed": 1, "running": 1})
     assert (second.requests, second.waiting) == ({"sealed": 1, "running": 2}, 1)
-
-
-def test_a_look_changes_nothing(store: Store) -> None:
-    add(store, slot="x")
-    before = (store.batches("c"), store.slots("c"))
-    assert store.peek("c", "x", 0) == []
-    assert store.peek("c", "y", 5) == []
-    assert len(store.peek("c", "x", 5)) == 1
-    assert (store.batches("c"), store.slots("c")) == before
 
 
 # splitting
@@ -351,18 +344,13 @@ def test_only_what_failed_is_tried_again_in_the_slot_of_its_batch(store: Store) 
     assert len(store.batches("c")) == new.number
 
 
-def test_the_parts_have_what_failed_and_nothing_else(store: Store) -> None:
-    bring_to(store, BatchState.DONE)
-    store.add_misses("c", [FAILED, GONE])
-    with pytest.raises(StoreError):
-        store.retry("c", 1, [({}, 2)], misses=[FAILED], now=50.0)
-    assert store.misses("c") == [FAILED, GONE]
-
-
-def test_of_two_who_retry_at_once_the_second_changes_nothing(store: Store) -> None:
+def test_a_retry_of_more_than_has_failed_and_the_second_of_two_at_once_change_nothing(store: Store) -> None:
     bring_to(store, BatchState.DONE)
     dead = replace(FAILED, kind="dead", reason="no such callback")
     store.add_misses("c", [FAILED, dead])
+    with pytest.raises(StoreError):
+        store.retry("c", 1, [({}, 2)], misses=[FAILED], now=50.0)
+    assert store.misses("c") == [FAILED, dead]
     store.retry("c", 1, [({}, 1)], misses=[dead], now=50.0)
     with pytest.raises(StepRefused):
         store.retry("c", 1, [({}, 2)], misses=[FAILED, dead], now=51.0)

@@ -16,10 +16,10 @@ import redis
 from rig.badpeer import BadPeer
 from rig.oldstores import KEY_OF_OLD, STORES, check_old, check_workers_taken_over
 from rig.redis import PASSWORD, RedisServer
-from rig.stores import CRAWL, LESSEE, accept, add, attempt, fail, halves, lease, seal
+from rig.stores import CRAWL, LESSEE, add, attempt, fail, lease, seal
 from rig.tls import Authority
 
-from scrapyd_dist.errors import ConfigError, DistError, NothingMatched, StoreBarred, StoreError
+from scrapyd_dist.errors import ConfigError, StoreBarred, StoreError
 from scrapyd_dist.store import Store, open_store
 
 
@@ -251,12 +251,3 @@ def test_it_is_reached_by_a_socket_too(redis_server: RedisServer, at: Callable[.
     with contextlib.closing(open_store(f"{redis_server.socket_url}&prefix=socket:")) as store:
         store.add_crawl(CRAWL)
     assert at("socket:").crawl("c") == CRAWL
-
-
-def test_errors_of_the_domain_are_the_same_for_a_crawl_that_is_not_there(at: Callable[..., Store]) -> None:
-    store = at("none:")
-    for verb in (lambda: store.open_attempt("c", attempt()), lambda: accept(store), lambda: fail(store)):
-        with pytest.raises(NothingMatched):
-            verb()
-    with pytest.raises(DistError):
-        store.split("c", 1, halves(1))
