@@ -1,11 +1,19 @@
-"""The benchmark's arithmetic: shares that add up, shards as the product cuts them, ratios taken pair by pair."""
+"""The benchmarks' arithmetic: shares and ratios of pairs, windows and rates, the broad crawl's delays and links."""
 
+from pathlib import Path
+from statistics import mean
+
+import broad
 import pytest
 from bound import shard_starts, shares
+from broad_fleet import TOGETHER, Pace, dealt, links
+from broad_site import LEAST, host_name, means, number_of
 from hypothesis import given
 from hypothesis import strategies as st
 from kinds import Way
+from numbers_section import put_section
 from report import summary, table
+from rolling import most_in_window, part_apart, per_second, percentile, within
 from ways import Run
 
 
@@ -73,3 +81,99 @@ def test_a_way_that_nobody_knows_is_told(name: str) -> None:
 def test_only_ways_that_need_a_redis_server_get_one() -> None:
     names = ("plain", "bound", "sdist2", "push2", "sdist2-redis", "scrapy-redis2")
     assert [name for name in names if Way.named(name).needs_redis] == ["sdist2-redis", "scrapy-redis2"]
+
+
+#: a moment as clocks have it today: there, a float is good for a quarter of a microsecond
+NOW = 1_795_000_000.0
+
+
+def test_a_moment_exactly_one_window_later_is_outside_of_it() -> None:
+    even = [NOW + number * 0.2 for number in range(60)]
+    assert most_in_window(even, 4.0) == 20
+    assert most_in_window([*even, NOW + 0.1], 4.0) == 21
+    assert most_in_window([], 4.0) == 0
+
+
+@given(st.lists(st.integers(0, 400), max_size=40), st.integers(1, 100))
+def test_the_most_in_a_window_is_what_counting_each_window_says(ticks: list[int], width: int) -> None:
+    counted = max((sum(first <= tick < first + width for tick in ticks) for first in ticks), default=0)
+    assert most_in_window([NOW + tick / 100 for tick in ticks], width / 100) == counted
+
+
+def test_gaps_that_are_long_enough() -> None:
+    assert part_apart([NOW, NOW + 0.2, NOW + 0.39, NOW + 0.5, NOW + 0.69], 0.19) == 0.75
+    assert part_apart([NOW], 0.19) == 1.0
+
+
+def test_a_percentile_is_one_of_the_values() -> None:
+    values = [number / 100 for number in range(100)]
+    assert percentile(values, 0.99) == 0.99
+    assert percentile(values, 0.5) == 0.5
+    assert percentile(values, 1.0) == 0.99
+    assert percentile([], 0.99) == 0.0
+
+
+def test_rates_of_each_step() -> None:
+    moments = [NOW + 0.1, NOW + 0.4, NOW + 0.5, NOW + 1.999, NOW + 2.0, NOW - 0.1]
+    assert within(moments, NOW, 2.0) == [NOW + 0.1, NOW + 0.4, NOW + 0.5, NOW + 1.999]
+    assert per_second(moments, NOW, 2.0) == [4.0, 2.0, 0.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "# Speed\n\n## Numbers\n\nold\n\n### old\n\n## Faults\n\nx\n",
+            "# Speed\n\n## Numbers\n\nnew\n\n## Faults\n\nx\n",
+        ),
+        ("# Speed\n\n## Numbers\nold\n", "# Speed\n\n## Numbers\n\nnew\n"),
+        ("# Speed\n\nNothing yet.\n", "# Speed\n\nNothing yet.\n\n## Numbers\n\nnew\n"),
+    ],
+)
+def test_a_section_is_replaced_and_the_rest_is_left(before: str, after: str, tmp_path: Path) -> None:
+    document = tmp_path / "speed.md"
+    document.write_text(before, encoding="utf-8")
+    put_section(document, "Numbers", "new\n")
+    assert document.read_text(encoding="utf-8") == after
+
+
+def test_the_delays_are_those_of_the_law_and_the_same_each_time() -> None:
+    delays = means("broad", 1000, 1)
+    assert delays == means("broad", 1000, 1)
+    assert delays != means("broad", 1000, 2)
+    # Half of a normal distribution about 0.2 is at the least delay; the other half has a mean of about 3.2 s.
+    assert 0.4 < sum(delay == LEAST for delay in delays) / 1000 < 0.6
+    assert 1.4 < mean(delays) < 2.1
+    slow = [number for number, delay in enumerate(means("few-slow", 100, 1)) if delay > 1]
+    assert slow == list(range(0, 100, 10))
+
+
+def test_links_come_page_by_page_and_any_few_hosts_are_like_all() -> None:
+    delays = means("broad", 1000, 1)
+    found = links(delays, TOGETHER, 80)
+    assert len(found) == len(set(found)) == 1000 * TOGETHER
+    hosts = [number_of(link.split("/")[2]) for link in found[::TOGETHER]]
+    assert sorted(hosts) == list(range(1000))
+    assert {link.split("/")[2] for link in found[:TOGETHER]} == {f"{host_name(hosts[0])}:80"}
+    for start in range(0, 1000, 50):
+        assert abs(mean(delays[host] for host in hosts[start : start + 50]) - mean(delays)) < 0.25
+
+
+def test_dealt_links_are_one_of_each_host_in_turn() -> None:
+    found = [f"http://{host}/{number}" for host in "abc" for number in range(3 if host != "b" else 1)]
+    assert [link.removeprefix("http://") for link in dealt(found)] == ["a/0", "b/0", "c/0", "a/1", "c/1", "a/2", "c/2"]
+
+
+def test_the_table_compares_with_the_base_on_as_many_nodes() -> None:
+    found = {
+        ("fifo", 1): Pace(items=50, seconds=10.0),
+        ("fifo", 3): Pace(items=100, seconds=10.0),
+        ("spread", 1): Pace(items=200, seconds=10.0),
+        ("spread", 3): Pace(items=600, seconds=10.0),
+        ("by-domain", 1): Pace(items=100, seconds=10.0),
+    }
+    assert broad.table(found, "fifo").splitlines()[2:] == [
+        "| first in, first out; leased batches | 5.0 | 10.0 | 1.00 | 2.00 |",
+        "| `--fair spread` | 20.0 | 60.0 | 6.00 | 3.00 |",
+        "| `--fair by-domain` | 10.0 | - | 2.00 | 1.00 |",
+    ]
