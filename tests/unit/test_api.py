@@ -313,17 +313,16 @@ class TestErrors:
 
 
 @pytest.mark.parametrize(
-    ("module", "absent"),
+    ("modules", "absent"),
     [
-        ("scrapyd_dist.scrapyd.api", {"requests", "treq", "twisted", "scrapy"}),
-        ("scrapyd_dist.config", {"requests", "treq", "twisted", "scrapy"}),
-        ("scrapyd_dist.transports", {"requests", "treq", "twisted", "scrapy"}),
+        ("scrapyd_dist.scrapyd.api, scrapyd_dist.config, scrapyd_dist.transports",
+         {"requests", "treq", "twisted", "scrapy"}),
         ("scrapyd_dist.transports.requests", {"treq", "twisted", "scrapy"}),
         ("scrapyd_dist.transports.treq", {"requests", "scrapy", "twisted.internet.reactor"}),
     ],
-)
-def test_a_module_loads_no_more_than_it_needs(module: str, absent: set[str]) -> None:
-    code = f"import {module}, sys, json; print(json.dumps(list(sys.modules)))"
+)  # fmt: skip
+def test_a_module_loads_no_more_than_it_needs(modules: str, absent: set[str]) -> None:
+    code = f"import {modules}, sys, json; print(json.dumps(list(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not absent & set(json.loads(done.stdout))
 

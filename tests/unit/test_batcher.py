@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,12 +54,6 @@ def test_a_batch_is_due_when_its_first_request_has_waited_long_enough() -> None:
 # sizes that fit the fleet
 
 
-def test_nothing_is_kept_back_when_all_is_found() -> None:
-    fleet = Fleet(Demand(slots=6, idle=6, more=0.0))
-    fleet.find(65, now=0.0)
-    assert fleet.due(0.0) == [FEWEST, FEWEST, FEWEST, 5]
-
-
 def test_what_is_found_is_kept_until_the_pace_is_known() -> None:
     fleet = Fleet(Demand(slots=2, idle=2, more=0.0), most=10_000)
     fleet.find(10_000, now=0.0)
@@ -94,28 +89,29 @@ class Fleet:
         return sizes(cuts)
 
 
-def test_every_idle_slot_gets_some_of_the_first_requests() -> None:
-    fleet = Fleet(Demand(slots=6, idle=6))
-    fleet.find(300, now=0.0)
-    assert fleet.due(0.4) == []
-    assert fleet.due(0.5) == [50] * 6
+@pytest.mark.parametrize(
+    ("demand", "count", "now", "cut"),
+    [
+        # nothing is kept back when all is found
+        (Demand(slots=6, idle=6, more=0.0), 65, 0.0, [FEWEST, FEWEST, FEWEST, 5]),
+        # every idle slot gets some of the first requests, a moment after the first one
+        (Demand(slots=6, idle=6), 300, 0.4, []),
+        (Demand(slots=6, idle=6), 300, 0.5, [50] * 6),
+        # a few are not spread thinner than a job is worth
+        (Demand(slots=6, idle=6), 65, 1.0, [FEWEST] * 3),
+        # when all slots work: a minute and a half of work each; one for every slot waits now
+        (Demand(slots=4, idle=0, pace=10.0), 10_000, 2.0, [900] * 4),
+    ],
+)
+def test_what_is_cut_fits_what_the_fleet_can_take(demand: Demand, count: int, now: float, cut: list[int]) -> None:
+    fleet = Fleet(demand)
+    fleet.find(count, now=0.0)
+    assert fleet.due(now) == cut
+    assert fleet.due(now) == []
+    assert len(fleet.cutter) == count - sum(cut)
 
 
-def test_a_few_requests_are_not_spread_thinner_than_a_job_is_worth() -> None:
-    fleet = Fleet(Demand(slots=6, idle=6))
-    fleet.find(65, now=0.0)
-    assert fleet.due(1.0) == [FEWEST] * 3
-    assert len(fleet.cutter) == 5
-
-
-def test_when_all_slots_work_batches_are_large_and_only_as_many_as_are_soon_wanted() -> None:
-    fleet = Fleet(Demand(slots=4, idle=0, pace=10.0), max_age=100)
-    fleet.find(10_000, now=0.0)
-    assert fleet.due(2.0) == [900] * 4  # a minute and a half of work each; one for every slot waits now
-    assert fleet.due(3.0) == []
-
-
-def test_what_waits_for_long_is_sealed_though_nobody_needs_it() -> None:
+def test_what_waits_for_long_is_sealed_though_no_slot_needs_it() -> None:
     fleet = Fleet(Demand(slots=4, idle=-4, pace=10.0), most=600)
     fleet.find(1000, now=0.0)
     assert fleet.due(0.0) == []

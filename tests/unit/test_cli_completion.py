@@ -5,11 +5,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from scrapyd_dist.cli import main
+from rig.commands import Result
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.store import open_store
 
+Run = Callable[..., Result]
 CFG = """
 [settings]
 default = shop.settings
@@ -30,7 +31,7 @@ def _project(root: Path) -> None:
 
 
 @pytest.fixture
-def offered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[str], list[str]]:
+def offered(sdist: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
     """What bash is told for a line that ends where TAB is pressed."""
 
     def ask(line: str) -> list[str]:
@@ -38,8 +39,7 @@ def offered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         monkeypatch.setenv("_SDIST_COMPLETE", "complete_bash")
         monkeypatch.setenv("COMP_WORDS", "\n".join(words))
         monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
-        assert main._run([], debug=False) == 0
-        out, err = capsys.readouterr()
+        _, out, err = sdist().expect(0)
         assert err == ""
         return out.split()
 
@@ -87,9 +87,9 @@ def test_frontiers_are_offered_by_name(offered: Callable[[str], list[str]]) -> N
 
 
 def test_without_a_project_or_with_a_broken_one_nothing_is_offered_and_it_is_no_error(
-    offered: Callable[[str], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    offered: Callable[[str], list[str]], root: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    (root / "scrapy.cfg").unlink()
     assert offered("crawl ") == []
     assert "crawl" in offered("cr")
     Path("scrapy.cfg").write_text("[deploy:web1]\n", "utf-8")
@@ -97,9 +97,6 @@ def test_without_a_project_or_with_a_broken_one_nothing_is_offered_and_it_is_no_
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_is_the_librarys(
-    shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_script_is_the_librarys(shell: str, sdist: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_SDIST_COMPLETE", "")
-    assert main._run(["completion", shell], debug=False) == 0
-    assert f"_SDIST_COMPLETE=complete_{shell}" in capsys.readouterr().out
+    assert f"_SDIST_COMPLETE=complete_{shell}" in sdist("completion", shell).expect(0).out

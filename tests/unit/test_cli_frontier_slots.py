@@ -20,7 +20,7 @@ from scrapyd_dist.cli.frontier.consume import ConsumeOptions
 
 from scrapyd_dist.batches import Batch, BatchState, Crawl, CrawlState
 from scrapyd_dist.config import state_dir
-from scrapyd_dist.frontier.backlog import Lessee, NewBatch
+from scrapyd_dist.frontier.backlog import SPREAD, Lessee, NewBatch
 from scrapyd_dist.frontier.intake import open_frontier
 from scrapyd_dist.frontier.slots import SlotRule
 from scrapyd_dist.keys import state_key
@@ -422,12 +422,12 @@ def test_a_second_manager_is_refused_and_told_who_has_it(sdist: Run, store: Stor
 def test_what_is_asked_for_reaches_manager_and_workers() -> None:
     wanted = ConsumeOptions(
         spider="s", frontier="f", slots="p", max_running=3, per_slot=2, loop=60.0, max_time="2h", max_batches=50,
-        max_requests=150, idle="30", node=["web1"],
+        max_requests=150, idle="30", node=["web1"], fair=SPREAD,
     )  # fmt: skip
     assert wanted.scaling() == ScalingPolicy(most=3, per_slot=2, prefix="p", every=60.0, max_time=7200.0)
     assert wanted.settings() == {
         "DISTRIBUTED_MAX_BATCHES": 50, "DISTRIBUTED_MAX_REQUESTS": 150, "DISTRIBUTED_IDLE": 30.0,
-        "DISTRIBUTED_NODES": ["web1"],
+        "DISTRIBUTED_NODES": ["web1"], "DISTRIBUTED_FAIR": SPREAD,
     }  # fmt: skip
     assert ConsumeOptions(spider="s", frontier="f").settings() == {}, "then settings.py decides"
 

@@ -27,7 +27,6 @@ class Shop:
     """A project with one crawl: the producer's own items, and batches of attempts."""
 
     def __init__(self, root: Path) -> None:
-        (root / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
         self.root, self.parts = root, crawl_folder(root, CRAWL) / "parts"
         self.parts.mkdir(parents=True)
         with self.opened() as store:
@@ -61,10 +60,8 @@ class Shop:
 
 
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    return Shop(tmp_path)
+def shop(root: Path) -> Shop:
+    return Shop(root)
 
 
 def code_of(command: Callable[..., None], **asked: Any) -> int:

@@ -23,6 +23,7 @@ from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState, crawl_name
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.store import Store
 
+Captured = pytest.CaptureFixture[str]
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 QUIET = watcher.WatchOptions(no_progress=True)
 
@@ -173,7 +174,7 @@ def test_a_name_that_is_taken_in_the_same_moment_is_left_to_the_other(
 
 
 def test_an_ended_crawl_is_summed_up_with_its_own_exit_code(
-    tmp_path: Path, store: Store, folder: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, store: Store, folder: Path, capsys: Captured
 ) -> None:
     summary = {"items": 5, "failed_urls": 2, "duration_s": 1}
     store.add_crawl(a_crawl(CrawlState.FINISHED, exit_code=3, summary=summary))
@@ -185,9 +186,7 @@ def test_an_ended_crawl_is_summed_up_with_its_own_exit_code(
     assert said.err == ""
 
 
-def test_json_is_one_document_and_nothing_else(
-    tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_is_one_document_and_nothing_else(tmp_path: Path, store: Store, capsys: Captured) -> None:
     store.add_crawl(
         a_crawl(CrawlState.STOPPED, exit_code=3, summary={"items": 5}, message="Go on with: sdist resume c")
     )
@@ -199,7 +198,7 @@ def test_json_is_one_document_and_nothing_else(
 
 
 def test_a_refused_crawl_is_one_paragraph_and_without_a_terminal_no_question_comes(
-    tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, store: Store, capsys: Captured
 ) -> None:
     store.add_crawl(a_crawl(CrawlState.REFUSED, exit_code=4, message="There is no spider 'x'."))
     assert watcher.watch(tmp_path, store, "c", QUIET) == 4
@@ -247,7 +246,7 @@ def test_a_row_that_comes_to_its_end_is_seen(tmp_path: Path, store: Store) -> No
     assert watcher.until_ended(tmp_path, store, "c", Ending(), 20.0, None).state is CrawlState.FINISHED
 
 
-def test_plain_lines_come_at_each_change_and_every_30_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_lines_come_at_each_change_and_every_30_seconds(capsys: Captured) -> None:
     view, states = watcher.PlainView(), CrawlState
     steps = [
         (-2, states.STARTING, 0), (-1, states.STARTING, 0), (0, states.FINDING, 1), (1, states.FINDING, 0),
@@ -260,7 +259,7 @@ def test_plain_lines_come_at_each_change_and_every_30_seconds(capsys: pytest.Cap
         assert (said.out, said.err.count("\n")) == ("", lines), now
 
 
-def test_the_log_view_shows_what_was_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_log_view_shows_what_was_added(tmp_path: Path, capsys: Captured) -> None:
     log = tmp_path / "producer.log"
     view = watcher.LogView(log)
     view.show(a_crawl(), 0)  # not there yet

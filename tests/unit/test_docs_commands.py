@@ -2,16 +2,18 @@
 
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapyd_dist.cli import main
+from rig.commands import Result
 from scrapyd_dist.cli.commands import CODES, COMMANDS, load, walk
 from scrapyd_dist.cli.manual import pages, settings_page
 
 from scrapyd_dist.settings import GROUPS
 
+Run = Callable[..., Result]
 ROOT = Path(__file__).parents[2]
 EVERY = dict(walk())
 
@@ -66,17 +68,10 @@ def test_the_table_has_the_summary_that_each_command_begins_with_and_whole_panel
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_help_says_its_codes_and_swallows_no_brackets(
-    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_says_its_codes_and_swallows_no_brackets(width: int, sdist: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-
-    def shown(path: str) -> str:
-        assert main._run([*path.split(), "--help"], debug=False) == 0
-        return capsys.readouterr().out
-
     for path, command in EVERY.items():
-        text = shown(path)
+        text = sdist(*path.split(), "--help").expect(0).out
         assert max(map(len, text.splitlines())) <= width
         assert "\\[" not in text
         assert ("Exit codes:" in text) == bool(command.epilog)
@@ -84,7 +79,7 @@ def test_help_says_its_codes_and_swallows_no_brackets(
         assert cut == [], "an option's name is whole"
         plain = re.sub(r"[^\w]+", "", text)
         assert all(re.sub(r"[^\w]+", "", word) in plain for word in re.findall(r"\\?\[\w+\]", command.help))
-    assert "[deploy]" in shown("deploy")
+    assert "[deploy]" in sdist("deploy", "--help").out
 
 
 def test_the_pages_of_the_manual_are_those_of_the_code_and_their_links_lead_somewhere() -> None:
@@ -96,7 +91,7 @@ def test_the_pages_of_the_manual_are_those_of_the_code_and_their_links_lead_some
     assert [target for target in links if not (folder / target).resolve().exists()] == []
 
 
-def test_a_command_is_loaded_when_it_is_called_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_is_loaded_when_it_is_called_and_not_before(sdist: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[str] = []
 
     def noted(name: str) -> Any:
@@ -104,10 +99,10 @@ def test_a_command_is_loaded_when_it_is_called_and_not_before(monkeypatch: pytes
         return load(name)
 
     monkeypatch.setattr("scrapyd_dist.cli.commands.load", noted)
-    assert main._run(["--help"], debug=False) == 0
-    assert main._run(["--version"], debug=False) == 0
+    sdist("--help").expect(0)
+    sdist("--version").expect(0)
     assert loaded == []
-    assert main._run(["version"], debug=False) == 0
+    sdist("version").expect(0)
     assert loaded == ["version"]
 
 

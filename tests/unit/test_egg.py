@@ -256,9 +256,7 @@ class TestWorkerHalf:
         # From a zip there is no folder that could be walked.
         with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
             for path in [
-                *ROOT.glob("scrapyd_dist/**/*.*"),
-                *ROOT.glob("middlewares/**/*.py"),
-                *ROOT.glob("deploy/*.py"),
+                file for part in ("scrapyd_dist", "middlewares", "deploy") for file in ROOT.glob(f"{part}/**/*.*")
             ]:
                 name = path.relative_to(ROOT)
                 archive.write(path, name if name.parts[0] == "scrapyd_dist" else Path("scrapyd_dist", name))
@@ -320,6 +318,12 @@ class TestBoot:
         code += "print(os.environ['SCRAPY_SETTINGS_MODULE'], settings.ADDONS)"
         assert run("A = 1\n", code) == ["shop.settings 1 True", "shop.settings {'scrapyd_dist.Addon': 500}"]
 
+    def test_key_and_folders_without_init_are_read_from_the_zip(self, run: Run, shop: Path) -> None:
+        write(shop, {"shop/plain/script.py": "WORD = 'found'\n"})
+        code = "from importlib.resources import files\nfrom shop.plain.script import WORD\n"
+        code += f"print(WORD, files('scrapyd_dist').joinpath({KEY_NAME!r}).read_text())"
+        assert run("", code) == ["found the key"]
+
     @pytest.mark.parametrize(
         ("settings", "name", "value"),
         [
@@ -359,10 +363,6 @@ class TestBoot:
         code = "try:\n import scrapyd_dist.extra\nexcept ModuleNotFoundError as error:\n print(error.name)"
         assert run("", code, installed="__path__ = __path__") == ["scrapyd_dist.extra"]
 
-    def test_key_is_readable(self, run: Run) -> None:
-        code = f"from importlib.resources import files\nprint(files('scrapyd_dist').joinpath({KEY_NAME!r}).read_text())"
-        assert run("", code) == ["the key"]
-
     def test_an_error_in_the_settings_is_the_users_own(self, run: Run) -> None:
         with pytest.raises(AssertionError, match="ZeroDivisionError"):
             run("1 / 0\n", "")
@@ -376,15 +376,6 @@ class TestBoot:
 )  # fmt: skip
 def test_names_that_are_not_ours_have_no_content_hash(name: str) -> None:
     assert hash_in(name) is None
-
-
-def test_a_folder_without_init_can_be_imported_from_the_zip(shop: Path, tmp_path: Path) -> None:
-    write(shop, {"shop/plain/script.py": "WORD = 'found'\n"})
-    path = tmp_path / "x.egg"
-    path.write_bytes(build(shop, "shop.settings").data)
-    code = f"import sys; sys.path.append({str(path)!r}); from shop.plain.script import WORD; print(WORD)"
-    done: Any = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "found\n"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
-from scrapyd_dist.cli.frontier.consume import ConsumeOptions
 from scrapyd_dist.cli.frontier.frontier_list import SCREEN, fullest
 from scrapyd_dist.middlewares.addon import SITE_QUEUE, Addon
 from scrapyd_dist.middlewares.producer.crawl_request import worker_settings
@@ -52,7 +51,7 @@ def options(**values: Any) -> ProducerOptions:
 
 
 @pytest.mark.parametrize("fair", [SPREAD, BY_DOMAIN])
-def test_fairly_leased_batches_are_small_unless_somebody_says_otherwise(fair: str) -> None:
+def test_fairly_leased_batches_are_small_unless_a_size_is_given(fair: str) -> None:
     made = options(MODE="pull", FAIR=fair)
     assert (made.batch_size, made.batch_adapt) == (10, True)
     assert (made.scaling.terms.fair, made.scaling.terms.batch_size) == (fair, 10)
@@ -63,11 +62,6 @@ def test_fairly_leased_batches_are_small_unless_somebody_says_otherwise(fair: st
 def test_workers_are_told_what_the_command_line_says() -> None:
     settings = Settings({"DISTRIBUTED_MODE": "pull", "DISTRIBUTED_FAIR": BY_DOMAIN}, priority="cmdline")
     assert worker_settings(read_options(settings), settings) == {"DISTRIBUTED_FAIR": BY_DOMAIN}
-
-
-def test_who_consumes_a_frontier_asks_for_it_by_the_same_word() -> None:
-    assert ConsumeOptions(spider="s", frontier="f", fair=SPREAD).settings() == {"DISTRIBUTED_FAIR": SPREAD}
-    assert ConsumeOptions(spider="s", frontier="f").settings() == {}
 
 
 def test_of_thousands_of_slots_a_screen_shows_those_with_the_most_to_do() -> None:
@@ -169,18 +163,18 @@ def test_all_comes_out_once_and_each_site_in_its_order(fair: str, places: list[s
         assert [one for one in out if one.slot[0] == slot] == [one for one in put if one.slot[0] == slot]
 
 
-def test_spread_takes_one_of_each_site_and_goes_on_where_it_stopped() -> None:
-    cutter = Batcher(size=4, max_age=5, fair=SPREAD)
-    for number, site in enumerate("aaaaaaabbc"):
+@pytest.mark.parametrize(
+    ("fair", "size", "put", "cuts"),
+    [
+        (SPREAD, 4, "aaaaaaabbc", ["abca", "baaa", "aa"]),  # one of each site in turn, and on where it stopped
+        (BY_DOMAIN, 5, "abcabcabcbbbb", ["aaabb", "bbbbb", "ccc"]),  # a site in one batch, as far as it fits
+    ],
+)
+def test_what_a_batch_is_made_of(fair: str, size: int, put: str, cuts: list[str]) -> None:
+    cutter = Batcher(size=size, max_age=5, fair=fair)
+    for number, site in enumerate(put):
         cutter.add(found(number, f"{site}.com"), 0.0)
-    assert [sites(cut) for cut in cutter.due(5.0)] == ["abca", "baaa", "aa"]
-
-
-def test_by_domain_keeps_a_site_in_one_batch_as_far_as_it_fits() -> None:
-    cutter = Batcher(size=5, max_age=5, fair=BY_DOMAIN)
-    for number, site in enumerate("abcabcabcbbbb"):
-        cutter.add(found(number, f"{site}.com"), 0.0)
-    assert [sites(cut) for cut in cutter.due(5.0)] == ["aaabb", "bbbbb", "ccc"]
+    assert [sites(cut) for cut in cutter.due(5.0)] == cuts
 
 
 def test_the_age_is_that_of_the_oldest_whatever_has_gone_before_it() -> None:
