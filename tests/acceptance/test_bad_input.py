@@ -3,16 +3,19 @@
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 import scrapy
 from _pytest.mark import ParameterSet
 from rig.badpeer import BadPeer
-from rig.crawls import ADDON, QUICK, assert_nothing_left, assert_one_paragraph, crawls, said
-from rig.fixtures import MakeProject, RunCommand, StartFleet
+from rig.calls import says
+from rig.crawls import ADDON, QUICK, assert_nothing_left, assert_one_paragraph, crawls
+from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode, free_port
 from rig.projects import Project
+from rig.tls import Authority, Front
 
 FAST = {**QUICK, "DISTRIBUTED_REQUEST_TIMEOUT": 2, "START_URL": "http://127.0.0.1:1/"}
 
@@ -86,8 +89,15 @@ def ways() -> Iterator[ParameterSet]:
 @pytest.fixture(scope="module")
 def node(module_fleet: StartFleet) -> ScrapydNode:
     """One good node, which asks for a password."""
-    nodes: list[ScrapydNode] = module_fleet(1, username="me", password="right")
+    nodes: list[ScrapydNode] = module_fleet(1, username="me", password="hush")
     return nodes[0]
+
+
+@pytest.fixture
+def web() -> Iterator[BadPeer]:
+    """A server that is no Scrapyd."""
+    with closing(BadPeer(lambda connection, _: connection.answer(200, b"<html><h1>It works!</h1></html>"))) as server:
+        yield server
 
 
 @pytest.fixture
@@ -97,12 +107,11 @@ def refused(run_scrapy: RunCommand, run_cli: RunCommand) -> Callable[..., str]:
     def run(it: Project, program: str, spider: str, *args: str, code: int) -> str:
         if program == "scrapy":
             it.settings(ADDONS=ADDON)
-            done = run_scrapy(it, "crawl", spider, *args)
+            done = run_scrapy(it, "crawl", spider, *args, code=code)
             told = "\n".join(line for line in done.err.splitlines() if " ERROR: " in line)
         else:
-            done = run_cli(it, "crawl", spider, *args, "-q")
+            done = run_cli(it, "crawl", spider, *args, "-q", code=code)
             told = done.err
-        assert done.code == code, said(done)
         assert "Traceback" not in done.err, done.err
         assert_one_paragraph(told)
         return told
@@ -128,7 +137,7 @@ def test_bad_configuration(
 @pytest.mark.black_box
 @pytest.mark.parametrize("program", ["scrapy", "sdist"])
 def test_nodes_that_cannot_be_used(
-    program: str, project: MakeProject, refused: Callable[..., str], node: ScrapydNode
+    program: str, project: MakeProject, refused: Callable[..., str], node: ScrapydNode, web: BadPeer
 ) -> None:
     """None is there, one hangs, one refuses the password, and one is something else."""
     gone, it = f"127.0.0.1:{free_port()}", project(nodes=[node], settings=FAST)
@@ -143,10 +152,9 @@ def test_nodes_that_cannot_be_used(
     it.targets([], f"[deploy:one]\nurl = {node.url}\nproject = properties\nusername = me\npassword = not-this\n")
     told = refused(it, program, "easy", code=6)
     assert ("password" in told, "not-this" in told) == (True, False)
-    with closing(BadPeer(lambda connection, _: connection.answer(200, b"<html><h1>It works!</h1></html>"))) as peer:
-        it.targets([], f"[deploy:web]\nurl = http://127.0.0.1:{peer.port}/\nproject = properties\n")
-        assert "not Scrapyd's" in refused(it, program, "easy", code=5)
-    assert not any(b"POST" in request[:5] for request in peer.requests), "nothing was sent to it"
+    it.targets([], f"[deploy:web]\nurl = http://127.0.0.1:{web.port}/\nproject = properties\n")
+    assert "not Scrapyd's" in refused(it, program, "easy", code=5)
+    assert not any(b"POST" in request[:5] for request in web.requests), "nothing was sent to it"
     assert_nothing_left(it, [node])
 
 
@@ -161,7 +169,7 @@ def test_no_project_here(project: MakeProject, run_cli: RunCommand) -> None:
 
 @pytest.mark.black_box
 def test_settings_without_scrapy_cfg(project: MakeProject, run_scrapy: RunCommand, node: ScrapydNode) -> None:
-    it = project(settings={**FAST, "ADDONS": ADDON, "DISTRIBUTED_TARGET_HOSTS": [f"me:right@127.0.0.1:{node.port}"]})
+    it = project(settings={**FAST, "ADDONS": ADDON, "DISTRIBUTED_TARGET_HOSTS": [f"me:hush@127.0.0.1:{node.port}"]})
     (it.path / "scrapy.cfg").unlink()
     env = {"SCRAPY_SETTINGS_MODULE": "properties.settings", "PYTHONPATH": str(it.path)}
     done = run_scrapy(it, "crawl", "easy", env=env, code=2)
@@ -170,26 +178,98 @@ def test_settings_without_scrapy_cfg(project: MakeProject, run_scrapy: RunComman
     assert_nothing_left(it, [node])
 
 
-@pytest.mark.parametrize("command", ["crawl", pytest.param("plan", marks=pytest.mark.black_box)])
-def test_unknown_spider(command: str, project: MakeProject, run_cli: RunCommand, node: ScrapydNode) -> None:
+@pytest.mark.parametrize(
+    ("command", "spider", "source", "code", "told"),
+    [
+        ("crawl", "eazy", "", 4, "easy, plain"),
+        pytest.param("plan", "eazy", "", 4, "easy, plain", marks=pytest.mark.black_box),
+        pytest.param(
+            "crawl", "easy", "import no_such_module_here", 2, "no_such_module_here", marks=pytest.mark.black_box
+        ),
+        pytest.param("plan", "easy", "def broken(:\n    pass", 2, "broken.py", marks=pytest.mark.black_box),
+        pytest.param("crawl", "easy", "1 / 0", 2, "broken.py", marks=pytest.mark.black_box),
+    ],
+)
+def test_a_spider_that_is_unknown_or_fails_to_import(
+    command: str, spider: str, source: str, code: int, told: str,
+    project: MakeProject, run_cli: RunCommand, node: ScrapydNode
+) -> None:  # fmt: skip
     it = project(nodes=[node], settings=FAST)
-    done = run_cli(it, command, "eazy", *(["-q"] if command == "crawl" else []), code=4)
+    it.spider("broken", source)
+    done = run_cli(it, command, spider, *(["-q"] if command == "crawl" else []), code=code)
     assert_one_paragraph(done.err)
-    assert "easy, plain" in done.err
+    assert told in done.err
     assert_nothing_left(it, [node])
+
+
+# addresses of every kind
+
+LOGIN = "username = me\npassword = hush\nproject = properties\n"
+
+TARGETS: dict[str, tuple[str, str, int]] = {
+    "wrong password": ("[deploy:locked]\nurl = {url}\nusername = me\npassword = wrong-one\n",
+                       "user name or password refused", 6),
+    "no page there": ("[deploy:behind]\nurl = {url}base/path\n" + LOGIN, "page not found", 5),
+    "nobody on IPv6": ("[deploy:six]\nurl = http://[::1]:1/\n", "[::1]:1", 5),
+    "self-signed": ("[deploy:self signed]\nurl = https://127.0.0.1:{tls}/\n", "certificate verify failed", 6),
+    "nobody, with a space": ("[deploy:my node]\nurl = http://127.0.0.1:1\n", "my node", 5),
+    "no such host": ("[deploy:web]\nurl = http://nosuchhost.invalid:6800\n", "nosuchhost.invalid", 5),
+    "something else": ("[deploy:other]\nurl = http://127.0.0.1:{html}/\n", "not Scrapyd's", 5),
+}  # fmt: skip
+COMMANDS = [
+    ("jobs",), ("logs",), ("grep", "x"), ("schedule", "easy"), ("cancel", "--all", "-y"), ("nodes",), ("rollback",),
+    ("prune", "--keep", "1", "-y"), ("versions", "--check"), ("stats", "x"), ("spiders",),
+    ("deploy-all", "--retries", "0"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def self_signed(tmp_path: Path) -> Iterator[int]:
+    with closing(BadPeer(says(status="ok"), Authority(tmp_path).self_signed())) as server:
+        yield server.port
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_address_that_cannot_be_used_is_one_clear_line(
+    run_sdist_here: RunCommand, project: MakeProject, node: ScrapydNode, self_signed: int, web: BadPeer,
+    command: tuple[str, ...], target: str
+) -> None:  # fmt: skip
+    section, said, code = TARGETS[target]
+    extra = section.format(url=node.url, tls=self_signed, html=web.port) + "[deploy]\nproject = properties\n"
+    done = run_sdist_here(project(settings=QUICK, extra=extra), *command)
+    told = [line for line in done.err.splitlines() if line.startswith("sdist: ")]
+    assert (done.code, len(told)) == (code, 1), done.out + done.err
+    assert said in done.err
+    assert ".." not in done.err.replace("...", "")
+    assert not any(word in done.out + done.err for word in ("wrong-one", "hush", "Traceback"))
 
 
 @pytest.mark.black_box
-@pytest.mark.parametrize(
-    ("command", "source"),
-    [("crawl", "import no_such_module_here"), ("plan", "def broken(:\n    pass"), ("crawl", "1 / 0")],
-)
-def test_a_spider_module_that_fails_to_import(
-    source: str, command: str, project: MakeProject, run_cli: RunCommand, node: ScrapydNode
+def test_addresses_of_every_kind_from_end_to_end(
+    run_cli: RunCommand, project: MakeProject, site: StartSite, fleet: StartFleet
 ) -> None:
-    it = project(nodes=[node], settings=FAST)
-    it.spider("broken", source)
-    done = run_cli(it, command, "easy", *(["-q"] if command == "crawl" else []), code=2)
-    assert_one_paragraph(done.err)
-    assert "broken.py" in done.err or "no_such_module_here" in done.err, done.err
-    assert_nothing_left(it, [node])
+    login = {"username": "me", "password": "hush"}
+    six, based, bare, spaced = nodes = [*fleet(1, bind_address="::1", **login), *fleet(3, **login)]
+    with closing(Front(based, base="/api/scrapyd")) as front, closing(Front(bare, base="/api")) as other:
+        urls = {"six": six.url, "based": front.url, "no-slash": other.url.rstrip("/"), "my own node": spaced.url}
+        sections = "".join(f"[deploy:{name}]\nurl = {url}\n{LOGIN}" for name, url in urls.items())
+        pages = site(30)
+        made = project(settings={**QUICK, "START_URL": pages.start_url, "DISTRIBUTED_BATCH_SIZE": 5}, extra=sections)
+        assert run_cli(made, "deploy", *urls).code == 0
+        crawl = run_cli(made, "crawl", "easy", "-o", "items.jl", "--json", code=0)
+        assert pages.differences(made.items("items.jl")) == {}
+        assert {row["name"] for row in crawl.json()["nodes"] if row["jobs"]} == urls.keys()
+        rows = run_cli(made, "schedule", "easy", "--all-nodes", "-s", "CLOSESPIDER_ITEMCOUNT=3", "--json").json()[
+            "jobs"
+        ]
+        for real in nodes:
+            real.wait_idle()
+        found = {row["job"]: row for row in run_cli(made, "jobs", "--json").json()["jobs"]}
+        assert {row["node"] for row in rows} == urls.keys()
+        for row in rows:
+            assert found[row["job"]]["reason"] == "closespider_itemcount"
+            lines = run_cli(made, "logs", row["job"], "-n", "2").out.splitlines()
+            assert all(line.startswith(row["node"]) for line in lines)
+            assert "Spider closed" in lines[-1]
+        assert {row["name"] for row in run_cli(made, "nodes", "--json").json()["nodes"]} == urls.keys()

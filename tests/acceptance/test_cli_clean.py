@@ -1,4 +1,4 @@
-"""`sdist clean`: what is named or old goes, whole; what runs stays; nobody is surprised."""
+"""`sdist clean`: what is named or old goes, whole; what runs stays; and it asks before."""
 
 import os
 import sqlite3
@@ -34,12 +34,6 @@ def left(it: Project) -> tuple[list[str], list[str]]:
     return names, sorted(path.name for path in (it.path / ".sdist" / "crawls").iterdir())
 
 
-def ask_for(it: Project, *domains: str) -> None:
-    """As a worker with a limit does."""
-    with closing(open_store(it.path / ".sdist" / "store.db")) as store:
-        store.take_permits([PermitRequest(key=name, domain=name, limit=Limit(hits=1, window=1.0)) for name in domains])
-
-
 def limited(it: Project) -> list[str]:
     """The domains that the throttle knows something of."""
     with closing(open_store(it.path / ".sdist" / "store.db")) as store:
@@ -70,7 +64,9 @@ def test_it_removes_what_was_named_or_is_old_and_nothing_that_runs(project: Make
     runs: dict[str, Any] = {"state": CrawlState.WORKING, "ended": None, "pid": os.getpid(), "beat": time.time()}
     keep(it, "runs", created=time.time() - 40 * DAY, **runs)
     everything = (["a", "died", "old", "runs"],) * 2
-    ask_for(it, "new.com", "old.com")
+    with closing(open_store(it.path / ".sdist" / "store.db")) as store:
+        for name in ("new.com", "old.com"):
+            store.take_permits([PermitRequest(key=name, domain=name, limit=Limit(hits=1, window=1.0))])
     with closing(sqlite3.connect(it.path / ".sdist" / "store.db")) as database, database:
         long_ago = (time.time() - 100 * DAY) * 1e6
         database.execute("UPDATE throttle_domains SET asked = ? WHERE domain = 'old.com'", (long_ago,))

@@ -222,6 +222,23 @@ def test_a_wedged_node(shop: Shop, nodes: Nodes) -> None:
 
 
 @pytest.mark.black_box
+def test_logs_that_are_pruned_items_that_are_replaced_and_no_logs_at_all(shop: Shop, nodes: Nodes) -> None:
+    pruned, mute = *nodes.fleet(1, jobs_to_keep="2", items_dir="items"), *nodes.fleet(1, logs_dir="")
+    shop.project.targets([pruned, mute])
+    shop.run("deploy-all", code=0)
+    for _ in range(5):
+        shop.scheduled("good", "--on", pruned.name)
+        pruned.wait_idle()
+    found = findings(shop.run("doctor", "--json", code=1))
+    assert "logs_dir = logs" in found[mute.name, "logs"]["remedy"]
+    assert "most likely jobs_to_keep = 2 or 3" in found[pruned.name, "jobs_to_keep"]["text"]
+    assert "items_dir" in found[pruned.name, "items"]["text"]
+    shown = shop.run("doctor", code=1).out
+    assert (shown.startswith("danger: "), "note:" in shown) == (True, False)
+    assert "note:" in shop.run("doctor", "--verbose").out
+
+
+@pytest.mark.black_box
 def test_two_hundred_nodes_are_drawn_as_they_answer(shop: Shop) -> None:
     """On a terminal the living are shown while the dead are waited for; then comes the table, in order."""
     with closing(ManyNodes()) as many, closing(BlackHole()) as hole:
