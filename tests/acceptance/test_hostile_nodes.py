@@ -23,16 +23,10 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "listversions.json": {"versions": [f"r1{ESCAPES}"]},
     "listspiders.json": {"spiders": [f"easy{ESCAPES}"]},
 }
-COMMANDS = {
-    "jobs": ("jobs",),
-    "logs": ("logs", JOB),
-    "grep": ("grep", "red"),
-    "versions": ("versions",),
-    "spiders": ("spiders",),
-    "stats": ("stats", JOB),
-    "nodes": ("nodes",),
-    "watch": ("watch", "--fleet", "--timeout", "1"),
-}
+COMMANDS = (
+    ("jobs",), ("logs", JOB), ("grep", "red"), ("versions",), ("spiders",), ("stats", JOB), ("nodes",),
+    ("watch", "--fleet", "--timeout", "1"),
+)  # fmt: skip
 
 
 def hostile(connection: Connection, request: bytes) -> None:
@@ -63,8 +57,8 @@ def on(project: MakeProject) -> Iterator[MakeProject]:
 
 def test_nothing_steers_the_terminal(run_cli: RunCommand, on: MakeProject) -> None:
     it = on(hostile)
-    for name, arguments in COMMANDS.items():
-        done = run_cli(it, *arguments)
+    for name, *arguments in COMMANDS:
+        done = run_cli(it, name, *arguments)
         said = done.out + done.err
         assert not set(said) & set("\x1b\x07\x9b\u202e"), (name, said)
         assert "no words for" not in said, (name, said)

@@ -1,4 +1,4 @@
-"""Which code runs: a crawl goes on with what it began with, and plain jobs run what was deployed last."""
+"""Which code runs: a crawl goes on with what it began with, on no node that has other code; plain jobs run the last."""
 
 import os
 import signal
@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rig.bad_days import wait_state
+from rig.bad_days import ITEMS, MakeScene, attempts, wait_state
 from rig.crawls import QUICK, crawls, last_crawl, said
-from rig.fixtures import MakeProject, RunCommand, StartCommand, StartSite
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.sites import SiteProcess
@@ -68,7 +68,7 @@ def test_a_crawl_goes_on_with_the_code_that_it_began_with(
     wait_for(the_site.item_hits, 60, "a job at work")
     begun = crawls(it)[0]
     os.kill(begun.pid or 0, signal.SIGINT)
-    assert command.wait(60).code == 130
+    command.wait(60, code=130)
     wait_state(it, CrawlState.STOPPED)
     assert the_site.hits().get(the_site.site.index_path(9), 0) == 0, "the index was walked before the stop"
     the_site.behave(failing)
@@ -79,27 +79,24 @@ def test_a_crawl_goes_on_with_the_code_that_it_began_with(
     change(it, "second")
     nodes[0].api("delproject.json", project="small")
     it.targets(nodes)
-    done = run_cli(it, "resume", begun.id, timeout=180, code=3)
+    run_cli(it, "resume", begun.id, timeout=180).expect(3, "other code", "--new-code")
     assert by(it) == {"first": 48}, "index and articles are of the code that the crawl began with"
     row = last_crawl(it)
     assert row.version == began_with
     assert versions(nodes[0]) == versions(nodes[1]) == [began_with]
-    assert "other code" in done.err
-    assert "--new-code" in done.err
 
     # So does a second try; --new-code takes what is there today, and both are named.
     the_site.behave(dict(list(failing.items())[1:]))
     run_cli(it, "retry", begun.id, "--failed-urls", timeout=180, code=3)
     assert by(it) == {"first": 49}
     the_site.behave({})
-    done = run_cli(it, "retry", begun.id, "--failed-urls", "--new-code", timeout=180, code=0)
+    done = run_cli(it, "retry", begun.id, "--failed-urls", "--new-code", timeout=180)
     assert by(it) == {"first": 49, "second": 1}
     row = last_crawl(it)
     assert row.version != began_with
     assert row.summary["version"] == row.version
     assert row.summary["earlier_versions"] == row.options["earlier_versions"] == [began_with]
-    assert f"{began_with}" in done.err
-    assert f"{row.version}" in done.err
+    done.expect(0, began_with, row.version)
     run_cli(it, "report", begun.id, "-o", "report.html", code=0)
     page = (it.path / "report.html").read_text("utf-8")
     assert f"version {row.version}, begun with {began_with}" in page
@@ -140,9 +137,7 @@ def test_a_crawl_does_not_change_what_plain_jobs_run(news: Callable[..., Any], r
     node.add_version("small", "r9-main", it.plain_egg())
     job = run_cli(it, "schedule", "news", "--json")
     assert job.json()["version"] == ours, said(job)
-    said_ = run_cli(it, "versions").err
-    assert "r9-main" in said_
-    assert ours in said_
+    run_cli(it, "versions").expect(None, "r9-main", ours)
     told = run_cli(it, "doctor", "--json").json()["findings"]
     assert [ours in one["text"] for one in told if "r9-main" in one["text"]] == [True]
 
@@ -153,16 +148,66 @@ def test_after_a_rollback_a_crawl_says_which_code_it_takes(news: Callable[..., A
     change(it, "second")
     run_cli(it, "deploy-all", code=0)
     back = run_cli(it, "rollback", "--json").json()["version"]
-    done = run_cli(it, "crawl", "news", "-o", "items.jl", code=0)
+    done = run_cli(it, "crawl", "news", "-o", "items.jl")
     assert by(it) == {"second": 5}
-    assert f"{last_crawl(it).version}" in done.err
-    assert f"--version {back}" in done.err
+    done.expect(0, last_crawl(it).version, f"--version {back}")
     planned = run_cli(it, "plan", "news", "--version", back, "--json")
     assert planned.json()["version"] == back, said(planned)
     run_cli(it, "crawl", "news", "-O", "items.jl", "--version", back, code=0)
     assert by(it) == {"first": 5}
     assert last_crawl(it).version == back
     assert versions(node)[-1] == back
-    unknown = run_cli(it, "crawl", "news", "--version", "1.0", "-O", "items.jl", code=4)
-    assert "is not kept" in unknown.err
-    assert back in unknown.err
+    run_cli(it, "crawl", "news", "--version", "1.0", "-O", "items.jl").expect(4, "is not kept", back)
+
+
+# nodes with other code
+
+
+CHANGED = """
+    from properties.spiders.plain import PlainSpider
+
+
+    class Own(PlainSpider):
+        name = "changed"
+
+        def parse_article(self, response):
+            for item in super().parse_article(response):
+                item["title"] = "{title}"
+                yield item
+"""
+
+
+def test_a_node_with_older_code_gets_no_work_until_it_has_the_crawls(
+    scene: MakeScene, fleet: StartFleet, run_cli: RunCommand
+) -> None:
+    """N9: uploading is switched off, and one of two nodes was left behind."""
+    new, old = fleet(2, poll_interval=0.2)
+    it = scene(12, nodes=[new, old], DISTRIBUTED_BATCH_SIZE=3, DISTRIBUTED_DEPLOY="never").it
+    it.spider("changed", CHANGED.format(title="old"))
+    run_cli(it, "deploy-all", code=0)
+    it.spider("changed", CHANGED.format(title="new"))
+    run_cli(it, "deploy", new.name, code=0)
+    line = ("crawl", "changed", "--callback", "parse_article", "-O", ITEMS, "--json")
+    first = run_cli(it, *line, code=0)
+    titles = [item["title"] for item in it.items(ITEMS)]
+    assert titles == ["new"] * 12, "old and new code were mixed"
+    assert {attempt.node for attempt in attempts(it)} == {new.name}
+    (named,) = [node for node in first.json()["nodes"] if node["name"] == old.name]
+    assert (named["state"], named["jobs"]) == ("unfit", 0)
+    assert first.json()["version"] in named["reason"], "which version it lacks"
+    assert f"{old.name} has the version" in run_cli(it, "status", first.json()["crawl"]).out
+
+    run_cli(it, "deploy-all", "--only-missing", code=0)
+    second = run_cli(it, *line, code=0)
+    assert {node["name"]: node["state"] for node in second.json()["nodes"]} == {new.name: "up", old.name: "up"}
+    assert {attempt.node for attempt in attempts(it)} == {new.name, old.name}
+    assert second.json()["version"] == first.json()["version"]
+    assert [item["title"] for item in it.items(ITEMS)] == titles
+
+
+def test_a_fleet_that_refuses_as_one_stops_it(project: MakeProject, fleet: StartFleet, run_cli: RunCommand) -> None:
+    (locked,) = fleet(1, username="me", password="right")
+    section = f"[deploy:web2]\nurl = {locked.url}\nproject = properties\nusername = me\npassword = ${{WEB2_PASSWORD}}\n"
+    it = project(settings=QUICK, extra=section)
+    for command in ("plan", "crawl"):
+        run_cli(it, command, "easy").expect(6, "WEB2_PASSWORD", "[deploy:web2]")
