@@ -2,39 +2,21 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from rig.bad_days import IMPATIENT, ITEMS, attempts
+from rig.bad_days import ITEMS, MakeScene, attempts, batches
 from rig.crawls import crawls, last_crawl
-from rig.fixtures import MakeProject, RunCommand, StartCommand, StartSite
-from rig.nodes import ScrapydNode
-from rig.projects import Project
-from rig.sites import SiteProcess
+from rig.fixtures import StartCommand, StartFleet
 from rig.waiting import wait_for
 
-from scrapyd_dist.batches import AttemptState
+from scrapyd_dist.batches import AttemptState, BatchState
 
 pytestmark = pytest.mark.black_box
 
 BOTH_WAYS = pytest.mark.parametrize("way", ["--push", "--pull"])
-
-
-@pytest.fixture
-def crawl_of(project: MakeProject, pair: list[ScrapydNode]) -> Callable[..., Project]:
-    """`crawl_of(site, spider's source, …)`: a project whose spider `own` makes its target requests for `parse_item`."""
-
-    def make(site: SiteProcess, source: str, **settings: Any) -> Project:
-        ours = {**IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 6, "DISTRIBUTED_WORKERS": 2, "START_URL": site.start_url}
-        it = project(nodes=pair, settings={**ours, **settings})
-        it.spider("own", source)
-        return it
-
-    return make
-
 
 CRAWL = ("crawl", "own", "--callback", "parse_item", "-o", ITEMS)
 
@@ -70,13 +52,13 @@ SOON = 2.0
 
 @BOTH_WAYS
 def test_a_crawl_is_over_when_its_last_page_is_home_and_not_before(
-    way: str, crawl_of: MakeProject, site: StartSite, start_cli: StartCommand, run_cli: RunCommand
+    way: str, scene: MakeScene, start_cli: StartCommand
 ) -> None:
     """N3: nothing waits, the last pages are slow, one of them was not known: the end is told when all are home."""
-    pages = site(PAGES)
-    it = crawl_of(
-        pages, LATE, DISTRIBUTED_BATCH_SIZE=PAGES, CONCURRENT_REQUESTS_PER_DOMAIN=PAGES, DISTRIBUTED_POLL_INTERVAL=1
-    )
+    soon = {"CONCURRENT_REQUESTS_PER_DOMAIN": PAGES, "DISTRIBUTED_POLL_INTERVAL": 1}
+    at = scene(PAGES, DISTRIBUTED_BATCH_SIZE=PAGES, DISTRIBUTED_WORKERS=2, **soon)
+    it, pages = at.it, at.pages
+    it.spider("own", LATE)
     hook = "cat > told.new && mv told.new told.json"
     command = start_cli(it, *CRAWL, way, "--name", "late", "--on-finish", hook)
     wait_for(lambda: crawls(it), 60, "the crawl in the store")
@@ -89,12 +71,11 @@ def test_a_crawl_is_over_when_its_last_page_is_home_and_not_before(
 
     for word in ("last", "late"):
         wait_for(partial(asked_at, word), 90, f"the {word} page")
-        status = run_cli(it, "status", "late", "--json")
-        assert (status.code, status.json()["state"]) == (0, "working"), status.out
+        assert at.run("status", "late", "--json", code=0).json()["state"] == "working"
         assert (command.running(), waiting.running(), crawls(it)[0].state.ended) == (True, True, False)
         assert not (it.path / "told.json").exists()
         assert not (it.path / ITEMS).exists()
-    assert waiting.wait(60).code == 0
+    waiting.wait(60, code=0)
     command.wait(60, code=0)
     row, answered = last_crawl(it), asked_at("late") + SLOW
     assert row.ended
@@ -145,17 +126,45 @@ DYING = """
 
 @BOTH_WAYS
 def test_a_worker_that_dies_between_its_items_and_its_word_doubles_and_loses_none(
-    way: str, crawl_of: MakeProject, pair: list[ScrapydNode], site: StartSite, run_cli: RunCommand, tmp_path: Path
+    way: str, scene: MakeScene, tmp_path: Path
 ) -> None:
     """N7: the part of its batch is whole on the node's disk, and the next attempt writes another one."""
-    pages = site(24)
-    left = tmp_path / "one is left to die"
+    at = scene(24, DISTRIBUTED_BATCH_SIZE=6, DISTRIBUTED_WORKERS=2)
+    it, pages, left = at.it, at.pages, tmp_path / "one is left to die"
     left.touch()
-    it = crawl_of(pages, DYING.format(left=str(left)))
-    run_cli(it, *CRAWL, way, code=0)
+    it.spider("own", DYING.format(left=str(left)))
+    at.run(*CRAWL, way, code=0)
     assert not left.exists(), "no worker has died"
     failed = {f"{attempt.job}.jl" for attempt in attempts(it, AttemptState.FAILED)}
-    written = {path.name for node in pair for path in node.logs_dir.glob(f"_sdist/{crawls(it)[0].id}.*/*.jl")}
+    written = {path.name for node in at.nodes for path in node.logs_dir.glob(f"_sdist/{crawls(it)[0].id}.*/*.jl")}
     assert failed & written, "it died too early to show anything"
     assert pages.differences(it.items(ITEMS)) == {}
     assert max(pages.item_hits().values()) == 2, "its pages were fetched again"
+
+
+# no item at all, and an earlier crawl's items
+
+
+def test_nodes_with_full_disks_make_no_request_and_each_has_a_try_at_every_batch(scene: MakeScene) -> None:
+    at = scene(60, DISTRIBUTED_BATCH_SIZE=30, DISTRIBUTED_MIN_FREE=1 << 60, DISTRIBUTED_MAX_ATTEMPTS=2)
+    at.crawl(way="scrapy", code=1).expect(1, "disk-full")
+    dead = [(batch.state, batch.attempts, "disk-full" in batch.reason) for batch in batches(at.it)]
+    assert dead == [(BatchState.DEAD, 2, True)] * 2
+    tried = Counter((attempt.batch, attempt.node) for attempt in attempts(at.it, AttemptState.FAILED))
+    assert tried == {(batch, node.name): 1 for batch in (1, 2) for node in at.nodes}
+    row = last_crawl(at.it)
+    assert (row.exit_code, row.summary["dead_urls"], row.summary["batches"]["dead"]) == (1, 60, 2)
+    assert at.pages.item_hits() == {}
+
+
+def test_the_jobs_of_a_removed_crawl_are_not_taken_for_those_of_the_next_one_of_its_name(
+    scene: MakeScene, fleet: StartFleet
+) -> None:
+    """The node remembers them, and they have the same ids."""
+    (node,) = fleet(1, max_proc=1, poll_interval=0.2)
+    at = scene(6, nodes=[node])
+    for _ in range(2):
+        at.run("crawl", "easy", "--name", "again", code=0)
+        at.run("clean", "again", "--yes", code=0)
+    assert list(Counter(job["id"] for job in node.jobs()).values()) == [2], node.jobs()
+    assert at.pages.item_hits() == dict.fromkeys(range(6), 2)
