@@ -1,5 +1,6 @@
-"""Producers by settings alone: `scrapy crawl` with DISTRIBUTED_FRONTIER fills a frontier, and needs no node."""
+"""What goes into a frontier by `scrapy crawl` and settings alone, without a node; what comes out, by the site's log."""
 
+import json
 import signal
 from collections import Counter
 from contextlib import closing
@@ -9,9 +10,9 @@ from typing import Any
 import pytest
 from rig.commands import Result
 from rig.consumers import requests_counted
-from rig.crawls import ADDON, QUICK, assert_one_paragraph, said
+from rig.crawls import ADDON, QUICK, assert_one_paragraph
 from rig.fixtures import MakeProject, RunCommand, StartCommand, StartSite
-from rig.nodes import free_port
+from rig.nodes import ScrapydNode, free_port
 from rig.projects import Project
 from rig.redis import RedisServer
 from rig.sites import SiteProcess
@@ -100,11 +101,6 @@ def links(project: MakeProject, site: SiteProcess, **settings: Any) -> Project:
     return project(spiders={"links": LINKS}, settings={"ADDONS": ADDON, "SITE": site.url, **settings})
 
 
-def like_links(project: Project, name: str, own: str) -> None:
-    """One more spider, which differs by a line."""
-    project.spider(name, f"from .links import Links\n\nclass Own(Links):\n    name = {name!r}\n    {own}\n")
-
-
 @pytest.mark.black_box
 def test_only_what_is_listed_or_marked_is_diverted_and_own_items_go_to_own_feeds(
     project: MakeProject, run_scrapy: RunCommand, site: StartSite
@@ -136,7 +132,8 @@ def test_the_nearest_setting_acts(project: MakeProject, run_scrapy: RunCommand, 
     """Project, then spider, then command line."""
     the_site = site(30)
     it = links(project, the_site, DISTRIBUTED_SLOT_PREFIX="project", DISTRIBUTED_TARGET_CALLBACKS=["other"])
-    like_links(it, "near", "custom_settings = {'DISTRIBUTED_SLOT_PREFIX': 'spider', 'DISTRIBUTED_FRONTIER': 'shop'}")
+    own = "{'DISTRIBUTED_SLOT_PREFIX': 'spider', 'DISTRIBUTED_FRONTIER': 'shop'}"
+    it.spider("near", f"from .links import Links\nclass Near(Links):\n    name = 'near'\n    custom_settings = {own}\n")
     assert run_scrapy(it, "crawl", "links", *FILL, "-a", "pages=1").code == 0
     assert run_scrapy(it, "crawl", "near", *TARGET, "-a", "pages=1").code == 0
     line = ["-s", "DISTRIBUTED_SLOT_PREFIX=line", "-s", "DISTRIBUTED_SEEDS=1"]
@@ -172,7 +169,7 @@ def test_a_killed_producer_has_lost_only_what_was_not_flushed_and_goes_on(
     assert there.total() >= found - most_lost
     with closing(store_of(it)) as store:
         sizes = {batch.size for batch in store.batches("shop")}
-        assert len(store.backlog("shop").producers) == 1, "nobody signed it off"
+        assert len(store.backlog("shop").producers) == 1, "it was signed off"
     assert sizes == {50} or not most_lost, "a batch was written before it was full or old"
     the_site.behave({})
     assert run_scrapy(it, "crawl", "links", *FILL, "-a", "pages=21").code == 0
@@ -184,26 +181,25 @@ def test_a_killed_producer_has_lost_only_what_was_not_flushed_and_goes_on(
 
 @pytest.mark.black_box
 def test_a_store_that_is_away_for_a_while_loses_nothing(
-    project: MakeProject, start_scrapy: StartCommand, site: StartSite,
-    tmp_path: Path
-) -> None:  # fmt: skip
+    project: MakeProject, start_scrapy: StartCommand, site: StartSite, tmp_path: Path
+) -> None:
     the_site = site(600, "--latency=0.1")
     with closing(RedisServer(tmp_path / "redis")) as server:
         many = {"CONCURRENT_REQUESTS": 2, "DISTRIBUTED_BATCH_MAX_AGE": 1, "DISTRIBUTED_STORE": "$SDIST_STORE"}
         it = links(project, the_site, DISTRIBUTED_TARGET_CALLBACKS=BOTH, **many)
         env = {"SDIST_STORE": server.url}
         command = start_scrapy(it, "crawl", "links", *FILL, "-a", "pages=20", env=env)
-        wait_for(lambda: server_has(server.url), 60, "the first batch")
+
+        def has_a_batch() -> bool:
+            with closing(open_store(server.url)) as store:
+                return any(row.id == "shop" and store.slots("shop") for row in store.crawls())
+
+        wait_for(has_a_batch, 60, "the first batch")
         server.kill()
         wait_for(lambda: len(the_site.hits()) == 20, 60, "all pages")
         server.start()
         command.wait(code=0)
         assert addresses(it, server.url) == details(the_site, 600) + Counter({"http://elsewhere.test/": 1})
-
-
-def server_has(url: str) -> bool:
-    with closing(open_store(url)) as store:
-        return any(row.id == "shop" and store.slots("shop") for row in store.crawls())
 
 
 BAD: list[tuple[list[str], str]] = [
@@ -224,10 +220,8 @@ def test_what_makes_no_sense_is_refused_before_the_first_request(
     it = links(project, the_site, DISTRIBUTED_TARGET_CALLBACKS=["other"])
     for settings, words in BAD:
         options = [word for setting in settings for word in ("-s", setting)]
-        done = run_scrapy(it, "crawl", "links", *options)
-        assert (done.code, words in done.err, "Traceback" in done.err) == (2, True, False), (settings, said(done))
-    crawled = run_cli(it, "crawl", "links", *FILL, "--json")
-    assert (crawled.code, "scrapy crawl" in crawled.json()["message"]) == (2, True)
+        assert "Traceback" not in run_scrapy(it, "crawl", "links", *options).expect(2, words).err
+    assert "scrapy crawl" in run_cli(it, "crawl", "links", *FILL, "--json", code=2).json()["message"]
     assert the_site.hits() == {}
 
 
@@ -259,7 +253,7 @@ def test_a_producer_that_the_store_does_not_let_in_fails_before_its_first_reques
 
 
 @pytest.mark.black_box
-def test_links_that_are_for_others_are_never_left_out_where_nobody_says_who_takes_them(
+def test_links_that_are_for_others_are_never_left_out_where_nothing_says_where_they_go(
     project: MakeProject, site: StartSite, run_scrapy: RunCommand
 ) -> None:
     pages = site(30)
@@ -308,9 +302,8 @@ class Leading(scrapy.Spider):
 
 @pytest.mark.black_box
 def test_what_a_middleware_of_the_spider_takes_out_is_not_stored_and_a_start_request_is_taken_by_its_callback(
-    project: MakeProject, run_scrapy: RunCommand, run_cli: RunCommand,
-    site: StartSite
-) -> None:  # fmt: skip
+    project: MakeProject, run_scrapy: RunCommand, run_cli: RunCommand, site: StartSite
+) -> None:
     """H21, H30: nothing of another site, nothing too deep or too long; by its callback, wherever it comes from."""
     pages = site(60)
     limits: dict[str, Any] = {"DEPTH_LIMIT": 1, "URLLENGTH_LIMIT": 100}
@@ -325,3 +318,135 @@ def test_what_a_middleware_of_the_spider_takes_out_is_not_stored_and_a_start_req
     assert sorted(pages.hits()) == [
         pages.site.index_path(0), pages.site.index_path(1), pages.site.detail_path(3) + "?near",
     ]  # fmt: skip
+
+
+# what comes out, to the unit what was counted
+
+
+@pytest.mark.black_box
+def test_a_page_is_fetched_once_though_it_is_added_again_and_again_when_its_slot_was_deleted(
+    project: MakeProject, consumer_nodes: list[ScrapydNode], site: StartSite, run_cli: RunCommand
+) -> None:
+    pages = site(5)
+    it = project(nodes=consumer_nodes[:1], settings={**QUICK, "START_URL": pages.start_url})
+    slots = [{"frontier_slot_prefix": "p" if number < 3 else "q"} for number in range(5)]
+    rows = [{"url": pages.detail(number), "meta": meta} for number, meta in enumerate(slots)]
+    it.write("rows.jl", "\n".join(map(json.dumps, rows)))
+    add = ("frontier", "add", "again", "rows.jl", "--spider-callback", "parse_article", "--json")
+
+    def consumed() -> Counter[int]:
+        """The hits of all pages when nothing waits any more."""
+        run_cli(it, "consume", "plain", "again", code=0)
+        return pages.item_hits()
+
+    assert run_cli(it, *add).json()["added"] == 5
+    assert consumed() == Counter(range(5))
+    again = run_cli(it, *add).json()
+    assert (again["added"], again["duplicate"]) == (0, 5)
+    run_cli(it, "frontier", "delete", "again", "--prefix", "q", "--yes", code=0)
+    again = run_cli(it, *add).json()
+    assert (again["added"], again["duplicate"]) == (2, 3)
+    assert consumed() == Counter([*range(5), 3, 4])
+
+
+#: one spider that fills and crawls; what it does with a page goes by the page's number
+COUNTED = """
+import re
+import scrapy
+
+
+class Counted(scrapy.Spider):
+    name = "counted"
+    allowed_domains = ["127.0.0.1"]
+
+    async def start(self):
+        for page in range(3):
+            yield scrapy.Request(f"{self.settings['SITE']}/properties/index_{page:05d}.html")
+
+    def parse(self, response):
+        for link in response.css('a[itemprop="url"]::attr(href)').getall():
+            yield response.follow(link, self.parse_article)
+
+    def number(self, page):
+        return int(re.search(r"property_(\\d+)", page.url).group(1))
+
+    def choose(self, request):
+        last = self.number(request) % 10
+        if last == 1:
+            raise ValueError("not this one")
+        return None if last == 0 else request
+
+    def parse_article(self, response):
+        number = self.number(response)
+        yield {"url": response.url}
+        if "?reviews" in response.url:
+            return
+        if number % 10 == 2:
+            yield response.follow("?reviews", self.parse_article)
+        if number % 10 == 4:
+            yield scrapy.Request(response.url.replace("127.0.0.1", "localhost"), self.parse_article)
+        if number % 10 == 5:
+            yield response.follow("?more", self.parse_more)
+        if number % 10 == 7:
+            yield response.follow(f"property_{number - 1:06d}.html", self.parse_article)
+
+    def parse_more(self, response):
+        yield {"more": response.url}
+"""
+FATES = ("added", "duplicate", "offsite", "local", "refused")
+
+
+def assert_all_links_are_counted(told: Counter[str], site: SiteProcess) -> None:
+    """A producer's account is that of the index pages which the site has delivered."""
+    log = site.log()
+    pages = [hit["target"] for hit in log if "/index_" in hit["target"]]
+    of_a_page = site.site.per_page + site.site.duplicates + site.site.offsite
+    assert (told["found"], told["duplicate"], told["offsite"]) == (
+        len(pages) * of_a_page, len(pages) * site.site.duplicates, len(pages) * site.site.offsite,
+    )  # fmt: skip
+    assert told["found"] == sum(told[fate] for fate in FATES)
+    assert told["added"] == len(pages) * site.site.per_page
+
+
+@pytest.mark.black_box
+def test_the_sums_of_a_producer_and_its_workers_are_those_of_the_sites_own_log(
+    project: MakeProject, consumer_nodes: list[ScrapydNode], site: StartSite, run_scrapy: RunCommand,
+    run_cli: RunCommand
+) -> None:  # fmt: skip
+    """H31: links that went into the frontier, requests that came out of it, and those that were not made."""
+    pages = site(90, per_page=30, duplicates=4, offsite=3)
+    pages.behave({pages.site.detail_path(8): "fail:1"})
+    settings = {
+        **QUICK, "ADDONS": ADDON, "SITE": pages.url, "DISTRIBUTED_TARGET_CALLBACKS": ["parse_article"],
+        "DISTRIBUTED_SLOT_PREFIX": "p", "DISTRIBUTED_SLOTS": 2, "DISTRIBUTED_REQUEST_HOOK": "choose",
+        "DISTRIBUTED_BATCH_SIZE": 10,
+    }  # fmt: skip
+    it = project(nodes=consumer_nodes[:1], spiders={"counted": COUNTED}, settings=settings)
+    filled = run_scrapy(it, "crawl", "counted", "-s", "DISTRIBUTED_FRONTIER=shop", code=0)
+    assert pages.item_hits() == {}
+    produced = requests_counted(filled)
+    assert_all_links_are_counted(produced, pages)
+
+    run_cli(it, "consume", "counted", "shop", "-o", "items.jl", code=3)  # the hook has failed at nine
+    consumer_nodes[0].wait_idle()
+    summed = run_cli(it, "stats", "shop", "--json").json()
+    assert (summed["jobs"] >= 2, summed["silent"]) == (True, []), "a worker for each slot, and each has told"
+    stats = {name: one["sum"] for name, one in summed["stats"].items() if "sum" in one}
+    told = Counter({n.removeprefix("distributed/requests_"): v for n, v in stats.items() if "/requests_" in n})
+
+    hits = Counter(hit["target"] for hit in pages.log() if "/property_" in hit["target"])
+    followed = {target for target in hits if target.endswith("?more")}
+    reviews = {target for target in hits if target.endswith("?reviews")}
+    made = hits.keys() - followed
+    assert (len(followed), len(reviews)) == (9, 9)
+    # What the workers have found for themselves: reviews are new, one neighbour is there already, one host is another.
+    assert told["found"] == sum(told[fate] for fate in FATES) == 9 + 9 + 9
+    assert (told["added"], told["duplicate"], told["offsite"]) == (len(reviews), 9, 9)
+    # What came out of the frontier is what went into it, and every one of it is at the site or was left out.
+    assert told["leased"] == produced["added"] + told["added"]
+    assert told["leased"] == told["returned"] + told["dropped_by_hook"] + told["not_made"] + told["left"]
+    assert (told["dropped_by_hook"], told["not_made"], told["left"]) == (9, 9, 0)
+    assert told["returned"] == len(made)
+    assert stats["downloader/request_count"] == sum(hits.values()) == told["returned"] + len(followed) + 1  # the retry
+    assert stats["distributed/batches_leased"] == stats["distributed/batches_acked"]
+    assert sum(1 for _ in it.items("items.jl")) == len(made) + len(followed)
