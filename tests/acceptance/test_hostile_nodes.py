@@ -23,7 +23,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "listversions.json": {"versions": [f"r1{ESCAPES}"]},
     "listspiders.json": {"spiders": [f"easy{ESCAPES}"]},
 }
-COMMANDS = (
+COMMANDS: tuple[tuple[str, ...], ...] = (
     ("jobs",), ("logs", JOB), ("grep", "red"), ("versions",), ("spiders",), ("stats", JOB), ("nodes",),
     ("watch", "--fleet", "--timeout", "1"),
 )  # fmt: skip
@@ -57,8 +57,8 @@ def on(project: MakeProject) -> Iterator[MakeProject]:
 
 def test_nothing_steers_the_terminal(run_cli: RunCommand, on: MakeProject) -> None:
     it = on(hostile)
-    for name, *arguments in COMMANDS:
-        done = run_cli(it, name, *arguments)
+    for arguments in COMMANDS:
+        name, done = arguments[0], run_cli(it, *arguments)
         said = done.out + done.err
         assert not set(said) & set("\x1b\x07\x9b\u202e"), (name, said)
         assert "no words for" not in said, (name, said)

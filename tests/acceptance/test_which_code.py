@@ -96,7 +96,7 @@ def test_a_crawl_goes_on_with_the_code_that_it_began_with(
     assert row.version != began_with
     assert row.summary["version"] == row.version
     assert row.summary["earlier_versions"] == row.options["earlier_versions"] == [began_with]
-    done.expect(0, began_with, row.version)
+    done.expect(0, f"{began_with}", f"{row.version}")
     run_cli(it, "report", begun.id, "-o", "report.html", code=0)
     page = (it.path / "report.html").read_text("utf-8")
     assert f"version {row.version}, begun with {began_with}" in page
@@ -150,7 +150,7 @@ def test_after_a_rollback_a_crawl_says_which_code_it_takes(news: Callable[..., A
     back = run_cli(it, "rollback", "--json").json()["version"]
     done = run_cli(it, "crawl", "news", "-o", "items.jl")
     assert by(it) == {"second": 5}
-    done.expect(0, last_crawl(it).version, f"--version {back}")
+    done.expect(0, f"{last_crawl(it).version}", f"--version {back}")
     planned = run_cli(it, "plan", "news", "--version", back, "--json")
     assert planned.json()["version"] == back, said(planned)
     run_cli(it, "crawl", "news", "-O", "items.jl", "--version", back, code=0)
