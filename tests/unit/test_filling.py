@@ -251,13 +251,13 @@ def test_a_worker_of_another_project_speaks_of_its_own_spiders() -> None:
     assert [bench.slot(meta={"distribute": to}) for to in said] == ["@other:login", "@other:links", "0"]
 
 
-BAD_ADDRESSES: list[Any] = [
-    "nobody", {"spider": "nobody"}, {"spider": ""}, {"callback": "x"}, {"spider": "login", "url": "x"},
-    {"spider": 3}, 3, ["login"], {"spider": "login", "callback": "no name"}, {"spider": "x y", "project": "p"},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("said", BAD_ADDRESSES)
+@pytest.mark.parametrize(
+    "said",
+    [
+        "nobody", {"spider": "nobody"}, {"spider": ""}, {"callback": "x"}, {"spider": "login", "url": "x"},
+        {"spider": 3}, 3, ["login"], {"spider": "login", "callback": "no name"}, {"spider": "x y", "project": "p"},
+    ],
+)  # fmt: skip
 def test_what_no_spider_can_take_is_a_miss_with_the_reason(said: Any) -> None:
     why = Bench().why_not(meta={"distribute": said})
     assert why.startswith("there is no spider 'nobody'") == ("nobody" in str(said))
@@ -405,13 +405,13 @@ def test_a_shard_that_is_walked_again_seals_only_what_was_not_sealed_before() ->
     assert bench.capture.buffered == 0
 
 
-HIDDEN: list[dict[str, Any]] = [
-    {"cookies": {"a": "b"}}, {"headers": {"Authorization": "x"}}, {"method": "POST", "body": b"x"},
-    {"meta": {"proxy": "http://u:p@proxy/", "$x": 1}},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("fields", HIDDEN)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"cookies": {"a": "b"}}, {"headers": {"Authorization": "x"}}, {"method": "POST", "body": b"x"},
+        {"meta": {"proxy": "http://u:p@proxy/", "$x": 1}},
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize(
     ("key", "stay", "fate"),
     [(KEY, "local", "sealed"), (None, "local", "local"), (None, "refuse", "refused")],

@@ -107,13 +107,6 @@ def test_no_node_has_room_while_it_is_down_not_prepared_or_unfit() -> None:
     assert member("a", down_since=1.0).room() == 0
 
 
-def test_stated_slots_are_believed() -> None:
-    node = member("a", slots=2)
-    for _ in range(5):
-        node.seen(load(9, pending=9))
-    assert node.slots == 2
-
-
 def test_batches_are_cut_for_slots_that_a_node_has_shown() -> None:
     node = member("a", slots=None)
     assert (node.likely_slots, node.idle_slots) == (1, 1)
@@ -125,8 +118,12 @@ def test_batches_are_cut_for_slots_that_a_node_has_shown() -> None:
     assert member("b", slots=3, out=1).idle_slots == 2
 
 
-def test_slots_that_are_not_stated_are_learned() -> None:
-    node = member("a", slots=None)
+def test_slots_that_are_stated_are_believed_and_others_are_learned() -> None:
+    stated, node = member("a", slots=2), member("a", slots=None)
+    for _ in range(5):
+        stated.seen(load(9, pending=9))
+    assert stated.slots == 2
+
     assert node.slots == node_state.SLOTS_UNKNOWN
     node.seen(load(7))
     assert node.slots == 7  # more run than were thought possible

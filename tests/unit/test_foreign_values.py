@@ -8,8 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapyd_dist.errors import NodeError
-from scrapyd_dist.joblogs.joblog import LogReader, read_dump
-from scrapyd_dist.joblogs.worker_report import BadReport, read_report
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.reply import LARGEST, Reply
@@ -92,40 +90,3 @@ def test_any_raw_file_is_a_piece_or_an_error_of_the_node(status: int, headers: d
     except NodeError:
         return
     assert chunk is None or chunk.start == 0
-
-
-REPORT = {
-    "schema": 1, "state": "ended", "updated": 1.0, "requests": 1, "done": 1, "missed": 0, "pages": 1, "items": 1,
-    "part": {"file": "x", "items": 1, "bytes": 1, "sha256": ""},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "field", ["updated", "started", "requests", "done", "pages", "items", "errors", "feeds_failed"]
-)
-@pytest.mark.parametrize("number", [LONG, "9" * 4000, "-1", "NaN", "Infinity", "1e999", "1e300"])
-def test_a_report_with_a_number_that_is_none_is_none(field: str, number: str) -> None:
-    text = json.dumps({**REPORT, field: "@"}).replace('"@"', number)
-    with pytest.raises(BadReport):
-        read_report(text.encode())
-
-
-def test_a_stat_that_cannot_be_summed_up_costs_nothing_but_itself() -> None:
-    stats = {"a": 1, "b": 10**4000, "c": float("nan"), "d": [1], "e": "x", "f": -2.5}
-    report = read_report(json.dumps({**REPORT, "stats": stats}).encode())
-    assert report.stats == {"a": 1, "e": "x", "f": -2.5}
-
-
-def test_a_log_with_such_numbers_is_read() -> None:
-    reader = LogReader()
-    reader.feed(
-        b"0001-01-01 00:00:00 [scrapy.core.engine] INFO: Spider opened\n"
-        b"9999-12-31 23:59:59 [scrapy.extensions.logstats] INFO: x\n"
-        b"2026-11-20 20:00:00 [scrapy.extensions.logstats] INFO: Crawled %b pages (at 1 pages/min), scraped 1 items\n"
-        % LONG.encode()
-    )
-    facts = reader.facts()
-    assert (facts.pages, facts.first) == (None, facts.last)
-    huge = "0x" + "f" * 5000
-    dump = read_dump(f"{{'a': {huge}, 'b': ({huge},), 'c': 1e999, 'd': 1}}")
-    assert (dump["a"], dump["b"], dump["c"], dump["d"]) == ("…", "…", "1e309", 1)

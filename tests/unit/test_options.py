@@ -60,7 +60,9 @@ def test_batches_have_the_size_that_was_given_and_adapt_where_none_was() -> None
     assert not options(BATCH_SIZE=50).batch_adapt
     assert options(BATCH_SIZE=50, BATCH_ADAPT="1").batch_adapt
     assert not options(BATCH_ADAPT=False).batch_adapt
-    assert not options(WAIT=False).batch_adapt  # who does not stay cannot see what fits
+    assert not options(WAIT=False).batch_adapt  # a producer that does not stay cannot see what fits
+    told = options(MODE="pull", BATCH_SIZE=7)
+    assert (told.batch_size, told.batch_adapt, told.scaling.terms.batch_size) == (7, False, 7)
 
 
 def test_old_names_of_lists_are_entries_of_the_one_list() -> None:
@@ -76,43 +78,43 @@ def test_the_books_settings_keep_their_names() -> None:
     assert found.send_feed_url
 
 
-WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"CRAWL": "a/b"}, "cannot name a crawl"),
-    ({"PAGES": "ten", "INDEX": "u%d"}, "DISTRIBUTED_PAGES is 'ten'"),
-    ({"PAGES": 1.5}, "whole number"),
-    ({"BATCH_SIZE": 0}, "BATCH_SIZE is 0, and must be 1 or more"),
-    ({"BATCH_SIZE": "-1"}, "1 or more"),
-    ({"BATCH_SIZE": "all"}, "a whole number, or auto"),
-    ({"WAIT": "perhaps"}, "WAIT is 'perhaps', and must be True or False"),
-    ({"BATCH_MAX_AGE": 0}, "more than 0 seconds"),
-    ({"BATCH_MAX_AGE": "soon"}, "number of seconds"),
-    ({"POLL_INTERVAL": "nan"}, "more than 0 seconds"),
-    ({"NODE_TIMEOUT": -1}, "NODE_TIMEOUT is -1"),
-    ({"BATCH_ADAPT": "perhaps"}, "True or False"),
-    ({"NODES_EVERY": 0}, "more than 0 seconds"),
-    ({"MAX_ATTEMPTS": 0}, "MAX_ATTEMPTS"),
-    ({"MAX_JOBS": -1}, "MAX_JOBS"),
-    ({"MAX_FAILED": -1}, "MAX_FAILED"),
-    ({"DEPLOY": "always"}, "if-missing or never"),
-    ({"PLACEMENT": "random"}, "by-capacity or round-robin or least-loaded"),
-    ({"UNSENDABLE": "drop"}, "local or refuse"),
-    ({"MODE": "pulled"}, "MODE is 'pulled'; it can be auto or push or pull"),
-    ({"WORKERS": "-1"}, "WORKERS is -1, and must be 0 or more"),
-    ({"MAX_TIME": "-1"}, "0 seconds or more"),
-    ({"IDLE": "soon"}, "number of seconds"),
-    ({"LEASE": "0"}, "LEASE is 0.0, and must be more than 0"),
-    ({"START": "last"}, "skip or first"),
-    ({"PROFILE": "quick"}, "PROFILE is 'quick'; it can be usual or fast or none"),
-    ({"FAIR": "equal"}, r"FAIR is 'equal'; it can be spread or by-domain\."),
-    ({"INDEX": "u%d"}, "needs the number of its pages"),
-    ({"PAGES": 3}, "needs the address of the index"),
-    ({"SHARDS": 3}, "Shards need to know the index pages"),
-    ({"SHARDS": 0}, "Shards need to know the index pages"),
-    ({"INDEX": "u%d", "PAGES": 3, "START_URLS_FILE": "f"}, "not both"),
-]
-
-
-@pytest.mark.parametrize(("values", "why"), WRONG)
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"CRAWL": "a/b"}, "cannot name a crawl"),
+        ({"PAGES": "ten", "INDEX": "u%d"}, "DISTRIBUTED_PAGES is 'ten'"),
+        ({"PAGES": 1.5}, "whole number"),
+        ({"BATCH_SIZE": 0}, "BATCH_SIZE is 0, and must be 1 or more"),
+        ({"BATCH_SIZE": "-1"}, "1 or more"),
+        ({"BATCH_SIZE": "all"}, "a whole number, or auto"),
+        ({"WAIT": "perhaps"}, "WAIT is 'perhaps', and must be True or False"),
+        ({"BATCH_MAX_AGE": 0}, "more than 0 seconds"),
+        ({"BATCH_MAX_AGE": "soon"}, "number of seconds"),
+        ({"POLL_INTERVAL": "nan"}, "more than 0 seconds"),
+        ({"NODE_TIMEOUT": -1}, "NODE_TIMEOUT is -1"),
+        ({"BATCH_ADAPT": "perhaps"}, "True or False"),
+        ({"NODES_EVERY": 0}, "more than 0 seconds"),
+        ({"MAX_ATTEMPTS": 0}, "MAX_ATTEMPTS"),
+        ({"MAX_JOBS": -1}, "MAX_JOBS"),
+        ({"MAX_FAILED": -1}, "MAX_FAILED"),
+        ({"DEPLOY": "always"}, "if-missing or never"),
+        ({"PLACEMENT": "random"}, "by-capacity or round-robin or least-loaded"),
+        ({"UNSENDABLE": "drop"}, "local or refuse"),
+        ({"MODE": "pulled"}, "MODE is 'pulled'; it can be auto or push or pull"),
+        ({"WORKERS": "-1"}, "WORKERS is -1, and must be 0 or more"),
+        ({"MAX_TIME": "-1"}, "0 seconds or more"),
+        ({"IDLE": "soon"}, "number of seconds"),
+        ({"LEASE": "0"}, "LEASE is 0.0, and must be more than 0"),
+        ({"START": "last"}, "skip or first"),
+        ({"PROFILE": "quick"}, "PROFILE is 'quick'; it can be usual or fast or none"),
+        ({"FAIR": "equal"}, r"FAIR is 'equal'; it can be spread or by-domain\."),
+        ({"INDEX": "u%d"}, "needs the number of its pages"),
+        ({"PAGES": 3}, "needs the address of the index"),
+        ({"SHARDS": 3}, "Shards need to know the index pages"),
+        ({"SHARDS": 0}, "Shards need to know the index pages"),
+        ({"INDEX": "u%d", "PAGES": 3, "START_URLS_FILE": "f"}, "not both"),
+    ],
+)
 def test_what_is_wrong_is_told_with_its_name(values: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         options(values)
@@ -144,13 +146,6 @@ def test_a_feed_url_that_cannot_be_read_is_told_without_showing_it(url: str) -> 
 # push and pull
 
 
-def test_workers_lease_a_hundred_requests_at_a_time_unless_told_otherwise() -> None:
-    pulled = options(MODE="pull")
-    assert (pulled.leases, pulled.batch_size, pulled.batch_adapt) == (True, 100, True)
-    told = options(MODE="pull", BATCH_SIZE=7)
-    assert (told.batch_size, told.batch_adapt, told.scaling.terms.batch_size) == (7, False, 7)
-
-
 def test_the_limits_of_workers() -> None:
     made = options(
         MODE="pull", WORKERS="6", MAX_BATCHES=3, MAX_REQUESTS="40", MAX_TIME="2.5", IDLE=9, LEASE=30, START="first"
@@ -169,6 +164,7 @@ def test_batches_are_leased_where_that_can_be_and_sent_where_it_cannot() -> None
         assert (sent.leases, sent.sends, sent.why_reach) == (False, True, "")
     for leased in (options(MODE="pull"), options(LOGIN="log_in")):
         assert (leased.leases, leased.sends, bool(leased.why_reach)) == (True, False, True)
+        assert (leased.batch_size, leased.batch_adapt) == (100, True)
 
 
 # what is refused

@@ -98,6 +98,21 @@ def test_what_is_no_report_is_told_so_whatever_it_is(data: bytes) -> None:
         read_report(data)
 
 
+@pytest.mark.parametrize(
+    "field", ["updated", "started", "requests", "done", "pages", "items", "errors", "feeds_failed"]
+)
+@pytest.mark.parametrize("number", ["9" * 5000, "9" * 4000, "-1", "NaN", "Infinity", "1e999", "1e300"])
+def test_a_report_with_a_number_that_is_none_is_none(field: str, number: str) -> None:
+    text = json.dumps({**GOOD, field: "@"}).replace('"@"', number)
+    with pytest.raises(BadReport):
+        read_report(text.encode())
+
+
+def test_a_stat_that_cannot_be_summed_up_costs_nothing_but_itself() -> None:
+    stats = {"a": 1, "b": 10**4000, "c": float("nan"), "d": [1], "e": "x", "f": -2.5}
+    assert report(stats=stats).stats == {"a": 1, "e": "x", "f": -2.5}
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
     lambda inner: (
@@ -121,7 +136,7 @@ def test_a_report_can_be_read_or_is_none_and_nothing_else_happens(fields: dict[s
 
 def test_files_are_named_by_us_and_not_by_a_report() -> None:
     found = report(part={**PART, "file": "../../etc/passwd"})
-    assert found.part.file == "../../etc/passwd"  # for people; nobody follows it
+    assert found.part.file == "../../etc/passwd"  # for people; no code follows it
     assert part_path("c.0", "c.b1.a1") == "logs/_sdist/c.0/c.b1.a1.jl"
     assert report_path("c.0", "c.b1.a1") == "logs/_sdist/c.0/c.b1.a1.json"
 
@@ -131,19 +146,11 @@ def test_files_are_named_by_us_and_not_by_a_report() -> None:
 BATCH = Batch(number=1, size=4)
 
 
-@pytest.mark.parametrize(
-    ("fields", "blamed"),
-    [
-        ({"state": "running", "finish_reason": ""}, True),
-        ({"finish_reason": "memusage_exceeded"}, True),
-        *(
-            ({"finish_reason": one}, False)
-            for one in ("finished", "disk-full", "shutdown", "throttle-failed", "failed")
-        ),
-    ],
-)
-def test_only_an_end_without_a_known_cause_blames_the_batch(fields: dict[str, Any], blamed: bool) -> None:
-    assert report(**fields).blames_batch is blamed
+@pytest.mark.parametrize("cause", ["finished", "disk-full", "shutdown", "throttle-failed", "failed"])
+def test_only_an_end_without_a_known_cause_blames_the_batch(cause: str) -> None:
+    assert report(state="running", finish_reason="").blames_batch
+    assert report(finish_reason="memusage_exceeded").blames_batch
+    assert not report(finish_reason=cause).blames_batch
 
 
 def test_a_piece_of_a_cut_batch_gets_fewer_attempts() -> None:

@@ -18,14 +18,15 @@ from scrapyd_dist.middlewares.producer.producer import Producer
 
 from scrapyd_dist.errors import ConfigError
 
-FOREIGN = [
-    ("SCHEDULER", "scrapy_redis.scheduler.Scheduler"),
-    ("SCHEDULER", "no_such_package.Scheduler"),
-    ("DUPEFILTER_CLASS", "scrapy_redis.dupefilter.RFPDupeFilter"),
-]
 
-
-@pytest.mark.parametrize(("name", "part"), FOREIGN)
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("SCHEDULER", "scrapy_redis.scheduler.Scheduler"),
+        ("SCHEDULER", "no_such_package.Scheduler"),
+        ("DUPEFILTER_CLASS", "scrapy_redis.dupefilter.RFPDupeFilter"),
+    ],
+)
 @pytest.mark.parametrize("late", [False, True], ids=["as they are", "put aside"])
 def test_foreign_parts_are_refused_with_their_name(name: str, part: str, late: bool) -> None:
     settings = Settings({name: part})

@@ -1,4 +1,4 @@
-"""The profiles: below everything that anybody has set, and nothing of them is left out."""
+"""The profiles: below everything that is set, and nothing of them is left out."""
 
 import gc
 import logging
@@ -31,8 +31,7 @@ def as_before() -> Iterator[None]:
 
 def settings(priority: str = "project", **values: Any) -> Settings:
     made = Settings()
-    for name, value in values.items():
-        made.set(name, value, priority=priority)
+    made.setdict(values, priority=priority)
     return made
 
 

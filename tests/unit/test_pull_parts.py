@@ -69,10 +69,7 @@ def test_a_batch_is_over_when_all_its_requests_and_items_have_ended(leased: Call
     assert batch.over
 
 
-STEPS = st.lists(st.tuples(st.sampled_from(["begin", "end", "again", "in", "out"]), st.integers(0, 5)), max_size=40)
-
-
-@given(STEPS)
+@given(st.lists(st.tuples(st.sampled_from(["begin", "end", "again", "in", "out"]), st.integers(0, 5)), max_size=40))
 def test_nothing_is_counted_twice(steps: list[tuple[str, int]]) -> None:
     pages = OwnPages("c", 1, None)  # type: ignore[arg-type]  # nothing is found
     pages.making = False
