@@ -275,7 +275,7 @@ def test_what_cannot_travel_to_another_spider_is_a_miss_too_as_is_all_for_others
     assert why == "it is for another spider (login), and only a crawl whose workers lease gives it to that one"
 
 
-def test_offsite_is_judged_by_whoever_makes_the_request() -> None:
+def test_offsite_is_judged_by_the_spider_that_makes_the_request() -> None:
     bench = Bench()
     assert bench.take("http://elsewhere/") == "offsite"
     assert bench.take("http://elsewhere/", meta={"distribute": "login"}) == "sealed"

@@ -1,4 +1,4 @@
-"""What is asked of the end of a crawl: enough items, and somebody who is told."""
+"""What is asked of the end of a crawl: enough items, and a command or an address that is told."""
 
 import json
 from contextlib import closing
@@ -8,17 +8,7 @@ from typing import Any
 import pytest
 from rig.badpeer import BadPeer, Connection
 from scrapy.settings import Settings
-from scrapyd_dist.middlewares.producer.completion_hooks import (
-    RUNS,
-    CompletionPolicy,
-    earlier_items,
-    environment,
-    read_wishes,
-    refusal,
-    tell,
-    too_few,
-    unusual,
-)
+from scrapyd_dist.middlewares.producer import completion_hooks as hooks
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError
@@ -41,9 +31,9 @@ DOCUMENT = {"schema": 1, "crawl": "easy-1", "spider": "easy", "state": "finished
     ],
 )
 def test_unusually_few_items_and_fewer_than_were_asked_for(items: int, earlier: list[int], is_unusual: bool) -> None:
-    assert (f"{items:,} items are unusually few" in unusual(items, earlier)) is is_unusual
-    assert too_few(10, 10) == too_few(0, 0) == ""
-    assert too_few(1234, 5000).startswith("The crawl has 1,234 items, and at least 5,000 were asked for")
+    assert (f"{items:,} items are unusually few" in hooks.unusual(items, earlier)) is is_unusual
+    assert hooks.too_few(10, 10) == hooks.too_few(0, 0) == ""
+    assert hooks.too_few(1234, 5000).startswith("The crawl has 1,234 items, and at least 5,000 were asked for")
 
 
 def row(number: int, **fields: Any) -> Crawl:
@@ -64,8 +54,8 @@ def test_a_crawl_is_compared_with_finished_ones_of_its_kind() -> None:
         row(4, summary={}),
         row(3, options={"args": {"shop": "a"}, "settings": {"DISTRIBUTED_PAGES": 3}}),
     ]
-    assert earlier_items("c9", {"shop": "a"}, rows, "easy") == [5, 3]
-    assert len(earlier_items("x", {"shop": "a"}, [row(n) for n in range(50)], "easy")) == RUNS
+    assert hooks.earlier_items("c9", {"shop": "a"}, rows, "easy") == [5, 3]
+    assert len(hooks.earlier_items("x", {"shop": "a"}, [row(n) for n in range(50)], "easy")) == hooks.RUNS
 
 
 FOREIGN = ("ftp://host/x", "file:///etc/passwd", "http://", "https://h:port/", "http:///x")
@@ -77,35 +67,35 @@ FOREIGN = ("ftp://host/x", "file:///etc/passwd", "http://", "https://h:port/", "
 )
 def test_what_is_no_command_no_http_address_and_no_least_number_is_refused(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"DISTRIBUTED_{name}"):
-        read_wishes(Settings({f"DISTRIBUTED_{name}": value}))
+        hooks.read_wishes(Settings({f"DISTRIBUTED_{name}": value}))
 
 
 @pytest.mark.parametrize("text", ["", "mail -s done me", "curl ftp://host/x", "https://u:p@h:8/p?t=1", "HTTP://h/"])
 def test_the_settings_are_read(text: str) -> None:
     given = Settings({"DISTRIBUTED_MIN_ITEMS": "7", "DISTRIBUTED_ON_FINISH": text})
-    assert read_wishes(given) == CompletionPolicy(min_items=7, on_finish=text)
-    assert read_wishes(Settings({})) == CompletionPolicy(min_items=0, on_finish="")
+    assert hooks.read_wishes(given) == hooks.CompletionPolicy(min_items=7, on_finish=text)
+    assert hooks.read_wishes(Settings({})) == hooks.CompletionPolicy(min_items=0, on_finish="")
 
 
 def test_a_command_gets_the_summary_and_the_variables(tmp_path: Path) -> None:
     out = tmp_path / "told.txt"
     command = f'cat > {out}; echo "$SDIST_CRAWL $SDIST_SPIDER $SDIST_STATE $SDIST_EXIT_CODE $SDIST_ITEMS" >> {out}'
-    assert tell(command, DOCUMENT) == ""
+    assert hooks.tell(command, DOCUMENT) == ""
     document, _, variables = out.read_text().partition("}")
     assert json.loads(document + "}") == DOCUMENT
     assert variables.strip() == "easy-1 easy finished 3 12"
 
 
 def test_a_command_that_fails_is_told_of_with_its_last_words_and_one_that_reads_nothing_does_not_fail() -> None:
-    assert tell("exec true", {**DOCUMENT, "warnings": ["x" * 100] * 5000}) == ""
-    said = tell("echo one; echo 'no such channel.' >&2; exit 7", DOCUMENT)
+    assert hooks.tell("exec true", {**DOCUMENT, "warnings": ["x" * 100] * 5000}) == ""
+    said = hooks.tell("echo one; echo 'no such channel.' >&2; exit 7", DOCUMENT)
     assert said == "The command to be run at the end (--on-finish) ended with code 7: no such channel."
-    assert "SECRET" not in tell("false SECRET", DOCUMENT)
+    assert "SECRET" not in hooks.tell("false SECRET", DOCUMENT)
 
 
 def test_a_command_that_never_ends_is_killed_with_all_it_started(tmp_path: Path) -> None:
     mark = tmp_path / "late"
-    said = tell(f"(sleep 30; touch {mark}) & sleep 30", DOCUMENT, patience=0.3)
+    said = hooks.tell(f"(sleep 30; touch {mark}) & sleep 30", DOCUMENT, patience=0.3)
     assert "killed after 0.3 seconds" in said
 
 
@@ -118,7 +108,7 @@ def test_an_address_gets_the_summary(caplog: pytest.LogCaptureFixture) -> None:
         connection.answer(204, b"")
 
     with closing(BadPeer(play)) as peer:
-        assert tell(f"http://me:hush@127.0.0.1:{peer.port}/hook?token=SECRET", DOCUMENT) == ""
+        assert hooks.tell(f"http://me:hush@127.0.0.1:{peer.port}/hook?token=SECRET", DOCUMENT) == ""
     head, _, body = asked[0].partition(b"\r\n\r\n")
     assert head.startswith(b"POST /hook?token=SECRET ")
     assert b"content-type: application/json" in head.lower()
@@ -138,7 +128,7 @@ def test_an_address_gets_the_summary(caplog: pytest.LogCaptureFixture) -> None:
 )
 def test_an_address_that_does_not_listen_is_told_of_without_its_secrets(play: Any, words: str) -> None:
     with closing(BadPeer(play)) as peer:
-        said = tell(f"http://me:hush@127.0.0.1:{peer.port}/SECRET?token=SECRET", DOCUMENT, patience=0.3)
+        said = hooks.tell(f"http://me:hush@127.0.0.1:{peer.port}/SECRET?token=SECRET", DOCUMENT, patience=0.3)
     assert words in said
     assert f"http://127.0.0.1:{peer.port}/… could" in said
     assert "SECRET" not in said
@@ -146,6 +136,6 @@ def test_an_address_that_does_not_listen_is_told_of_without_its_secrets(play: An
 
 
 def test_a_refusal_is_told_as_well() -> None:
-    document = refusal(None, None, ConfigError("No node."))
+    document = hooks.refusal(None, None, ConfigError("No node."))
     assert (document["state"], document["exit_code"], document["message"]) == ("refused", 2, "No node.")
-    assert environment(document)["SDIST_STATE"] == "refused"
+    assert hooks.environment(document)["SDIST_STATE"] == "refused"

@@ -1,4 +1,4 @@
-"""The index: shards and the addresses of their pages; who found what on the walk, what failed, and where it goes on."""
+"""The index: shards and the addresses of their pages; what each walk found, what failed, and where it goes on."""
 
 from dataclasses import replace
 

@@ -8,17 +8,8 @@ from pathlib import Path
 
 import pytest
 from rig.fixtures import MakeProject
+from scrapyd_dist.deploy import kept_eggs as eggs
 from scrapyd_dist.deploy.egg import Egg, build, pack, unpack, unpack_to
-from scrapyd_dist.deploy.kept_eggs import (
-    KEPT_EGGS,
-    SavedEgg,
-    all_eggs,
-    choose,
-    find_egg,
-    kept_eggs,
-    save_egg,
-    write_egg,
-)
 from scrapyd_dist.deploy.project_files import ProjectFiles, describe, is_dirty
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
@@ -40,13 +31,13 @@ def shop_files(files: dict[str, bytes], key: bytes | None = None) -> ProjectFile
 def keep(state: Path, word: str, *, hour: int = 0, name: str = "") -> str:
     egg = some_egg(word)
     version = name or version_name(egg.content_hash, NOON + timedelta(hours=hour))
-    save_egg(state, "shop", version, egg.data)
+    eggs.save_egg(state, "shop", version, egg.data)
     return version
 
 
 def git(root: Path, *arguments: str) -> None:
-    who = ["-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main"]
-    subprocess.run(["git", *who, *arguments], cwd=root, check=True, capture_output=True)
+    author = ["-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main"]
+    subprocess.run(["git", *author, *arguments], cwd=root, check=True, capture_output=True)
 
 
 class TestCommit:
@@ -88,39 +79,39 @@ class TestKept:
         keep(tmp_path, "b", name="1.10")
         moment = (NOON + timedelta(hours=1)).timestamp()
         os.utime(tmp_path / "eggs/shop/1_10.egg", (moment, moment))
-        assert [egg.version for egg in kept_eggs(tmp_path, "shop")] == [last, "1_10", first]
+        assert [egg.version for egg in eggs.kept_eggs(tmp_path, "shop")] == [last, "1_10", first]
 
     def test_the_content_of_a_given_name_is_read_from_the_egg(self, tmp_path: Path) -> None:
         keep(tmp_path, "a", name="1.10")
-        (saved,), egg = kept_eggs(tmp_path, "shop"), some_egg("a")
+        (saved,), egg = eggs.kept_eggs(tmp_path, "shop"), some_egg("a")
         assert (saved.content_hash, saved.read().data) == (egg.content_hash, egg.data)
         # Under such a name a node may have other code by now.
-        assert find_egg(tmp_path, "shop", egg.content_hash) is None
+        assert eggs.find_egg(tmp_path, "shop", egg.content_hash) is None
 
     def test_what_is_no_egg_of_ours_is_not_sent(self, tmp_path: Path) -> None:
-        save_egg(tmp_path, "shop", "old", b"no zip")
+        eggs.save_egg(tmp_path, "shop", "old", b"no zip")
         with pytest.raises(NothingMatched, match="no egg that this program has built"):
-            kept_eggs(tmp_path, "shop")[0].read()
+            eggs.kept_eggs(tmp_path, "shop")[0].read()
 
     def test_newest_with_this_content(self, tmp_path: Path) -> None:
         for hour, content in enumerate([HASH, "ff" * 6, HASH]):
-            path = save_egg(tmp_path, "shop", version_name(content, NOON + timedelta(hours=hour)), b"")
-        assert find_egg(tmp_path, "shop", HASH) == SavedEgg(version=path.stem, path=path)
-        assert find_egg(tmp_path, "shop", "00" * 6) is None
-        assert find_egg(tmp_path, "other", HASH) is None
+            path = eggs.save_egg(tmp_path, "shop", version_name(content, NOON + timedelta(hours=hour)), b"")
+        assert eggs.find_egg(tmp_path, "shop", HASH) == eggs.SavedEgg(version=path.stem, path=path)
+        assert eggs.find_egg(tmp_path, "shop", "00" * 6) is None
+        assert eggs.find_egg(tmp_path, "other", HASH) is None
 
     def test_only_the_last_ones_are_kept_and_only_the_owner_can_read_them(self, tmp_path: Path) -> None:
-        names = [version_name(HASH, NOON + timedelta(hours=hour)) for hour in range(KEPT_EGGS + 3)]
+        names = [version_name(HASH, NOON + timedelta(hours=hour)) for hour in range(eggs.KEPT_EGGS + 3)]
         for name in names:
-            path = save_egg(tmp_path, "shop", name, b"")
+            path = eggs.save_egg(tmp_path, "shop", name, b"")
         assert sorted(path.stem for path in (tmp_path / "eggs/shop").iterdir()) == names[3:]
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
     @pytest.mark.parametrize("project", ["..", ".", "a/b", "../../x"])
     def test_a_projects_name_is_no_path(self, tmp_path: Path, project: str) -> None:
-        path = save_egg(tmp_path, project, version_name(HASH, NOON), b"x")
+        path = eggs.save_egg(tmp_path, project, version_name(HASH, NOON), b"x")
         assert path.resolve().parent.parent == (tmp_path / "eggs").resolve()
-        assert find_egg(tmp_path, project, HASH)
+        assert eggs.find_egg(tmp_path, project, HASH)
 
 
 class TestChoose:
@@ -131,25 +122,26 @@ class TestChoose:
     )
     def test_the_one_before_the_current(self, tmp_path: Path, words: str, current: int, chosen: int) -> None:
         names = [keep(tmp_path, word, hour=hour) for hour, word in enumerate(words)]
-        assert choose(kept_eggs(tmp_path, "shop"), None, names[current], folder=tmp_path).version == names[chosen]
+        found = eggs.choose(eggs.kept_eggs(tmp_path, "shop"), None, names[current], folder=tmp_path)
+        assert found.version == names[chosen]
 
     def test_by_name_its_beginning_or_its_hash(self, tmp_path: Path) -> None:
         old = keep(tmp_path, "a", hour=0)
         keep(tmp_path, "b", hour=1)
-        kept = kept_eggs(tmp_path, "shop")
+        kept = eggs.kept_eggs(tmp_path, "shop")
         for wanted in (old, old[:14], some_egg("a").content_hash[:7]):
-            assert choose(kept, wanted, None, folder=tmp_path).version == old
+            assert eggs.choose(kept, wanted, None, folder=tmp_path).version == old
 
     def test_what_is_not_kept_or_not_clear(self, tmp_path: Path) -> None:
         for wanted in (None, "1.0"):
             with pytest.raises(NothingMatched, match="deploy-all"):
-                choose([], wanted, None, folder=tmp_path)
+                eggs.choose([], wanted, None, folder=tmp_path)
         old = keep(tmp_path, "a", hour=0)
         with pytest.raises(NothingMatched, match=f"Kept are {old}"):
-            choose(kept_eggs(tmp_path, "shop"), "1.0", None, folder=tmp_path)
+            eggs.choose(eggs.kept_eggs(tmp_path, "shop"), "1.0", None, folder=tmp_path)
         keep(tmp_path, "b", hour=1)
         with pytest.raises(NothingMatched, match="Give more of the name"):
-            choose(kept_eggs(tmp_path, "shop"), "17951", None, folder=tmp_path)
+            eggs.choose(eggs.kept_eggs(tmp_path, "shop"), "17951", None, folder=tmp_path)
 
 
 class TestUnpacked:
@@ -173,6 +165,6 @@ class TestUnpacked:
 def test_the_eggs_of_crawls_are_found_but_never_rolled_back_to(tmp_path: Path) -> None:
     deployed = keep(tmp_path, "a")
     crawls = version_name(some_egg("b").content_hash, NOON, for_crawl=True)
-    write_egg(tmp_path / "crawls" / "easy-1", crawls, some_egg("b").data)
-    assert [egg.version for egg in kept_eggs(tmp_path, "shop")] == [deployed]
-    assert {egg.version for egg in all_eggs(tmp_path, "shop")} == {deployed, crawls}
+    eggs.write_egg(tmp_path / "crawls" / "easy-1", crawls, some_egg("b").data)
+    assert [egg.version for egg in eggs.kept_eggs(tmp_path, "shop")] == [deployed]
+    assert {egg.version for egg in eggs.all_eggs(tmp_path, "shop")} == {deployed, crawls}

@@ -229,7 +229,7 @@ def test_what_another_project_says_of_its_own_slots_and_limits_does_not_count_fo
     crawl.setdict({"QUEUE_HITS": 60, "PUBLIC_IP_URL": "https://me:secret@ip.example/"}, priority="project")
     other = settings(SLOTS=9, SLOT_PREFIX="b", SLOT_BY="site", CALLBACK_SLOTS={"x": "x/3"}, THROTTLE_HITS=600)
     told = shared_settings(crawl)
-    assert "secret" not in str(told)  # the arguments of a job are for everybody to see
+    assert "secret" not in str(told)  # the arguments of a job are for every user of the node to see
     other.setdict(told, priority="cmdline")
     assert replace(SlotRouting.from_settings(other), known=None) == replace(
         SlotRouting.from_settings(crawl), known=None
@@ -238,7 +238,7 @@ def test_what_another_project_says_of_its_own_slots_and_limits_does_not_count_fo
     assert limit is not None and limit.hits == 60
 
 
-# who reaches the store
+# which nodes reach the store
 
 
 def members(*names: str) -> list[NodeState]:

@@ -234,7 +234,7 @@ def check_unreadable(values: list[dict[str, Any]]) -> None:
         {"url": "http://web/@me", "meta": {"proxy": "http://proxy:8080/"}},
     ],
 )
-def test_what_anybody_may_read_needs_no_key(fields: dict[str, Any]) -> None:
+def test_what_may_be_read_needs_no_key(fields: dict[str, Any]) -> None:
     value = {"url": "http://web/", **fields}
     assert hidden_by(value) is None
     assert encode([value])[START_URLS].startswith(("{", "["))

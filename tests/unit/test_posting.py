@@ -99,7 +99,7 @@ def test_the_last_error_of_a_log_is_what_is_told() -> None:
     assert last_error("\n") == "; its log is empty"
 
 
-def test_an_error_that_nobody_handled_is_told_by_its_traceback() -> None:
+def test_an_error_that_was_not_handled_is_told_by_its_traceback() -> None:
     """As Scrapy 2.13 logs it: a record that only announces it, and one that is nothing but the traceback."""
     head = "2026-11-20 12:00:02 [twisted] CRITICAL: "
     log = f"{head}Unhandled error in Deferred:\n{head}\nTraceback (most recent call last):\nRuntimeError: no licence\n"

@@ -199,7 +199,7 @@ def test_each_attempt_has_a_filter_of_its_own_for_as_long_as_it_lives() -> None:
     assert settings["JOBDIR"] is None
 
 
-async def test_news_wakes_all_who_wait_and_nobody_later() -> None:
+async def test_news_wakes_all_that_wait_and_none_that_wait_later() -> None:
     news = Notifier()
     waiting = [asyncio.ensure_future(news.wait()) for _ in range(2)]
     await asyncio.sleep(0)
@@ -285,7 +285,7 @@ async def test_a_store_that_has_forgotten_the_crawl_is_lost_at_once() -> None:
 
 
 @pytest.mark.parametrize(("lease", "lost"), [(300.0, False), (60.0, True)])
-def test_three_minutes_without_a_store_are_waited_for_by_whoever_has_the_longer_lease(
+def test_three_minutes_without_a_store_are_waited_for_by_the_worker_with_the_longer_lease(
     monkeypatch: pytest.MonkeyPatch, *, lease: float, lost: bool
 ) -> None:
     now = [1000.0]
