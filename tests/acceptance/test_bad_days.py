@@ -2,17 +2,22 @@
 
 import os
 import signal
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rig import proxy
 from rig.bad_days import IMPATIENT, assert_exact, attempts, begin, busy_workers, running_on, wait_accepted, wait_running
 from rig.commands import Command, Result
 from rig.crawls import last_crawl
 from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
+from rig.proxy import Proxy
 from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
@@ -39,8 +44,7 @@ def assert_whole(done: Result, project: Project, site: SiteProcess, gone: tuple[
     assert done.code == 0, done.err
     assert_exact(project, site, without=gone)
     summary, described = last_crawl(project).summary, site.site
-    assert summary["state"] == "finished"
-    assert summary["sealed"] == described.items
+    assert (summary["state"], summary["sealed"]) == ("finished", described.items)
     assert summary["duplicate"] == described.pages * described.duplicates
     assert summary["offsite"] == described.pages * described.offsite
     assert summary["urls_found"] == described.items + described.pages * (described.duplicates + described.offsite)
@@ -182,3 +186,74 @@ def test_nodes_of_a_file_join_leave_and_come_back(
     listed.write_text(f"{one.url} name=one\n{two.url} name=two slots=1\n")
     wait_for(lambda: posted_to(it, "one") > before, 60, "it gets work again")
     assert_done(command.wait(180), it, pages)
+
+
+# between the producer and a node something spoils the exchange: no batch runs twice by mistake, and none is lost
+
+#: mishaps after which the node has the job
+TAKEN = (proxy.LATE, proxy.CUT, proxy.RESET, proxy.FAILED_AFTER, proxy.PAGE_AFTER)
+#: mishaps after which the node has never heard of the job
+NOT_TAKEN = (proxy.FAILED_BEFORE, proxy.PAGE_BEFORE, proxy.SWALLOWED)
+SIZE = 30
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One node behind a proxy, a site, and a project that knows the node by the proxy's address."""
+
+    node: ScrapydNode
+    proxy: Proxy
+    site: SiteProcess
+    project: Project
+
+    def assert_whole(self, done: Result) -> None:
+        """Exit 0, exactly the site's items, and no job was started twice under one id."""
+        done.expect(0)
+        assert_exact(self.project, self.site)
+        ids = Counter(row["id"] for row in self.node.jobs())
+        assert set(ids.values()) == {1}, ids
+
+
+@pytest.fixture
+def scene(
+    scrapyd_node: Callable[..., ScrapydNode], site: StartSite, project: MakeProject
+) -> Iterator[Callable[..., Scene]]:
+    with ExitStack() as stack:
+
+        def make(items: int, latency: float = 0.05) -> Scene:
+            pages, node = site(items, f"--latency={latency}", per_page=SIZE), scrapyd_node()
+            between = stack.enter_context(closing(Proxy(node)))
+            settings = {**IMPATIENT, "DISTRIBUTED_BATCH_SIZE": SIZE, "START_URL": pages.start_url}
+            it = project(settings=settings, extra=between.section("properties", "behind"))
+            return Scene(node, between, pages, it)
+
+        yield make
+
+
+def test_a_job_that_was_taken_is_not_sent_again_and_one_that_was_not_is(
+    scene: Callable[..., Scene], run_scrapy: RunCommand
+) -> None:
+    mishaps = (*TAKEN, *NOT_TAKEN)
+    here = scene(SIZE * len(mishaps))
+    here.project.settings(DISTRIBUTED_MAX_ATTEMPTS=len(NOT_TAKEN) + 1)
+    for mishap in mishaps:
+        here.proxy.spoil("schedule.json", mishap)
+    done = run_scrapy(here.project, "crawl", "easy", "-o", "items.jl")
+    here.assert_whole(done)
+    assert here.proxy.spoilt["schedule.json"] == len(mishaps)
+    assert done.err.count("it is not known whether job") == len(mishaps)
+    lost = attempts(here.project, AttemptState.FAILED)
+    assert len(lost) == len(NOT_TAKEN)
+    assert all("did not take it" in attempt.reason for attempt in lost), lost
+    assert set(here.site.item_hits().values()) == {1}
+
+
+def test_many_exchanges_of_every_kind_are_spoilt(scene: Callable[..., Scene], start_scrapy: StartCommand) -> None:
+    here = scene(400, 0.15)
+    command = start_scrapy(here.project, "crawl", "easy", "-o", "items.jl")
+    for round_, mishap in enumerate((proxy.CUT, proxy.FAILED_AFTER, proxy.PAGE_AFTER)):
+        wait_accepted(here.project, 2 * round_ + 1)
+        here.proxy.spoil("*", mishap, times=12)
+    here.assert_whole(command.wait(180))
+    assert here.proxy.spoilt["*"] > 12
+    assert last_crawl(here.project).summary["dead_urls"] == 0
