@@ -79,7 +79,10 @@ def test_workers_rest_and_go_on(bench: MakeBench) -> None:
     it.assert_all_home()
 
 
-BROKEN = """\
+#: spiders that cannot begin, that die at some pages, and that tell what they were given
+ODD = """\
+import os
+
 from properties.spiders.plain import PlainSpider
 
 
@@ -89,13 +92,28 @@ class Broken(PlainSpider):
     @classmethod
     def from_crawler(cls, crawler, *args, **kwargs):
         raise ZeroDivisionError("it cannot even begin")
+
+
+class Deadly(PlainSpider):
+    name = "deadly"
+
+    def parse_deadly(self, response):
+        os._exit(1)
+
+
+class Labelled(PlainSpider):
+    name = "labelled"
+    colour = "none"
+
+    def parse_article(self, response):
+        yield {"told": [self.colour, self.settings["SHADE"], self.settings.getlist("DISTRIBUTED_LABELS")]}
 """
 
 
 @pytest.mark.black_box
 def test_workers_that_always_fail_end_it_and_are_named(bench: MakeBench) -> None:
     it = bench()
-    it.it.spider("broken", BROKEN)
+    it.it.spider("odd", ODD)
     done = it.consume(spider="broken", code=1)
     assert "the work of the slots 'p0', 'p1': " in done.out
     assert "it cannot even begin" in done.out
@@ -104,24 +122,10 @@ def test_workers_that_always_fail_end_it_and_are_named(bench: MakeBench) -> None
     it.assert_all_home()
 
 
-DEADLY = """\
-import os
-
-from properties.spiders.plain import PlainSpider
-
-
-class Deadly(PlainSpider):
-    name = "deadly"
-
-    def parse_deadly(self, response):
-        os._exit(1)
-"""
-
-
 @pytest.mark.black_box
 def test_a_slot_whose_workers_always_die_is_named_and_all_others_come_home(bench: MakeBench) -> None:
     it = bench(items=40, slots=1, DISTRIBUTED_MAX_ATTEMPTS=1)
-    it.it.spider("deadly", DEADLY)
+    it.it.spider("odd", ODD)
     it.frontier.fill([f"{it.site.detail(number)}?dies" for number in range(8)], slot="p9", callback="parse_deadly")
     done = it.consume("-o", "items.jl", spider="deadly")
     assert (done.code, "The slot 'p9' gets no more workers" in done.out) == (1, True), done.out + done.err
@@ -188,23 +192,10 @@ def test_slots_are_split_while_workers_take_from_them(bench: MakeBench) -> None:
     assert {"q0", "q1", "q2", "q3"} <= it.workers_of().keys()
 
 
-LABELLED = """\
-from properties.spiders.plain import PlainSpider
-
-
-class Labelled(PlainSpider):
-    name = "labelled"
-    colour = "none"
-
-    def parse_article(self, response):
-        yield {"told": [self.colour, self.settings["SHADE"], self.settings.getlist("DISTRIBUTED_LABELS")]}
-"""
-
-
 @pytest.mark.black_box
 def test_only_the_slots_with_the_prefix_are_worked_on_and_what_is_given_reaches_each_job(bench: MakeBench) -> None:
     it = bench(items=10, slots=1)
-    it.it.spider("labelled", LABELLED)
+    it.it.spider("odd", ODD)
     it.frontier.fill(["http://127.0.0.1:9/never"], slot="other")
     given = ("-a", "colour=red", "-s", "SHADE=dark", "--label", "nightly", "--label", "two words")
     done = it.consume("--slots", "p", *given, spider="labelled", code=0)
@@ -218,16 +209,13 @@ def test_only_the_slots_with_the_prefix_are_worked_on_and_what_is_given_reaches_
 def test_what_is_wrong_before_the_start_is_told(bench: MakeBench) -> None:
     it = bench(items=5)
 
-    def versions() -> list[str]:
-        found: list[str] = it.nodes[0].api("listversions.json", project="properties").get("versions", [])
-        return found
-
-    before = versions()
+    before = it.nodes[0].api("listversions.json", project="properties").get("versions")
     it.consume(spider="nobody").expect(4, "There is no spider 'nobody'")
     it.consume("--node", "127.0.0.1:9", code=5)
     it.consume("-s", "DISTRIBUTED_TARGET_FEED_URL=ftp://x/%(batch)s.jl").expect(2, "feed")
     it.consume("--slots", "p", "--fair", "spread").expect(2, "Leave out one of the two")
-    assert versions() == before, "nothing was uploaded for it"
+    after = it.nodes[0].api("listversions.json", project="properties").get("versions")
+    assert after == before, "nothing was uploaded for it"
     it.it.settings(BROKEN=1)
     it.it.write("properties/settings.py", "import nothing_of_that_name")
     it.consume().expect(2, "The project cannot be loaded")
