@@ -38,9 +38,6 @@ def attempt(number: int = 1, **fields: Any) -> Attempt:
     return Attempt(**{**told, "number": number, "sent_at": BEGUN, "ended_at": BEGUN + 10, **fields})
 
 
-# samples
-
-
 def test_samples_get_rarer_as_the_crawl_gets_older() -> None:
     assert due(5.0, None, 5.0)
     assert [due(now, 5.0, 0.0) for now in (5.9, 6.0)] == [False, True]
@@ -58,9 +55,6 @@ def test_a_sample_counts_what_goes_to_nodes_only() -> None:
     assert sample["nodes"] == {"web1": [3, 2, 1, "up"]}
     assert json.loads(json.dumps(sample)) == sample
     assert sample_of({}, {})["nodes"] == {}
-
-
-# growth
 
 
 def test_a_line_never_goes_back_though_a_batch_is_done_again() -> None:
@@ -109,9 +103,6 @@ def test_no_number_of_nodes_makes_the_map_endless_and_the_slow_ones_are_shown() 
     rows = [(t, {"nodes": {f"n{i}": [i * t, 0, 0, "up"] for i in range(200)}}) for t in range(3)]
     data = known(series.heat(sampled(*rows)))
     assert (len(data.nodes), data.hidden, data.nodes[0]) == (series.ROWS, 200 - series.ROWS, "n0")
-
-
-# jobs
 
 
 def test_jobs_at_one_time_lie_on_lanes_of_their_own() -> None:
@@ -191,9 +182,6 @@ def test_versions_by_node() -> None:
     assert (data.versions, data.nodes) == (("a", "b"), {"web0": {"a": 1}, "web1": {"a": 1, "b": 1}})
 
 
-# all of it
-
-
 def test_names_are_sorted_as_people_do() -> None:
     assert sorted(["web10", "web2", "a", "10"], key=natural) == ["10", "a", "web2", "web10"]
 
@@ -220,9 +208,6 @@ def test_the_document_is_json_and_tells_no_password() -> None:
     told = replace(facts, crawl=replace(facts.crawl, message="at http://u:secret@web1/ and ftp://v:secret@x"))
     text = json.dumps(document(told))
     assert ("secret" in text, "http://***@web1/" in text) == (False, True)
-
-
-# charts
 
 
 @given(st.floats(min_value=0.001, max_value=1e12), st.integers(min_value=1, max_value=8))

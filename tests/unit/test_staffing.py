@@ -20,9 +20,6 @@ def eight() -> dict[str, Workload]:
     return waiting(**dict.fromkeys([f"p{number}" for number in range(8)], 3))
 
 
-# what there is to do
-
-
 def test_a_crawl_has_one_pool_for_all_its_slots_and_one_for_each_other_spider() -> None:
     counts = [
         SlotCount(slot="", batches={"sealed": 2, "done": 9}),
@@ -39,9 +36,6 @@ def test_a_crawl_has_one_pool_for_all_its_slots_and_one_for_each_other_spider() 
 def test_with_a_prefix_other_slots_are_no_concern_of_these_workers() -> None:
     counts = [SlotCount(slot=slot, batches={"sealed": 1}) for slot in ("p0", "q0", "@login")]
     assert work_in(counts, ONE_EACH).keys() == {"p0", "@login"}
-
-
-# who gets workers (H33, H34)
 
 
 def test_each_slot_with_work_gets_one_worker_and_none_gets_two() -> None:
@@ -121,9 +115,6 @@ def test_how_many_workers_are_started(
     assert list(decide(pools, working, scaling, **{"room": 9, **options}).start) == start
 
 
-# workers that take from everywhere
-
-
 def test_a_slot_without_a_name_is_one_slot_and_not_all() -> None:
     counts = [SlotCount(slot="", batches={"sealed": 2}), SlotCount(slot="p1", batches={"sealed": 2})]
     pools = work_in(counts, ScalingPolicy(per_slot=1))
@@ -137,9 +128,6 @@ def test_an_idle_worker_makes_room_for_a_pool_that_has_work_and_nobody() -> None
     assert (decision.start, decision.end) == ([], [ALL])
     busy = {ALL: Workload(out=1), "@login": Workload(waiting=1)}
     assert decide(busy, {ALL: 2}, ScalingPolicy(most=2), room=5).end == []
-
-
-# workers that fail (H36)
 
 
 def test_a_node_whose_workers_do_nothing_gets_no_more_of_them() -> None:

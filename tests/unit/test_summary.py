@@ -144,9 +144,6 @@ def test_a_job_without_a_report_waits() -> None:
     assert document["requests"]["succeeded"] == 8 + 2
 
 
-# rates, the time that is left, stragglers
-
-
 def test_a_pace_looks_back_over_its_window_only() -> None:
     pace = Rate(window=10)
     assert (pace.rates(), pace.span) == ((), 0)

@@ -41,21 +41,20 @@ def options(values: dict[str, Any] | None = None, **ours: Any) -> ThrottleOption
     return ThrottleOptions.from_settings(Settings({**said, **(values or {})}))
 
 
-@pytest.mark.parametrize("said", [False, "False", "0", 0])
-def test_without_settings_the_rules_of_the_store_are_heeded_and_with_a_no_nothing_is(said: object) -> None:
+def test_the_rules_of_the_store_are_heeded_without_settings_and_with_the_switch_alone_and_nothing_is_with_a_no() -> (
+    None
+):
     assert options() == ThrottleOptions(heeds=True)
-    assert options({"DISTRIBUTED_THROTTLE": said}) == ThrottleOptions()
+    assert options({"DISTRIBUTED_THROTTLE": "1"}) == ThrottleOptions(on=True)
+    assert not options({"DISTRIBUTED_THROTTLE": "1"}, MODERATED=False).moderated
+    for said in (False, "False", "0", 0):
+        assert options({"DISTRIBUTED_THROTTLE": said}) == ThrottleOptions()
 
 
 @pytest.mark.parametrize("asks", [{"HITS": 5}, {"MAX_PAGES": "9"}, {"CONCURRENCY": 0.5}])
-def test_a_limit_switches_it_on_unless_somebody_says_otherwise(asks: dict[str, Any]) -> None:
+def test_a_limit_switches_it_on_unless_the_switch_is_off(asks: dict[str, Any]) -> None:
     assert options(**asks).on
     assert options({"DISTRIBUTED_THROTTLE": False}, **asks) == ThrottleOptions()
-
-
-def test_with_the_switch_alone_the_rules_of_the_store_are_heeded() -> None:
-    assert options({"DISTRIBUTED_THROTTLE": "1"}) == ThrottleOptions(on=True)
-    assert not options({"DISTRIBUTED_THROTTLE": "1"}, MODERATED=False).moderated
 
 
 def test_values_of_the_command_line_are_read_like_those_of_a_file() -> None:
@@ -79,15 +78,12 @@ THEIRS = {
 }  # fmt: skip
 
 
-def test_scrapy_clusters_settings_work_as_they_are_once_it_is_on() -> None:
+def test_scrapy_clusters_settings_work_as_they_are_once_it_is_on_and_ours_go_before_theirs_one_by_one() -> None:
     assert options({"DISTRIBUTED_THROTTLE": True, **THEIRS}) == ThrottleOptions(
         on=True, limit=Limit(hits=10, window=60.0, moderated=False), moderated=False, per_spider=True, per_ip=True,
         public_ip="http://ip.example/raw", public_ip_regex=r"(\d+\.\d+)", public_ip_refresh=30.0, max_pages=100,
     )  # fmt: skip
     assert not options(THEIRS).on
-
-
-def test_ours_go_before_theirs_one_by_one() -> None:
     found = options(THEIRS, HITS=3, PER_SPIDER=False, MAX_PAGES="")
     assert (found.limit, found.per_spider, found.max_pages) == (Limit(hits=3, window=60.0, moderated=False), False, 100)
 
@@ -119,8 +115,6 @@ def test_what_is_wrong_is_told_with_its_name(values: dict[str, Any], said: str) 
         options({"DISTRIBUTED_THROTTLE": True, **values})
 
 
-# in a process
-
 QUEUE = "SCHEDULER_PRIORITY_QUEUE"
 JOB = '{"crawl": "c", "batch": 1, "attempt": 1}'
 
@@ -131,12 +125,8 @@ def installed(**values: Any) -> Settings:
     return made
 
 
-def test_the_usual_queue_is_one_whose_place_it_can_take() -> None:
-    """So it is in each Scrapy that is supported."""
-    assert Settings()[QUEUE] in (AWARE, PLAIN)
-
-
 def test_it_is_the_queue_and_the_middleware_next_to_the_downloader() -> None:
+    assert Settings()[QUEUE] in (AWARE, PLAIN), "in this Scrapy it cannot take the place of the usual queue"
     made = installed()
     assert made[QUEUE] is ThrottledQueue
     orders: dict[Any, int] = dict(made.get_component_priority_dict_with_base("DOWNLOADER_MIDDLEWARES"))
@@ -146,6 +136,8 @@ def test_it_is_the_queue_and_the_middleware_next_to_the_downloader() -> None:
     off = installed(DISTRIBUTED_THROTTLE=False)
     assert (off[QUEUE], options_of(off).on) == (Settings()[QUEUE], False)
     assert not off["DOWNLOADER_MIDDLEWARES"]
+    unsaid = installed(DISTRIBUTED_THROTTLE=None)  # Scrapy's own queue is there until there is a rule
+    assert (options_of(unsaid).on, unsaid[QUEUE], why_not_heeded(unsaid)) == (False, HeedingQueue, "")
 
 
 @pytest.mark.parametrize(
@@ -170,11 +162,6 @@ def test_what_it_cannot_do_is_one_sentence_and_does_not_turn_it_off(
     assert named in why
 
 
-def test_where_nothing_was_said_scrapys_own_queue_is_there_until_there_is_a_rule() -> None:
-    made = installed(DISTRIBUTED_THROTTLE=None)
-    assert (options_of(made).on, made[QUEUE], why_not_heeded(made)) == (False, HeedingQueue, "")
-
-
 @pytest.mark.parametrize(
     ("values", "named"),
     [
@@ -187,9 +174,6 @@ def test_what_keeps_a_crawl_from_heeding_rules_is_named(values: dict[str, Any], 
     made = installed(**values)
     assert named in why_not_heeded(made)
     assert made[QUEUE] == values.get(QUEUE, Settings()[QUEUE])
-
-
-# what a request is charged to
 
 
 def budget(settings: dict[str, Any] | None = None, most: int | None = None) -> PageBudget:
@@ -233,13 +217,10 @@ def test_all_processes_of_a_crawl_share_its_budget_and_no_other_crawl_of_that_na
     assert budget(settings).name == name
 
 
-def test_a_producer_counts_with_its_workers() -> None:
+def test_a_producer_counts_with_its_workers_and_a_process_without_a_crawl_has_its_own_budget() -> None:
     crawler = get_crawler(Spider, {"DISTRIBUTED_CRAWL": "shop", "DISTRIBUTED_THROTTLE_MAX_PAGES": 5})
     charge_pages_to(crawler, "shop.1a2b3c4d")
     assert Gate.of(crawler).budget.name == "shop.1a2b3c4d"
-
-
-def test_a_process_without_a_crawl_has_its_own() -> None:
     mine, yours = budget(), budget()
     assert mine.name == mine.name
     assert mine.name != yours.name

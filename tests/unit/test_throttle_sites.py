@@ -82,7 +82,7 @@ def test_the_rest_that_a_header_asks_for(header: bytes | None, seconds: float | 
 
 
 class Latency:
-    """Latencies of a clock that the test turns, and what was told."""
+    """Latencies by a clock that the test turns, and what was told."""
 
     def __init__(self) -> None:
         self.told, self.time = list[SiteNews](), 100.0
@@ -126,15 +126,21 @@ def test_domains_that_are_done_are_forgotten() -> None:
     assert len(it.latencies._answers) <= REMEMBERED
 
 
-def robots(
-    gate: StubGate, body: bytes, url: str = "http://b.shop.co.uk/robots.txt", agent: str = "", **fields: Any
-) -> None:
-    status = fields.pop("status", 200)
-    request = Request(url, headers={"User-Agent": "Browser/1.0"}, meta=fields)
-    response = Response(url, status=status, body=body)
-    assert CrawlDelay(cast("Gate", gate), agent).process_response(request, response) is response
+class Robots:
+    """What is told of the delays in a robots.txt, by a clock that the test turns."""
+
+    def __init__(self, agent: str = "", **options: Any) -> None:
+        gate, self.time = StubGate(**options), 0.0
+        self.told = gate.told
+        self.watch = CrawlDelay(cast("Gate", gate), agent, lambda: self.time)
+
+    def answer(self, url: str, body: bytes = b"", status: int = 200, **meta: Any) -> None:
+        request = Request(url, headers={"User-Agent": "Browser/1.0"}, meta=meta)
+        response = Response(url, status=status, body=body)
+        assert self.watch.process_response(request, response) is response
 
 
+ROBOTS = "http://b.shop.co.uk/robots.txt"
 BODY = b"\xef\xbb\xbfUser-agent: mybot\nCrawl-delay: 3\n\nUser-agent: *\nCrawl-delay: 0.5\n\xff"
 
 
@@ -152,47 +158,39 @@ BODY = b"\xef\xbb\xbfUser-agent: mybot\nCrawl-delay: 3\n\nUser-agent: *\nCrawl-d
     ids=["any agent", "its own", "of the domain before redirects", "an error", "another page", "none", "gone"],
 )
 def test_the_delay_of_a_robots_txt_is_told(body: bytes, given: dict[str, Any], delays: list[float]) -> None:
-    gate = StubGate()
-    robots(gate, body, **given)
-    assert gate.told == [SiteNews(domain="shop.co.uk", crawl_delay=delay) for delay in delays]
+    it = Robots(given.pop("agent", ""))
+    it.answer(**{"url": ROBOTS, "body": body, **given})
+    assert it.told == [SiteNews(domain="shop.co.uk", crawl_delay=delay) for delay in delays]
 
 
 def test_the_longest_delay_of_a_domains_hosts_is_told_again_while_it_is_crawled() -> None:
-    gate, clock = StubGate(), [0.0]
-    watch = CrawlDelay(cast("Gate", gate), "", lambda: clock[0])
-
-    def answer(url: str, body: bytes = b"") -> None:
-        watch.process_response(Request(url), Response(url, body=body))
-
-    answer("http://a.shop.co.uk/robots.txt", BODY)
-    answer("http://b.shop.co.uk/robots.txt", b"User-agent: *\nCrawl-delay: 0.1")
-    answer("http://other.example/robots.txt")
-    clock[0] += REPEAT_AFTER - 1
-    answer("http://b.shop.co.uk/page")
-    assert [news.crawl_delay for news in gate.told] == [0.5, 0.5, 0.0]
-    clock[0] += 1
+    it = Robots()
+    it.answer("http://a.shop.co.uk/robots.txt", BODY)
+    it.answer(ROBOTS, b"User-agent: *\nCrawl-delay: 0.1")
+    it.answer("http://other.example/robots.txt")
+    it.time += REPEAT_AFTER - 1
+    it.answer("http://b.shop.co.uk/page")
+    assert [news.crawl_delay for news in it.told] == [0.5, 0.5, 0.0]
+    it.time += 1
     for url in ("http://b.shop.co.uk/page", "http://a.shop.co.uk/page", "http://other.example/page"):
-        answer(url)
-    assert gate.told[3:] == [SiteNews(domain="shop.co.uk", crawl_delay=0.5)]
+        it.answer(url)
+    assert it.told[3:] == [SiteNews(domain="shop.co.uk", crawl_delay=0.5)]
 
 
 def test_delays_of_domains_that_answer_no_more_are_forgotten() -> None:
-    gate, clock = StubGate(), [0.0]
-    watch = CrawlDelay(cast("Gate", gate), "", lambda: clock[0])
+    it = Robots()
     for number in range(1000):
-        clock[0] += 10
-        url = f"http://site{number}.example/robots.txt"
-        watch.process_response(Request(url), Response(url, body=BODY))
-        busy = "http://site0.example/page"
-        watch.process_response(Request(busy), Response(busy))
-    assert len(watch._told) <= 2 * REPEAT_AFTER / 10 + 2
-    assert "site0.example" in watch._told
+        it.time += 10
+        it.answer(f"http://site{number}.example/robots.txt", BODY)
+        it.answer("http://site0.example/page")
+    assert len(it.watch._told) <= 2 * REPEAT_AFTER / 10 + 2
+    assert "site0.example" in it.watch._told
 
 
 def test_a_delay_that_is_too_long_is_cut_and_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    gate = StubGate(longest_delay=2.0)
-    robots(gate, BODY, agent="mybot")
-    assert gate.told == [SiteNews(domain="shop.co.uk", crawl_delay=2.0)]
+    it = Robots("mybot", longest_delay=2.0)
+    it.answer(ROBOTS, BODY)
+    assert it.told == [SiteNews(domain="shop.co.uk", crawl_delay=2.0)]
     (line,) = [record.getMessage() for record in caplog.records]
     assert "shop.co.uk asks for 3 s" in line
 

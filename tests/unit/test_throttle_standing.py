@@ -29,8 +29,6 @@ def news(**fields: Any) -> SiteNews:
     return SiteNews(domain="a.com", **fields)
 
 
-# limits
-
 ONE, TWO = Rule(hits=1, window=1.0), Rule(hits=2, window=1.0)
 LIMITS: dict[str, tuple[Limit | None, dict[str, Any], WindowTerms | PermitReply]] = {
     "a moderated limit is a gap": (LIMIT, {}, WindowTerms(window=4 * SECOND, gap=200_000)),
@@ -79,30 +77,26 @@ def test_what_is_blocked_or_paused_or_scaled_to_nothing_is_held(rule: Rule) -> N
     assert terms(own=rule) == terms(all=rule) == HELD
 
 
-# refusals
-
-
 def refused(old: DomainRules | None = None, at: int = NOW) -> DomainRules:
     new, slower = heeded(old or DomainRules(), news(refused_at=(at - SECOND) / SECOND), at)
     assert slower
     return new
 
 
-def test_a_refusal_halves_the_rate() -> None:
+def test_a_refusal_halves_the_rate_and_a_domain_without_a_limit_gets_one_for_a_while() -> None:
     assert terms(standing=refused()) == WindowTerms(window=4 * SECOND, gap=400_000)
     assert terms(BURST, standing=refused()) == WindowTerms(hits=10, window=4 * SECOND)
     one = Limit(hits=1, window=2.0, moderated=False)
     assert terms(one, standing=refused()) == WindowTerms(hits=1, window=4 * SECOND)
+    assert terms(None, standing=refused()) == WindowTerms(gap=2 * REFUSED_GAP, apart=2 * REFUSED_GAP)
+    assert terms(None, standing=refused(), now=NOW + RECOVERY) == FREE
 
 
-def test_another_one_halves_it_again_but_not_one_from_before() -> None:
+def test_another_one_halves_it_again_down_to_a_floor_but_not_one_from_before() -> None:
     slow = refused()
     assert heeded(slow, news(refused_at=(NOW - 1) / SECOND), NOW + SECOND) == (slow, False)
     slower, _ = heeded(slow, news(refused_at=NOW / SECOND + 1), NOW + 2 * SECOND)
     assert (slower.pace, slower.slowed_at) == (0.25, NOW + 2 * SECOND)
-
-
-def test_it_has_a_floor() -> None:
     slow, now = DomainRules(), NOW
     for _ in range(20):
         now += 2 * SECOND
@@ -116,14 +110,6 @@ def test_the_rate_comes_back_by_itself() -> None:
     paces = [slow.pace_at(NOW + seconds * SECOND) for seconds in (0, 29, 30, 59, 60, 90, 10**8)]
     assert paces == [0.25, 0.25, 0.5, 0.5, 1.0, 1.0, 1.0]
     assert refused(slow, NOW + RECOVERY + SECOND).pace == 0.25  # half of what has come back
-
-
-def test_a_domain_without_a_limit_that_refuses_gets_one_for_a_while() -> None:
-    assert terms(None, standing=refused()) == WindowTerms(gap=2 * REFUSED_GAP, apart=2 * REFUSED_GAP)
-    assert terms(None, standing=refused(), now=NOW + RECOVERY) == FREE
-
-
-# what a site asks for
 
 
 def test_a_site_that_asks_to_be_left_alone_is() -> None:
@@ -159,17 +145,11 @@ def test_of_two_hosts_of_a_domain_the_slower_one_is_heeded_as_long_as_it_says_so
     assert (later.delay, slower) == (SECOND, False)
 
 
-# concurrency
-
-
-def test_the_gap_goes_up_at_once_and_down_by_halves() -> None:
+def test_the_gap_goes_up_at_once_and_down_by_halves_but_not_by_bad_answers_and_it_has_a_ceiling() -> None:
     up, slower = heeded(DomainRules(), news(latency=2.0, concurrency=4.0), NOW)
     assert (up.gap, slower) == (SECOND // 2, True)
     down, slower = heeded(up, news(latency=0.4, concurrency=4.0), NOW)
     assert (down.gap, slower) == (300_000, False)
-
-
-def test_bad_answers_never_make_it_faster_and_it_has_a_ceiling() -> None:
     old = DomainRules(gap=SECOND)
     assert heeded(old, news(latency=0.1, concurrency=1.0, answered=False), NOW)[0].gap == SECOND
     assert heeded(old, news(latency=3.0, concurrency=1.0, answered=False), NOW)[0].gap == 3 * SECOND

@@ -37,9 +37,6 @@ def http(status: int) -> HttpError:
     return HttpError(Response("http://web/", status=status))
 
 
-# the account
-
-
 def test_every_request_ends_in_one_place() -> None:
     account = RequestLedger([*URLS, "http://web/3", "http://web/4"])
     account.done(0)
@@ -99,9 +96,6 @@ def test_the_site_says_what_is_gone_and_any_other_error_is_a_failure_in_one_line
     error: Exception, judged: tuple[str, str]
 ) -> None:
     assert judge(failed(error)) == judged
-
-
-# the middleware
 
 
 class Plain(Spider):
@@ -240,9 +234,6 @@ def test_a_batch_that_is_none_is_a_problem_in_words_and_no_request_is_made(batch
     worker = worker_of(batch)
     assert start(worker) == []
     assert worker._problem.startswith("This batch cannot be crawled: ")
-
-
-# the files, at the end
 
 
 def opened(folder: Path, **options: Any) -> Worker:
