@@ -57,10 +57,12 @@ def test_a_sample_counts_what_goes_to_nodes_only() -> None:
     assert sample_of({}, {})["nodes"] == {}
 
 
-def test_a_line_never_goes_back_though_a_batch_is_done_again() -> None:
+def test_a_line_never_goes_back_though_a_batch_is_done_again_and_a_time_without_work_is_marked() -> None:
     data = known(series.burn_up(sampled((0, {"done": 5}), (1, {"done": 3}), (2, {"done": 6}))))
     assert data.done == (5, 5, 6)
     assert data.forecast is None
+    data = known(series.burn_up(sampled((0, {}), (1, {}), (2, {}), (500, {}), (501, {}))))
+    assert data.gaps == ((2, 500),)
 
 
 def test_a_line_has_a_bounded_number_of_points_and_keeps_both_ends() -> None:
@@ -69,12 +71,9 @@ def test_a_line_has_a_bounded_number_of_points_and_keeps_both_ends() -> None:
     assert (data.done[0], data.done[-1]) == (0, 1999)
 
 
-def test_the_time_in_which_nobody_worked_is_marked() -> None:
-    data = known(series.burn_up(sampled((0, {}), (1, {}), (2, {}), (500, {}), (501, {}))))
-    assert data.gaps == ((2, 500),)
-
-
-def test_the_forecast_lies_between_the_paces_of_the_past() -> None:
+def test_the_forecast_lies_between_the_paces_of_the_past_and_the_goal_is_judged_by_the_index_while_it_is_walked() -> (
+    None
+):
     rows = [(t, {"sealed": 1000, "done": 10 * t if t < 50 else 500 + 5 * (t - 50), "index": [5, 5]}) for t in range(81)]
     running = crawl(state=CrawlState.WORKING)
     data = known(series.burn_up(sampled(*rows, crawl=running, lives=True)))
@@ -82,9 +81,7 @@ def test_the_forecast_lies_between_the_paces_of_the_past() -> None:
     assert forecast.requests == 1000
     assert forecast.latest == pytest.approx(80 + 350 / 5, abs=1)
     assert 80 + 350 / 10 <= forecast.soonest < forecast.latest
-
-
-def test_while_the_index_is_walked_the_goal_is_judged_by_it() -> None:
+    # While the index is walked, the goal is judged by it.
     rows = [(t, {"sealed": 10 * t, "done": 5 * t, "index": [t, 40]}) for t in range(1, 21)]
     data = known(series.burn_up(sampled(*rows, crawl=crawl(state=CrawlState.FINDING), lives=True)))
     forecast = known(data.forecast)
@@ -111,12 +108,10 @@ def test_jobs_at_one_time_lie_on_lanes_of_their_own() -> None:
     data = known(series.gantt(Facts(crawl=crawl(), now=BEGUN + 20, attempts=[*rows, attempt(9, node="web0")])))
     assert data.lanes == ("web0", "web1", "web1")
     assert [bar.lane for bar in data.bars] == [0, 1, 2, 2, 1]
+    running = attempt(state=AttemptState.RUNNING, ended_at=None)
+    assert series.span_of(running, BEGUN + 20) == (BEGUN, BEGUN + 20), "it ends now"
     refused = attempt(state=AttemptState.REFUSED)
     assert series.gantt(Facts(crawl=crawl(), now=BEGUN, attempts=[refused])) is None, "it was no job"
-
-
-def test_a_job_that_runs_ends_now() -> None:
-    assert series.span_of(attempt(state=AttemptState.RUNNING, ended_at=None), BEGUN + 20) == (BEGUN, BEGUN + 20)
 
 
 @pytest.mark.parametrize(
@@ -182,10 +177,6 @@ def test_versions_by_node() -> None:
     assert (data.versions, data.nodes) == (("a", "b"), {"web0": {"a": 1}, "web1": {"a": 1, "b": 1}})
 
 
-def test_names_are_sorted_as_people_do() -> None:
-    assert sorted(["web10", "web2", "a", "10"], key=natural) == ["10", "a", "web2", "web10"]
-
-
 @given(st.one_of(st.none(), st.booleans(), st.text(), st.floats(), st.integers(), st.lists(st.integers())))
 def test_a_number_is_finite_whatever_came(value: Any) -> None:
     assert abs(number(value)) <= 1e18
@@ -235,13 +226,10 @@ def test_times_are_few_and_within(seconds: float, count: int) -> None:
     assert time_ticks(seconds, count, beyond=True)[-1] >= seconds
 
 
-def test_lengths_of_time() -> None:
-    texts = {0: "0", 0.4: "0", 40: "40 s", 90: "1:30 min", 120: "2 min", 7200: "2 h", 3900: "1:05 h", 3599.9: "1 h",
+def test_lengths_of_time_and_amounts() -> None:
+    times = {0: "0", 0.4: "0", 40: "40 s", 90: "1:30 min", 120: "2 min", 7200: "2 h", 3900: "1:05 h", 3599.9: "1 h",
              300_000: "3 d 11 h", 259_200: "3 d"}  # fmt: skip
-    assert {seconds: span(seconds) for seconds in texts} == texts
-
-
-def test_amounts() -> None:
+    assert {seconds: span(seconds) for seconds in times} == times
     texts = {0: "0", 2.5: "2.5", 0.25: "0.25", 950: "950", 9500: "9,500", 12_000: "12k", 12_500: "12.5k",
              3_400_000: "3.4M", 2e9: "2G"}  # fmt: skip
     assert {value: amount(value) for value in texts} == texts
@@ -253,7 +241,8 @@ def test_a_place_stays_on_the_plot() -> None:
     assert percent(1, 0) == 0
 
 
-def test_names_are_cut_where_they_are_the_same() -> None:
+def test_names_are_sorted_as_people_do_and_cut_where_they_are_the_same() -> None:
+    assert sorted(["web10", "web2", "a", "10"], key=natural) == ["10", "a", "web2", "web10"]
     assert short_names(["web-eu-1.shop", "web-eu-12.shop"]) == ["web-eu-1.shop", "web-eu-12.shop"]
     assert short_names(["node-eu-1.example.com", "node-eu-12.example.com"]) == ["node-eu-1", "node-eu-12"]
     assert short_names(["crawler-of-the-north-1.x", "crawler-of-the-north-12.x"]) == ["…1", "…12"]

@@ -21,6 +21,8 @@ def test_slots_are_called_by_their_prefix_and_a_number_from_0_on() -> None:
     assert SlotRule().names() == ["0"]
     assert SlotRule(prefix="p", number=8).names() == [f"p{number}" for number in range(8)]
     assert SlotRule().of("http://web/", b"x") == "0"
+    assert SlotRule.parse("pages/3").names() == ["pages0", "pages1", "pages2"]
+    assert [SlotRule.parse(text).names() for text in ("pages", "/2")] == [["pages0"], ["0", "1"]]
 
 
 @pytest.mark.parametrize("is_hash", [True, False])
@@ -77,11 +79,6 @@ def test_any_site_has_a_name_that_a_slot_can_have(site: str, prefix: str) -> Non
 def test_long_and_strange_names_of_sites_are_told_apart() -> None:
     names = [slot_of_site("", site) for site in ("@a.com", "a.com", "x" * 100, "x" * 101, "bücher", "büchex")]
     assert len(set(names)) == 6
-
-
-def test_a_family_is_read_as_prefix_and_number() -> None:
-    assert SlotRule.parse("pages/3").names() == ["pages0", "pages1", "pages2"]
-    assert [SlotRule.parse(text).names() for text in ("pages", "/2")] == [["pages0"], ["0", "1"]]
 
 
 BAD_NAMES = ["pages/", "pages/x", "pages/-1", "pages/0", f"pages/{MOST + 1}", "a b/2", "@a/2", "a/b/2"]

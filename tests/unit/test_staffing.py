@@ -31,9 +31,7 @@ def test_a_crawl_has_one_pool_for_all_its_slots_and_one_for_each_other_spider() 
     assert pools == {ALL: Workload(waiting=3, out=3), "@login": Workload(waiting=4), "@shop:login": Workload()}
     assert [pool for pool, work in pools.items() if work.over] == ["@shop:login"]
     assert work_in([], ScalingPolicy()) == {ALL: Workload()}  # nothing was added yet
-
-
-def test_with_a_prefix_other_slots_are_no_concern_of_these_workers() -> None:
+    # With a prefix, other slots are no concern of these workers.
     counts = [SlotCount(slot=slot, batches={"sealed": 1}) for slot in ("p0", "q0", "@login")]
     assert work_in(counts, ONE_EACH).keys() == {"p0", "@login"}
 
@@ -122,7 +120,7 @@ def test_a_slot_without_a_name_is_one_slot_and_not_all() -> None:
     assert sorted(decide(pools, {}, ScalingPolicy(per_slot=1), room=9, early=9).start) == ["", "p1"]
 
 
-def test_an_idle_worker_makes_room_for_a_pool_that_has_work_and_nobody() -> None:
+def test_an_idle_worker_makes_room_for_a_pool_that_has_work_and_no_worker() -> None:
     pools = {ALL: Workload(), "@login": Workload(waiting=1)}
     decision = decide(pools, {ALL: 2}, ScalingPolicy(most=2), room=5)
     assert (decision.start, decision.end) == ([], [ALL])

@@ -144,7 +144,7 @@ def test_a_job_without_a_report_waits() -> None:
     assert document["requests"]["succeeded"] == 8 + 2
 
 
-def test_a_pace_looks_back_over_its_window_only() -> None:
+def test_a_pace_looks_back_over_its_window_only_never_runs_backwards_and_keeps_little() -> None:
     pace = Rate(window=10)
     assert (pace.rates(), pace.span) == ((), 0)
     pace.add(0, 0, 5)
@@ -154,9 +154,6 @@ def test_a_pace_looks_back_over_its_window_only() -> None:
     for now in (10, 15, 20, 25):
         pace.add(now, 500, 5)
     assert pace.rates() == (0, 0)
-
-
-def test_a_pace_never_runs_backwards_and_keeps_little() -> None:
     pace = Rate(window=10)
     pace.add(0, 100)
     pace.add(1, 40)  # a batch failed, its requests are to be done again
@@ -172,7 +169,10 @@ def test_a_pace_never_runs_backwards_and_keeps_little() -> None:
     [
         ({"pages": 9, "total_pages": 100}, (3000, KnownTotals.AT_LEAST, 15.0)),
         ({"pages": 10, "total_pages": 100}, (30000, KnownTotals.ESTIMATE, 285.0)),
-        ({"pages": 50, "total_pages": None}, (3000, KnownTotals.AT_LEAST, 15.0)),  # nobody knows how long the index is
+        (
+            {"pages": 50, "total_pages": None},
+            (3000, KnownTotals.AT_LEAST, 15.0),
+        ),  # it is not known how long the index is
         ({"pages": 0, "total_pages": 1}, (3000, KnownTotals.AT_LEAST, 15.0)),
         ({"pages": 200, "total_pages": 100}, (3000, KnownTotals.ESTIMATE, 15.0)),  # never fewer than are found
         ({"pages": 9, "total_pages": 100, "finding": False}, (3000, KnownTotals.KNOWN, 15.0)),
@@ -232,7 +232,14 @@ def test_the_one_batch_that_is_far_slower_is_named() -> None:
     assert (named[1]["for_s"], named[0]["job"]) == (SLOW_AFTER + 1, stuck.job)
 
 
-def test_the_last_batch_is_measured_by_those_that_have_ended() -> None:
+def test_two_batches_are_not_enough_to_call_one_slow_and_the_last_one_is_measured_by_those_that_have_ended() -> None:
+    member, progress = node("one"), Progress()
+    quick = at_work(member, 1)
+    at_work(member, 2)
+    progress.look([member], 0.0)
+    gets_to(quick, 900)
+    progress.look([member], 100.0)
+    assert progress.stragglers() == []
     member, progress = node("one"), Progress()
     for number in (1, 2, 3):
         out = at_work(member, number)
@@ -244,13 +251,3 @@ def test_the_last_batch_is_measured_by_those_that_have_ended() -> None:
     progress.look([member], 100.0)
     progress.look([member], 100.0 + SLOW_AFTER)
     assert [one["batch"] for one in progress.stragglers()] == [4]
-
-
-def test_two_batches_are_not_enough_to_call_one_slow() -> None:
-    member, progress = node("one"), Progress()
-    quick = at_work(member, 1)
-    at_work(member, 2)
-    progress.look([member], 0.0)
-    gets_to(quick, 900)
-    progress.look([member], 100.0)
-    assert progress.stragglers() == []

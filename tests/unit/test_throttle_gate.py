@@ -1,4 +1,4 @@
-"""The gate between queues, downloader and store: who may leave when, by a clock that the test turns."""
+"""The gate between queues, downloader and store: which request may leave when, by a clock that the test turns."""
 
 import asyncio
 import threading
@@ -280,7 +280,7 @@ async def test_a_fault_of_the_throttle_keeps_no_place_in_the_downloader(
 
 
 async def test_after_a_fault_of_the_throttle_the_gate_looks_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The crawl is closed, and who waits is sent away: its end waits for them."""
+    """The crawl is closed, and each request that waits is refused: the end of the crawl waits for them."""
     monkeypatch.setattr(gate, "LOOK", 0.01)
     async with scene() as it:
         slot = it.crawler.engine._slot
@@ -293,14 +293,11 @@ async def test_after_a_fault_of_the_throttle_the_gate_looks_on(monkeypatch: pyte
         assert slot.closing == "throttle-failed"
 
 
-async def test_what_is_not_needed_any_more_is_handed_back() -> None:
+async def test_what_is_not_needed_any_more_is_handed_back_also_what_the_store_gives_while_the_crawl_ends() -> None:
     async with scene() as it:
         await it.pushed("a.example", "a.example")
         await it.gate._closed()
         assert sorted(permit.at for permit in it.store.back) == [100.0, 101.0]
-
-
-async def test_what_the_store_gives_while_the_crawl_ends_is_handed_back() -> None:
     async with scene() as it:
         asked, go = threading.Event(), threading.Event()
         take = it.store.take_permits
@@ -355,7 +352,7 @@ async def test_a_fault_of_the_throttle_ends_the_crawl(monkeypatch: pytest.Monkey
         assert closed == ["throttle-failed"]
 
 
-async def test_an_alarm_of_a_line_that_is_forgotten_rings_for_nobody() -> None:
+async def test_an_alarm_of_a_line_that_is_forgotten_does_nothing() -> None:
     """A slow domain, whose next permit was a minute off, loses its limit."""
     async with scene() as it:
         await it.pushed(SLOW, SLOW)

@@ -93,6 +93,9 @@ def test_a_line_that_needs_no_permit_or_gets_none_asks_no_more(answer: PermitRep
     assert it.missing(0.0, 9) == 0
     it.withdraw(1.0)
     assert it.missing(1.0, 9) == 2
+    siteless = DomainQueue(QueueKey(""), waiting=1)
+    siteless.withdraw(1.0)
+    assert siteless.standing is DomainStatus.OPEN, "what leaves for no site is free"
 
 
 def test_a_budget_is_used_up_when_it_still_is_a_second_later() -> None:
@@ -108,7 +111,7 @@ def test_a_budget_is_used_up_when_it_still_is_a_second_later() -> None:
     assert it.standing == "used-up"
 
 
-def test_a_budget_is_used_up_however_often_the_rules_change() -> None:
+def test_a_budget_is_used_up_however_often_the_rules_change_and_a_page_that_came_back_is_used() -> None:
     """Each slow-down of any domain is such a change: in a broad crawl, that is each second."""
     it = line(pages=10)
     it.receive(given(used_up=True), ours, 5.0)
@@ -117,20 +120,11 @@ def test_a_budget_is_used_up_however_often_the_rules_change() -> None:
     it.receive(given(used_up=True), ours, 5.1 + LAST_LOOK)
     it.withdraw(7.0)
     assert it.standing is DomainStatus.USED_UP
-
-
-def test_a_page_that_came_back_is_used() -> None:
     it = line(pages=10)
     it.receive(given(used_up=True), ours, 5.0)
     it.receive(given(7.0, used_up=True), ours, 6.5)
     it.receive(given(used_up=True), ours, 7.5)
     assert it.standing is DomainStatus.LIMITED
-
-
-def test_what_leaves_for_no_site_is_free() -> None:
-    it = DomainQueue(QueueKey(""), waiting=1)
-    it.withdraw(1.0)
-    assert it.standing is DomainStatus.OPEN
 
 
 def places(of_engine: int, a_second: int, now: list[float]) -> DownloaderCapacity:

@@ -145,20 +145,20 @@ BODY = b"\xef\xbb\xbfUser-agent: mybot\nCrawl-delay: 3\n\nUser-agent: *\nCrawl-d
 
 
 @pytest.mark.parametrize(
-    ("body", "given", "delays"),
+    ("body", "agent", "given", "delays"),
     [
-        (BODY, {}, [0.5]),
-        (BODY, {"agent": "mybot"}, [3.0]),
-        (BODY, {"url": "http://cdn.example/bots", "redirect_urls": ["http://shop.co.uk/robots.txt"]}, [0.5]),
-        (BODY, {"status": 503}, []),
-        (BODY, {"url": "http://b.shop.co.uk/page/robots.txt"}, []),
-        (b"User-agent: *\nDisallow: /x", {}, [0.0]),  # it may have asked for one before
-        (BODY, {"status": 404}, [0.0]),
+        (BODY, "", {}, [0.5]),
+        (BODY, "mybot", {}, [3.0]),
+        (BODY, "", {"url": "http://cdn.example/bots", "redirect_urls": ["http://shop.co.uk/robots.txt"]}, [0.5]),
+        (BODY, "", {"status": 503}, []),
+        (BODY, "", {"url": "http://b.shop.co.uk/page/robots.txt"}, []),
+        (b"User-agent: *\nDisallow: /x", "", {}, [0.0]),  # it may have asked for one before
+        (BODY, "", {"status": 404}, [0.0]),
     ],
     ids=["any agent", "its own", "of the domain before redirects", "an error", "another page", "none", "gone"],
 )
-def test_the_delay_of_a_robots_txt_is_told(body: bytes, given: dict[str, Any], delays: list[float]) -> None:
-    it = Robots(given.pop("agent", ""))
+def test_the_delay_of_a_robots_txt_is_told(body: bytes, agent: str, given: dict[str, Any], delays: list[float]) -> None:
+    it = Robots(agent)
     it.answer(**{"url": ROBOTS, "body": body, **given})
     assert it.told == [SiteNews(domain="shop.co.uk", crawl_delay=delay) for delay in delays]
 

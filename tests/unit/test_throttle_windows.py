@@ -65,21 +65,17 @@ def keeps(grants: list[int], terms: WindowTerms, at: int) -> bool:
 
 
 @pytest.mark.parametrize("some", TERMS)
-def test_who_asks_on_and_on_gets_all_that_there_is(some: WindowTerms) -> None:
+def test_endless_asking_gets_all_that_there_is_and_one_by_one_or_all_at_once_is_the_same(some: WindowTerms) -> None:
     ledger = Ledger()
     given = [at for _ in range(30) for at in ledger.take(some, 4, 1_000)]
     hits = some.hits or 1
     span = max(some.window if some.hits else 0, hits * some.gap)
     assert given == [1_000 + number // hits * span + number % hits * some.gap for number in range(120)]
+    one, other = Ledger(), Ledger()
+    assert [one.take(some, 1, 5)[0] for _ in range(20)] == other.take(some, 20, 5)
 
 
-def test_one_by_one_or_all_at_once_is_the_same() -> None:
-    for some in TERMS:
-        one, other = Ledger(), Ledger()
-        assert [one.take(some, 1, 5)[0] for _ in range(20)] == other.take(some, 20, 5)
-
-
-#: what is taken, and handed back (alone), one after the other -> what the last one who takes gets
+#: what is taken, and handed back (alone), one after the other -> what is taken last
 STEPS: dict[str, tuple[list[tuple[WindowTerms, int, int] | int], list[int]]] = {
     "nothing is caught up after a rest": ([(EVEN, 3, 0), (EVEN, 3, 90_000)], [90_000, 90_200, 90_400]),
     "a moment that was handed back is given out again": ([(EVEN, 5, 0), 400, (EVEN, 2, 10)], [400, 1_000]),

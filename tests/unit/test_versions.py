@@ -69,10 +69,6 @@ def test_a_name_tells_time_content_and_kind(content: str, for_crawl: bool, dirty
     assert (hash_in(name), made_at(name), is_crawls(name)) == (content, AT, for_crawl)
 
 
-def test_scrapyd_lists_a_name_in_another_form() -> None:
-    assert [sanitised(name) for name in ("1.10", "r9-master", "v 1/é")] == ["1_10", "r9-master", "v_1__"]
-
-
 def test_old_names_and_those_of_scrapyd_deploy_are_understood() -> None:
     assert (hash_in(f"{OLD}-git-r1-main-dirty"), made_at(OLD), is_crawls(OLD)) == (HASH, AT, False)
     assert (hash_in("1763859938"), made_at("1763859938")) == (None, 1763859938)
@@ -80,9 +76,10 @@ def test_old_names_and_those_of_scrapyd_deploy_are_understood() -> None:
     assert [made_at(name) for name in ("9999999999", f"20261399T120000Z-{HASH}", "1_10", "20261120")] == [None] * 4
 
 
-def test_a_label_stands_behind_the_hash() -> None:
+def test_a_label_stands_behind_the_hash_and_scrapyd_lists_other_names_in_another_form() -> None:
     name = version_name(HASH, NOON, label="git-r10-main", dirty=True)
     assert name == "1795176000-001250999896491-git-r10-main-dev" == sanitised(name)
+    assert [sanitised(name) for name in ("1.10", "r9-master", "v 1/é")] == ["1_10", "r9-master", "v_1__"]
 
 
 def test_a_new_name_is_later_than_all_kinds() -> None:
@@ -162,11 +159,9 @@ class TestPlan:
     def test_the_last_ones_stay(self, versions: tuple[str, ...], keep: int, gone: tuple[str, ...]) -> None:
         assert plan(seen(*versions), keep, unknown).versions == gone
 
-    def test_what_is_in_use_stays_and_is_named(self) -> None:
+    def test_what_is_in_use_stays_and_a_job_of_unknown_version_holds_everything_that_is_old(self) -> None:
         found = plan(seen(OLD, MID, NEW, jobs=(job("x", JobState.PENDING, OLD),)), 1, unknown)
         assert (found.versions, found.use.jobs) == ((MID,), {OLD: ("x",)})
-
-    def test_a_job_of_unknown_version_holds_everything_and_is_named_where_something_is_old(self) -> None:
         found = plan(seen(OLD, MID, NEW, jobs=(job("x"),)), 1, unknown)
         assert (found.versions, found.use.unknown) == ((), ("x",))
         assert plan(seen(NEW, jobs=(job("x"),)), 1, unknown).use.unknown == ()

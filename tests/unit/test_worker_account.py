@@ -164,7 +164,11 @@ def test_the_batch_is_crawled_in_place_of_the_spiders_start() -> None:
     assert [(url, mark and mark.position) for url, mark in started] == [(url, at) for at, url in enumerate(URLS)]
 
 
-def test_a_page_is_done_when_its_callback_ran_to_the_end() -> None:
+def test_a_page_is_done_when_its_callback_ran_to_the_end_and_not_when_it_closes_the_spider() -> None:
+    worker = worker_of()
+    with pytest.raises(CloseSpider):
+        through(worker, start(worker)[0], CloseSpider("enough"))
+    assert account(worker)["done"] == 0
     worker = worker_of()
     first, second, third = start(worker)
     assert through(worker, first, {"a": 1}, {"a": 2}) == [{"a": 1}, {"a": 2}]
@@ -175,13 +179,6 @@ def test_a_page_is_done_when_its_callback_ran_to_the_end() -> None:
     assert (closed["done"], closed["pages"]) == (1, 2)
     reasons = [row["reason"].split(" in the callback: ") for row in closed["failed"]]
     assert reasons == [["ZeroDivisionError", "by zero"], ["ValueError", "bad"]]
-
-
-def test_a_callback_that_closes_the_spider_has_not_ended() -> None:
-    worker = worker_of()
-    with pytest.raises(CloseSpider):
-        through(worker, start(worker)[0], CloseSpider("enough"))
-    assert account(worker)["done"] == 0
 
 
 def test_an_error_page_is_judged_once_and_the_spiders_own_errback_is_called() -> None:
@@ -305,6 +302,5 @@ def test_a_node_without_log_files_makes_no_request() -> None:
 
 def test_a_password_of_a_feed_is_not_in_the_report(tmp_path: Path) -> None:
     session = session_of(opened(tmp_path, job={"feed": True}))
-
     session._feed_closed(SimpleNamespace(uri="ftp://me:secret@host:21/1.jl", itemcount=0))
     assert session._feeds == ["ftp://host:21/1.jl"]
