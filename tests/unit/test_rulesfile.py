@@ -101,14 +101,11 @@ def test_a_mistake_is_told_with_its_line(text: str | bytes, line: int, part: str
     assert any(at == line and part in told for at, told in found), found
 
 
-def test_all_mistakes_of_a_file_are_told_at_once() -> None:
+def test_all_mistakes_of_a_file_are_told_at_once_and_of_very_many_the_first() -> None:
     text = "blacklist: [http://a.com/]\ndomains:\n  b.com: {hits: 0, window: x}\n  c.com: {}\n"
     assert [line for line, _ in mistakes(text)] == [1, 3, 3, 4, 4]
     with pytest.raises(BadRules, match=r"rules\.yml:3: b\.com: hits is 0"):
         read(text.encode(), "rules.yml")
-
-
-def test_of_very_many_mistakes_the_first_are_told() -> None:
     with pytest.raises(BadRules, match="and 980 more") as caught:
         read(b"blacklist:\n" + b"- x y\n" * 1000, "rules.yml")
     assert str(caught.value).count("\n") == 21

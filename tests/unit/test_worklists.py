@@ -124,18 +124,15 @@ def test_no_row_is_read_before_it_is_asked_for() -> None:
     assert taken == [0, 1, 2]
 
 
-def test_the_columns_of_a_csv_are_the_names_of_arguments() -> None:
+def test_the_columns_of_a_csv_are_the_names_of_arguments_and_each_has_one_of_its_own() -> None:
     first, second, long_ = read("word; number\n a ;1\n;2\nx;3;4\n", "csv", arguments=True)
     value = {"url": '{"number": "1", "word": "a"}', "arguments": {"word": "a", "number": "1"}}
     assert first == WorklistRow(2, value)
     assert second.value["arguments"] == {"number": "2"}  # an empty cell is no argument
     assert isinstance(long_, BadWorklistRow)
-
-
-@pytest.mark.parametrize("head", ["a,a\n1,2\n", "a,\n1,2\n"])
-def test_columns_without_a_name_of_their_own_are_refused(head: str) -> None:
-    with pytest.raises(ConfigError, match="name of its own"):
-        read(head, "csv", arguments=True)
+    for head in ("a,a\n1,2\n", "a,\n1,2\n"):
+        with pytest.raises(ConfigError, match="name of its own"):
+            read(head, "csv", arguments=True)
 
 
 def test_json_lines_are_arguments_where_all_values_are_texts_or_numbers() -> None:
