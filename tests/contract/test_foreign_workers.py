@@ -232,7 +232,7 @@ async def test_a_project_whose_jobs_say_nothing_is_asked_twice_and_never_given_w
         for number in (1, 2):
             worker = (await of_shop(o, number)).begin()
             worker.node.files.clear()
-            worker.die()
+            worker.node.die(worker.job)
         assert "as if sdist had not deployed it" in await given_up(o)
         assert all(job.told.get("introduce") for job in one.jobs.values() if job.project == "shop")
 

@@ -36,6 +36,12 @@ KEY = Fernet.generate_key()
 MISS = Miss(url="http://web/", kind="dead", reason="none such")
 
 
+@pytest.fixture
+def shop(opened: Callable[[], Store]) -> Store:
+    """A store without a frontier."""
+    return opened()
+
+
 def producer(store: Store, work: str = "links", process: str = "1", **fields: Any) -> FrontierProducer:
     options: dict[str, Any] = {"frontier": "shop", "project": "p", "size": 10, "key": KEY, **fields}
     return FrontierProducer(store=store, work=work, process=process, **options)
@@ -54,65 +60,59 @@ def stored(store: Store) -> Counter[str]:
     )
 
 
-def test_the_first_write_makes_the_frontier_and_the_producer_is_known_before(opened: Callable[[], Store]) -> None:
-    store = opened()
-    mine = producer(store)
+def test_the_first_write_makes_the_frontier_and_the_producer_is_known_before(shop: Store) -> None:
+    mine = producer(shop)
     mine.begin()
-    assert store.crawls() == []
+    assert shop.crawls() == []
     mine.keep([found(1)], {"offsite": 2}, [MISS])
-    row = store.crawl("shop")
+    row = shop.crawl("shop")
     assert (row.kind, row.project, row.standing) == ("frontier", "p", False)
-    backlog = store.backlog("shop")
+    backlog = shop.backlog("shop")
     assert (backlog.waiting, backlog.producers, backlog.finished) == (1, ("links@1",), False)
-    assert store.counts("shop") == {"offsite": 2, "sealed": 1}
-    assert store.misses("shop") == [MISS]
-    producer(store, "more").begin()  # the frontier is there: it is waited for at once
-    assert set(store.backlog("shop").producers) == {"links@1", "more@1"}
+    assert shop.counts("shop") == {"offsite": 2, "sealed": 1}
+    assert shop.misses("shop") == [MISS]
+    producer(shop, "more").begin()  # the frontier is there: it is waited for at once
+    assert set(shop.backlog("shop").producers) == {"links@1", "more@1"}
     mine.sign_off()
-    assert store.backlog("shop").producers == ("more@1",)
+    assert shop.backlog("shop").producers == ("more@1",)
 
 
 def test_a_producer_takes_the_place_of_a_killed_one_that_did_the_same(
-    opened: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
+    shop: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = opened()
     with monkeypatch.context() as short:
         short.setattr(intake, "REGISTERED", 0.0)
-        producer(store, "links", "killed").keep([found(1)])
-        producer(store, "links2", "other").keep([found(2)])
-        producer(store, "links.deadbeef", "other").keep([found(3)])  # the same spider, told something else
-    wait_for(lambda: len(store.backlog("shop").lost) == 3)
-    producer(store, "links", "new").begin()
-    backlog = store.backlog("shop")
+        producer(shop, "links", "killed").keep([found(1)])
+        producer(shop, "links2", "other").keep([found(2)])
+        producer(shop, "links.deadbeef", "other").keep([found(3)])  # the same spider, told something else
+    wait_for(lambda: len(shop.backlog("shop").lost) == 3)
+    producer(shop, "links", "new").begin()
+    backlog = shop.backlog("shop")
     assert (backlog.producers, set(backlog.lost)) == (("links@new",), {"links2@other", "links.deadbeef@other"})
 
 
-def test_one_that_was_killed_on_this_machine_is_not_waited_for_until_it_is_lost(opened: Callable[[], Store]) -> None:
-    store = opened()
+def test_one_that_was_killed_on_this_machine_is_not_waited_for_until_it_is_lost(shop: Store) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    producer(store, "links", f"here.{gone.pid}").keep([found(1)])
-    producer(store, "links", f"there.{gone.pid}").keep([found(2)])
-    one = producer(store, "links", f"here.{os.getpid()}")
+    producer(shop, "links", f"here.{gone.pid}").keep([found(1)])
+    producer(shop, "links", f"there.{gone.pid}").keep([found(2)])
+    one = producer(shop, "links", f"here.{os.getpid()}")
     one.begin()
     one.sign_off()
-    assert store.backlog("shop").producers == (f"links@there.{gone.pid}",)
+    assert shop.backlog("shop").producers == (f"links@there.{gone.pid}",)
 
 
-def test_a_producer_says_now_and_then_that_it_is_there(
-    opened: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = opened()
-    mine = producer(store)
+def test_a_producer_says_now_and_then_that_it_is_there(shop: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = producer(shop)
     with monkeypatch.context() as short:
         short.setattr(intake, "REGISTERED", 0.0)
         mine.keep([found(1)])
-    wait_for(lambda: store.backlog("shop").lost)
+    wait_for(lambda: shop.backlog("shop").lost)
     mine.renew()
-    assert store.backlog("shop").lost == ("links@1",), "it is not due"
+    assert shop.backlog("shop").lost == ("links@1",), "it is not due"
     monkeypatch.setattr(intake, "RENEW", 0.0)
     mine.renew()
-    assert store.backlog("shop").producers == ("links@1",)
+    assert shop.backlog("shop").producers == ("links@1",)
 
 
 @pytest.mark.parametrize("name", ["c", "a/b", ""])
@@ -148,8 +148,7 @@ def test_several_producers_at_once_lose_nothing_and_double_nothing(opened: Calla
 PRODUCER = """
 import sys
 from itertools import count
-from scrapyd_dist.frontier.intake import FrontierProducer
-from scrapyd_dist.frontier.intake import FrontierIntake
+from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer
 from scrapyd_dist.store import open_store
 
 mine = FrontierProducer(store=open_store(sys.argv[1]), frontier="shop", project="p", work="links", process="killed",
@@ -161,9 +160,7 @@ for step in count():
 """
 
 
-def test_what_a_killed_producer_had_written_is_there_once_and_it_can_go_on(
-    where: str, opened: Callable[[], Store]
-) -> None:
+def test_what_a_killed_producer_had_written_is_there_once_and_it_can_go_on(where: str, shop: Store) -> None:
     process = subprocess.Popen([sys.executable, "-c", PRODUCER, where], stdout=subprocess.PIPE, text=True)
     assert process.stdout
     with process:
@@ -172,16 +169,15 @@ def test_what_a_killed_producer_had_written_is_there_once_and_it_can_go_on(
             told = int(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
         told = int((process.stdout.read().split() or [str(told)])[-1])
-    store = opened()
-    there = stored(store)
+    there = stored(shop)
     assert set(there.values()) == {1}
     steps, rest = divmod(len(there), 25)
     assert rest == 0, "a step is kept as a whole"
     assert steps in {told + 1, told + 2}
-    assert store.counts("shop")["sealed"] == len(there)
-    mine = producer(store, process="new")
+    assert shop.counts("shop")["sealed"] == len(there)
+    mine = producer(shop, process="new")
     mine.keep([found(n) for n in range(len(there) + 25)])
-    assert store.counts("shop") == {"sealed": len(there) + 25, "duplicate": len(there)}
+    assert shop.counts("shop") == {"sealed": len(there) + 25, "duplicate": len(there)}
 
 
 # what a process has found, until the store has it
@@ -194,24 +190,23 @@ def writer(opened: Callable[[], Store]) -> Iterator[FrontierWriter]:
 
 
 async def test_everything_is_written_once_in_order_with_its_account(
-    opened: Callable[[], Store], writer: FrontierWriter, monkeypatch: pytest.MonkeyPatch
+    shop: Store, writer: FrontierWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filler, "STEP", 4)
     writer.take(map(found, range(6)), {"offsite": 2})
     writer.take(map(found, range(6, 10)), {"offsite": 1, "local": 1}, [MISS])
     await writer.write()
     assert (writer.waiting, writer.fault) == (0, "")
-    store = opened()
-    assert writer.totals == store.counts("shop") == {"offsite": 3, "local": 1, "sealed": 10}
-    assert stored(store) == Counter(f"http://web/{n}" for n in range(10))
-    assert [url[-1] for url in stored(store) if int(url[-1]) % 3 == 0] == list("0369")
-    assert store.misses("shop") == [MISS]
-    assert len(store.batches("shop")) == 8  # three steps of at most four requests, each cut by slot
+    assert writer.totals == shop.counts("shop") == {"offsite": 3, "local": 1, "sealed": 10}
+    assert stored(shop) == Counter(f"http://web/{n}" for n in range(10))
+    assert [url[-1] for url in stored(shop) if int(url[-1]) % 3 == 0] == list("0369")
+    assert shop.misses("shop") == [MISS]
+    assert len(shop.batches("shop")) == 8  # three steps of at most four requests, each cut by slot
 
 
 @pytest.mark.parametrize("error", [StoreError("the store is away."), ConnectionError("reset")])
 async def test_what_the_store_does_not_take_is_kept_for_the_next_time(
-    error: Exception, opened: Callable[[], Store], writer: FrontierWriter, monkeypatch: pytest.MonkeyPatch
+    error: Exception, shop: Store, writer: FrontierWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def keep(*_: Any) -> None:
         raise error
@@ -224,9 +219,8 @@ async def test_what_the_store_does_not_take_is_kept_for_the_next_time(
     assert (writer.waiting, writer.totals) == (3, {})
     await writer.write()
     assert (writer.waiting, writer.fault) == (0, "")
-    store = opened()
-    assert (len(stored(store)), store.counts("shop")) == (3, {"sealed": 3, "offsite": 2})
-    assert store.misses("shop") == [MISS]
+    assert (len(stored(shop)), shop.counts("shop")) == (3, {"sealed": 3, "offsite": 2})
+    assert shop.misses("shop") == [MISS]
 
 
 async def test_while_too_much_waits_scrapy_waits_too(writer: FrontierWriter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,17 +251,16 @@ http://web/3
 """
 
 
-def test_a_worklist_is_added_and_its_bad_rows_are_told(opened: Callable[[], Store]) -> None:
-    store = opened()
-    *_, account = fill(producer(store), work(), rows(LIST.splitlines(), kind="urls"))
+def test_a_worklist_is_added_and_its_bad_rows_are_told(shop: Store) -> None:
+    *_, account = fill(producer(shop), work(), rows(LIST.splitlines(), kind="urls"))
     assert (account.rows, account.added, account.duplicate, account.bad) == (5, 3, 1, 1)
     assert [row.line for row in account.told] == [4]
-    (batch,) = store.batches("shop")
+    (batch,) = shop.batches("shop")
     assert (batch.slot, batch.priority, batch.size) == ("0", 2, 3)
-    values = decode(store.payload("shop", 1).get, key=KEY)
+    values = decode(shop.payload("shop", 1).get, key=KEY)
     assert values[0] == {"url": "http://web/1", "callback": "parse_page", "priority": 2}
-    assert store.backlog("shop").producers == ()
-    *_, again = fill(producer(store), work(), rows(LIST.splitlines(), kind="urls"))
+    assert shop.backlog("shop").producers == ()
+    *_, again = fill(producer(shop), work(), rows(LIST.splitlines(), kind="urls"))
     assert (again.added, again.duplicate) == (0, 4)
 
 
@@ -282,22 +275,20 @@ JSON_LIST = b"""{"url": "http://web/1", "priority": 7, "callback": "other"}
 """
 
 
-def test_json_lines_say_slot_priority_and_spider_of_each(opened: Callable[[], Store]) -> None:
-    store = opened()
-    *_, account = fill(producer(store), work(), rows(JSON_LIST.splitlines(), kind="jsonl"))
+def test_json_lines_say_slot_priority_and_spider_of_each(shop: Store) -> None:
+    *_, account = fill(producer(shop), work(), rows(JSON_LIST.splitlines(), kind="jsonl"))
     assert (account.added, account.duplicate, [row.line for row in account.told]) == (6, 1, [7])
-    places = {(batch.slot, batch.priority, batch.size) for batch in store.batches("shop")}
+    places = {(batch.slot, batch.priority, batch.size) for batch in shop.batches("shop")}
     assert places == {("0", 7, 1), ("q0", 2, 2), ("@login", 2, 1), ("0", 2, 2)}
-    by_slot = {batch.slot: decode(store.payload("shop", batch.number).get, key=KEY) for batch in store.batches("shop")}
+    by_slot = {batch.slot: decode(shop.payload("shop", batch.number).get, key=KEY) for batch in shop.batches("shop")}
     assert by_slot["@login"] == [{"url": "http://web/3", "callback": "enter", "priority": 2}]
     assert by_slot["q0"][0]["meta"] == {"a": 1}
-    assert "secret" not in str([store.payload("shop", batch.number) for batch in store.batches("shop")])
+    assert "secret" not in str([shop.payload("shop", batch.number) for batch in shop.batches("shop")])
 
 
-def test_a_worklist_knows_pages_as_the_projects_crawls_do(opened: Callable[[], Store]) -> None:
-    store = opened()
+def test_a_worklist_knows_pages_as_the_projects_crawls_do(shop: Store) -> None:
     own = work(REQUEST_FINGERPRINTER_CLASS=ByHost)
-    *_, account = fill(producer(store), own, rows(LIST.splitlines(), kind="urls"))
+    *_, account = fill(producer(shop), own, rows(LIST.splitlines(), kind="urls"))
     assert (account.added, account.duplicate) == (1, 3)
 
 
@@ -308,44 +299,41 @@ class ByHost:
         return request.url.split("/")[2].encode()
 
 
-def test_a_list_that_comes_slowly_is_written_as_it_comes(
-    opened: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_that_comes_slowly_is_written_as_it_comes(shop: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worklists, "MAX_AGE", 0.0)
-    store, seen = opened(), Event()
+    seen = Event()
 
     def lines() -> Iterator[bytes]:
         yield b"http://web/1"
         assert seen.wait(30)
         yield b"http://web/2"
 
-    told = fill(producer(store), work(), rows(lines(), kind="urls"))
+    told = fill(producer(shop), work(), rows(lines(), kind="urls"))
     assert next(account for account in told if account.rows).added == 1
-    assert list(stored(store)) == ["http://web/1"]
-    assert store.backlog("shop").producers == ("links@1",)
+    assert list(stored(shop)) == ["http://web/1"]
+    assert shop.backlog("shop").producers == ("links@1",)
     seen.set()
     *_, account = told
     assert account.added == 2
 
 
-def test_who_is_interrupted_has_written_what_he_read(opened: Callable[[], Store]) -> None:
-    store, read = opened(), Event()
+def test_an_import_that_is_interrupted_has_written_what_it_read(shop: Store) -> None:
+    read = Event()
 
     def lines() -> Iterator[bytes]:
         yield from (b"http://web/%d" % n for n in range(worklists.STEP + 50))
         read.set()
-        Event().wait()  # until the process ends: a terminal at which nobody types
+        Event().wait()  # until the process ends: a terminal without a word
 
-    told = fill(producer(store), work(), rows(lines(), kind="urls"))
+    told = fill(producer(shop), work(), rows(lines(), kind="urls"))
     account = next(account for account in told if account.rows)
     assert read.wait(30)
     told.close()  # as Ctrl-C does
-    assert account.added == len(stored(store)) == store.counts("shop")["sealed"] >= worklists.STEP
-    assert store.backlog("shop").producers == ()
+    assert account.added == len(stored(shop)) == shop.counts("shop")["sealed"] >= worklists.STEP
+    assert shop.backlog("shop").producers == ()
 
 
-def test_a_list_that_cannot_be_read_leaves_nothing_behind(opened: Callable[[], Store]) -> None:
-    store = opened()
+def test_a_list_that_cannot_be_read_leaves_nothing_behind(shop: Store) -> None:
     with pytest.raises(ConfigError, match="has no column"):
-        list(fill(producer(store), work(), rows([b"a,b\n"], kind="csv")))
-    assert store.crawls() == []
+        list(fill(producer(shop), work(), rows([b"a,b\n"], kind="csv")))
+    assert shop.crawls() == []

@@ -1,4 +1,4 @@
-"""The manager keeps workers running at a frontier and brings home what they did, on nodes in memory that misbehave."""
+"""Workers run at a frontier and what they did is brought home; far nodes are sent batches; in memory, with mishaps."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rig.nodemodel import ModelJob, ModelNode, lost_unheard, model, refused_with, taken_unheard
 from rig.scheduling import CRAWL, QUICK, Bench, ModelWorker, leasing, left_behind, make, reach, until
 
@@ -14,9 +15,15 @@ from scrapyd_dist.errors import ApiRefused, ConnectionRefused
 from scrapyd_dist.frontier.backlog import Lessee, NewBatch
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.job_request import WorkerRequest
-from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
+from scrapyd_dist.scheduling.scaling_policy import OF_A_NODE, ScalingPolicy
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.store.reach import Way
+
+WHY = "it is another machine"
+
+
+def far_away(node: Node) -> Way:
+    return Way(reason=WHY) if node.name.startswith("far") else Way(told={"store": "here"})
 
 
 async def workers(o: Bench, number: int) -> list[ModelWorker]:
@@ -35,12 +42,22 @@ async def gone(o: Bench, worker: ModelWorker) -> None:
     await until(lambda: all(one.job != worker.job for one in o.scheduler.state.workers()), "its end is known")
 
 
+@asynccontextmanager
+async def alone(
+    tmp_path: Path, *sizes: int, node: ModelNode | None = None, **options: Any
+) -> AsyncIterator[tuple[Bench, ModelWorker]]:
+    """A scheduler with batches of these sizes, and the only worker that it may have."""
+    async with leasing(tmp_path, node or model("one"), scaling=ScalingPolicy(most=1), producer="me", **options) as o:
+        o.add(*sizes)
+        yield o, await one_worker(o)
+
+
 async def die_of_a_batch(o: Bench, attempt: int) -> None:
     worker = await one_worker(o)
     await until(worker.lease, "the batch")
     worker.node.report(worker.job, state="running", requests=2, done=0, attempt=attempt)
     await until(lambda: any(w.report and w.report.requests for w in o.scheduler.state.workers()), "its report is read")
-    worker.die()
+    worker.node.die(worker.job)
     await gone(o, worker)
 
 
@@ -108,9 +125,7 @@ async def test_a_lost_producer_makes_the_crawl_incomplete(tmp_path: Path) -> Non
 
 
 async def test_what_a_worker_adds_with_its_ack_is_worked_on_before_the_end(tmp_path: Path) -> None:
-    async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
-        o.add(2)
-        worker = await one_worker(o)
+    async with alone(tmp_path, 2) as (o, worker):
         o.scheduler.no_more()
         worker.lease()
         more = NewBatch(payload={"DISTRIBUTED_START_URLS": '["http://web/9"]'}, size=1)
@@ -138,9 +153,7 @@ async def test_workers_that_do_not_see_the_end_are_told_and_those_that_never_beg
 
 
 async def test_what_workers_do_counts_once_before_and_after_it_came_home(tmp_path: Path) -> None:
-    async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
-        o.add(10, 10)
-        worker = await one_worker(o)
+    async with alone(tmp_path, 10, 10) as (o, worker):
         worker.lease(2)
         worker.node.report(worker.job, state="running", requests=20, done=7, items=7)
         member = o.scheduler.members[0]
@@ -160,7 +173,7 @@ async def test_a_dead_worker_gives_back_what_it_had_long_before_its_lease_runs_o
         first = await one_worker(o)
         first.lease(2)
         first.finish()
-        first.die()
+        first.node.die(first.job)
         await until(lambda: o.states() == ["done", "failed"], "the first is home, the second waits again")
         second = await one_worker(o)
         assert second.job != first.job
@@ -182,9 +195,7 @@ async def test_a_lease_that_ran_out_is_taken_back_though_its_worker_seems_to_liv
 
 
 async def test_a_worker_that_hangs_counts_once_however_many_leases_it_had(tmp_path: Path) -> None:
-    async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
-        o.add(2, 2, 2)
-        hanging = await one_worker(o)
+    async with alone(tmp_path, 2, 2, 2) as (o, hanging):
         hanging.lease(3, seconds=-1.0)
         await until(lambda: o.states() == ["failed"] * 3, "they wait again")
         await until(lambda: hanging.job not in [worker.job for worker in o.workers()], "it is told to end")
@@ -195,9 +206,7 @@ async def test_a_worker_that_hangs_counts_once_however_many_leases_it_had(tmp_pa
 
 
 async def test_a_part_that_is_lost_sends_its_batch_back(tmp_path: Path) -> None:
-    async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
-        o.add(2)
-        worker = await one_worker(o)
+    async with alone(tmp_path, 2) as (o, worker):
         worker.lease()
         worker.finish(part=False)
         await until(lambda: o.states() == ["failed"], "it waits again")
@@ -388,15 +397,15 @@ async def test_fewer_workers_than_there_are_means_that_none_is_started(tmp_path:
         await until(lambda: len(one.posts) == 6, "one for the one that ended")
 
 
-async def test_once_and_then_leave_the_workers_alone(tmp_path: Path) -> None:
-    async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(per_slot=1, every=0)) as o:
-        o.add(1, slot="p0")
+async def test_one_round_gives_each_slot_what_it_may_have_and_leaves_the_workers_alone(tmp_path: Path) -> None:
+    async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(per_slot=2, every=0)) as o:
+        o.add(1, 1, 1, slot="p0")
         await o.ended()
-        assert len(o.posts()) == 1
+        assert [worker.slots for worker in o.workers()] == [["p0"], ["p0"]]
         assert o.scheduler.stopped == ""
 
 
-async def test_who_does_not_wait_leaves_when_workers_are_sent(tmp_path: Path) -> None:
+async def test_a_producer_that_does_not_wait_leaves_when_workers_are_sent(tmp_path: Path) -> None:
     once = replace(QUICK, wait=False)
     async with leasing(tmp_path, model("one"), limits=once, scaling=ScalingPolicy(most=1), producer="me") as o:
         o.add(1)
@@ -416,22 +425,18 @@ async def test_enough_time_is_enough(tmp_path: Path) -> None:
 
 
 async def test_a_node_whose_workers_do_not_reach_the_store_gets_none(tmp_path: Path) -> None:
-    def reach(node: Node) -> Way:
-        return Way(reason="it is another machine") if node.name == "far" else Way(told={"store": "here"})
-
     far, near = model("far"), model("near")
-    async with leasing(tmp_path, far, near, reach=reach, producer="me", scaling=ScalingPolicy(most=2)) as o:
+    async with leasing(tmp_path, far, near, reach=far_away, producer="me", scaling=ScalingPolicy(most=2)) as o:
         await until(lambda: len(near.posts) == 2, "both are near")
         assert far.posts == []
-        assert o.scheduler.members[0].unfit == "it is another machine"
+        assert o.scheduler.members[0].unfit == WHY
 
 
 async def test_a_worker_whose_post_was_not_answered_is_not_posted_twice(tmp_path: Path) -> None:
     one = model("one")
     one.plays = [taken_unheard]
-    async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as o:
-        o.add(2)
-        (await one_worker(o)).work_off()
+    async with alone(tmp_path, 2, node=one) as (o, worker):
+        worker.work_off()
         await o.over()
         assert one.posts == [f"{CRAWL}.w1.a1"]
 
@@ -439,18 +444,14 @@ async def test_a_worker_whose_post_was_not_answered_is_not_posted_twice(tmp_path
 async def test_a_worker_that_never_arrived_is_replaced_under_another_number(tmp_path: Path) -> None:
     one = model("one")
     one.plays = [lost_unheard, refused_with(ConnectionRefused)]
-    async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as o:
-        await one_worker(o)
+    async with alone(tmp_path, node=one):
         assert len(set(one.posts)) == len(one.posts)
         assert one.posts[0] == f"{CRAWL}.w1.a1"
 
 
 async def test_parts_on_a_node_that_is_away_for_a_moment_are_waited_for(tmp_path: Path) -> None:
-    patient = replace(QUICK, node_timeout=30)
     one = model("one")
-    async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me", limits=patient) as o:
-        o.add(2)
-        worker = await one_worker(o)
+    async with alone(tmp_path, 2, node=one, limits=replace(QUICK, node_timeout=30)) as (o, worker):
         one.down = ConnectionRefused
         await until(lambda: not o.scheduler.members[0].up, "it is seen to be away")
         worker.work_off()
@@ -461,7 +462,7 @@ async def test_parts_on_a_node_that_is_away_for_a_moment_are_waited_for(tmp_path
         assert (o.states(), o.scheduler.counters.failed) == (["done"], 0)
 
 
-async def test_what_a_worker_does_where_nobody_gets_an_answer_never_makes_a_batch_dead(tmp_path: Path) -> None:
+async def test_what_a_worker_does_on_a_node_without_an_answer_never_makes_a_batch_dead(tmp_path: Path) -> None:
     away, near = model("away", slots=1), model("near", slots=1)
     async with leasing(tmp_path, away, near, producer="me", limits=QUICK) as o:
         (lost,) = (worker for worker in await workers(o, 2) if worker.node is away)
@@ -471,7 +472,7 @@ async def test_what_a_worker_does_where_nobody_gets_an_answer_never_makes_a_batc
         for count in range(1, 7):  # twice as often as a batch may fail
             await until(lost.lease, "it leases on")
             lost.finish()
-            await until(lambda count=count: o.scheduler.counters.failed == count, "and nobody can have it")  # type: ignore[misc]  # the default binds it
+            await until(lambda count=count: o.scheduler.counters.failed == count, "and it is out of reach")  # type: ignore[misc]  # the default binds it
         next(worker for worker in o.workers() if worker.node is near).work_off()
         await o.over(whole=1)
 
@@ -496,8 +497,7 @@ async def test_what_a_worker_leased_while_its_node_was_away_waits_again_when_it_
 
 
 async def test_at_rest_nothing_is_leased_and_no_worker_started(tmp_path: Path) -> None:
-    async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
-        worker = await one_worker(o)
+    async with alone(tmp_path) as (o, worker):
         o.store.want(CRAWL, "pause")
         o.scheduler.rest(paused=True)
         o.add(2)
@@ -515,14 +515,11 @@ async def test_at_rest_nothing_is_leased_and_no_worker_started(tmp_path: Path) -
 
 async def test_the_next_process_takes_up_the_workers_and_starts_no_second_one(tmp_path: Path) -> None:
     one = model("one")
-    staffing = ScalingPolicy(most=1)
-    async with leasing(tmp_path, one, scaling=staffing, producer="me") as before:
-        before.add(4, 4)
-        worker = await one_worker(before)
+    async with alone(tmp_path, 4, 4, node=one) as (before, worker):
         worker.lease(2)
         worker.finish()
         await until(lambda: before.scheduler.counters.done == 1, "a batch is home")
-    async with leasing(tmp_path, one, scaling=staffing, producer="me") as after:
+    async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as after:
         worker.store = after.store
         worker.node.report(worker.job, state="running", requests=8, done=6, items=6)
         await until(lambda: after.scheduler.members[0].progress() == (2, 2, 2), "what was home before counts once")
@@ -536,8 +533,7 @@ async def test_what_an_earlier_process_had_sent_is_leased_like_the_rest(tmp_path
     one = model("one")
     before, _ = await left_behind(tmp_path, one)
     await before.leave()
-    async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as after:
-        worker = await one_worker(after)
+    async with alone(tmp_path, node=one) as (after, worker):
         await until(worker.lease, "the batch waits again")
         worker.finish()
         await after.over()
@@ -566,9 +562,99 @@ async def test_workers_that_died_meanwhile_are_found_out_and_their_numbers_never
         before.add(2)
         worker = await one_worker(before)
         worker.lease()
-    worker.die()
+    worker.node.die(worker.job)
     async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as after:
         await until(lambda: len(one.posts) == 2, "another worker")
         (await one_worker(after)).work_off()
         await after.over(whole=1)
         assert one.posts == [f"{CRAWL}.w1.a1", f"{CRAWL}.w2.a1"]
+
+
+# some nodes lease, the others are sent their batches
+
+
+def auto(tmp_path: Path, *nodes: ModelNode, **options: Any) -> Any:
+    options = {"producer": "me", "scaling": ScalingPolicy(most=2), **options}
+    return leasing(tmp_path, *nodes, sends=True, **options)
+
+
+def sent(node: ModelNode) -> list[str]:
+    return [job for job in node.posts if ".b" in job]
+
+
+async def test_each_node_works_as_it_can(tmp_path: Path) -> None:
+    far, near = model("far", quick=False), model("near")
+    async with auto(tmp_path, far, near, reach=far_away) as b:
+        b.add(*[2] * 40)
+        await until(lambda: b.workers() and sent(far), "both have work")
+        for worker in b.workers():
+            assert worker.begin().node is near
+            worker.lease(4)
+            while worker.has:
+                worker.finish()
+        for job in sent(far):
+            far.finish(job)
+        far.quick = True
+        await until(lambda: len(b.merged()) > 30, "both have gone on")
+        for worker in b.workers():
+            worker.work_off().end()
+        await b.over(whole=40)
+        assert [".w" in job for job in far.posts] == [False] * len(far.posts)
+        assert all(".w" in job for job in near.posts)
+        assert len(b.attempts()) == 40, "no batch was given out twice"
+        assert b.scheduler.members[0].unreached == WHY
+
+
+@pytest.mark.parametrize("names", [("far1", "far2"), ("one", "two")])
+async def test_where_no_worker_reaches_the_store_all_batches_are_sent(tmp_path: Path, names: tuple[str, str]) -> None:
+    """Nodes of which that is known, and nodes whose first worker says so."""
+    nodes = [model(name) for name in names]
+    async with auto(tmp_path, *nodes, reach=far_away) as b:
+        b.add(*[2] * 9)
+        if names == ("one", "two"):
+            await until(lambda: len(b.workers()) == 2, "a worker each")
+            for worker in b.workers():
+                worker.begin().end("refused", problem="The store is out of reach.", unreached=True)
+        await b.over(whole=9)
+        assert all(sent(node) for node in nodes)
+        assert all(member.unreached and not member.unfit for member in b.scheduler.members)
+
+
+async def test_what_a_worker_had_leased_before_its_node_was_cut_off_is_sent(tmp_path: Path) -> None:
+    one = model("one")
+    async with auto(tmp_path, one, scaling=ScalingPolicy(most=1)) as b:
+        b.add(2, 2)
+        await until(b.workers, "a worker")
+        (worker,) = b.workers()
+        assert worker.begin().lease()
+        worker.end("store-lost", problem="The store was lost.", unreached=True)
+        await b.over(whole=2)
+        assert sent(one) == ["c.b1.a2", "c.b2.a1"]
+
+
+async def test_a_node_whose_workers_lose_the_store_again_and_again_is_sent_its_batches(tmp_path: Path) -> None:
+    one = model("one")
+    async with auto(tmp_path, one, scaling=ScalingPolicy(most=1)) as b:
+        b.add(2, 2)
+        for _ in range(OF_A_NODE):
+            await until(b.workers, "a worker")
+            b.workers()[-1].begin().end("store-lost", problem="The store is out of this worker's reach: refused.")
+        await b.over(whole=2)
+        assert sent(one) == ["c.b1.a1", "c.b2.a1"]
+        (member,) = b.scheduler.members
+        assert "refused" in member.unreached
+        assert not member.unfit
+
+
+async def test_another_spider_of_the_project_is_sent_its_batches_too_and_another_project_gets_none(
+    tmp_path: Path,
+) -> None:
+    far = model("far")
+    async with auto(tmp_path, far, reach=far_away) as b:
+        b.add(2)
+        b.add(2, slot="@login")
+        b.add(2, slot="@shop:login")
+        await b.over()
+        assert b.states() == ["done", "done", "dead"]
+        assert [(job.spider, job.args.get("a")) for job in far.jobs.values()] == [("s", "1"), ("login", None)]
+        assert WHY in b.store.batch("c", 3).reason

@@ -50,8 +50,7 @@ async def test_a_drained_node_gets_no_new_work_ends_what_it_has_and_works_again_
         await until(lambda: one.posts == ["c.b1.a1"], "the first node has a job")
         await drain(b, "one", time.time())
         assert b.scheduler.members[0].state == "draining"
-        for _ in range(3):
-            await b.seal()
+        await b.seal(3)
         await until(lambda: len(two.posts) == 3, "all the rest is on the other node")
         one.finish("c.b1.a1")
         await until(lambda: b.states()[0] == "done", "its job was seen to the end")
@@ -133,13 +132,12 @@ async def test_a_node_that_is_listed_no_more_ends_its_jobs_in_peace_and_may_come
         await until(lambda: one.posts == ["c.b1.a1"], "the first node has a job")
         listing.now = (two.node,)
         await until(lambda: b.scheduler.members[0].state == "left", "it is gone from the list")
-        for _ in range(3):
-            await b.seal()
+        await b.seal(3)
         await until(lambda: b.states()[1:] == ["done"] * 3, "the other node did the rest")
         one.finish("c.b1.a1")
         await until(lambda: b.states()[0] == "done", "its job was seen to the end")
         assert (one.posts, one.cancels) == (["c.b1.a1"], [])
-        await until(lambda: id(b.scheduler.members[0]) not in b.scheduler.monitor._watched, "nobody looks any more")
+        await until(lambda: id(b.scheduler.members[0]) not in b.scheduler.monitor._watched, "it is watched no more")
         one.quick = True
         listing.now = (one.node, two.node)
         await until(lambda: b.scheduler.members[0].state == "up", "it is back")
@@ -183,8 +181,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_node_that_starts_nothing_is_taken_out_and_used_again_when_it_works(tmp_path: Path) -> None:
     one, two = model("one", slots=1, quick=False), model("two", slots=1)
     async with sending(tmp_path, one, two, limits=replace(QUICK, max_attempts=9)) as b:
-        for _ in range(2):
-            await b.seal()
+        await b.seal(2)
         await until(lambda: b.states() == ["done"] * 2, "its batch was done elsewhere")
         assert one.cancels == ["c.b1.a1"]
         assert "takes jobs and starts none" in b.attempts(1)[0].reason
@@ -210,7 +207,7 @@ async def test_a_wedged_node_that_fails_its_trial_is_tried_again_later(tmp_path:
 
 
 def strangers(node: ModelNode, count: int) -> list[ModelJob]:
-    """Jobs of somebody else, which run."""
+    """Jobs of another program, which run."""
     for number in range(count):
         job = ModelJob(id=f"other{number}", size=1, settings={}, args={}, state=JobState.RUNNING)
         node.jobs[job.id] = job
@@ -248,11 +245,11 @@ async def test_a_fleet_full_of_other_peoples_jobs_still_gets_one_of_ours_in_line
         assert one.posts == ["c.b1.a1"]
 
 
-# jobs that nobody wants any more
+# jobs that were given up, nodes that are lost
 
 
 @pytest.mark.parametrize("there", ["at the start", "later"])
-async def test_what_was_given_up_before_is_cancelled_by_who_goes_on(tmp_path: Path, there: str) -> None:
+async def test_what_was_given_up_before_is_cancelled_by_the_next_producer(tmp_path: Path, there: str) -> None:
     one, two = model("one", quick=False), model("two")
     before, job = await left_behind(tmp_path, one, two)
     before.store.fail(CRAWL, 1, 1, reason="it did not answer", now=1.0, max_attempts=3)

@@ -253,8 +253,7 @@ async def test_a_node_that_vanishes_with_an_unanswered_post_costs_one_attempt(tm
 
     one.plays = [vanish]
     async with sending(tmp_path, one, two) as b:
-        for _ in range(4):
-            await b.seal()
+        await b.seal(4)
         await until(
             lambda: b.states() == ["done"] * 4 and not b.scheduler.state.posts, "all is done, and no post is out"
         )

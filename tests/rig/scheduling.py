@@ -76,7 +76,6 @@ class ModelWorker:
         return slots
 
     def begin(self) -> ModelWorker:
-        """It runs, and has reported nothing yet."""
         self.node.start(self.job)
         return self
 
@@ -96,8 +95,14 @@ class ModelWorker:
             self.node.files[f"logs/_sdist/{HOME}/{name}"] = lines
         described = {"file": name, "items": size, "bytes": len(lines), "sha256": hashlib.sha256(lines).hexdigest()}
         counts = {"requests": size, "done": size, "missed": 0, "pages": size, "items": size}
-        report = {"schema": 1, "state": "ended", "updated": 1.0, "finish_reason": "finished", "part": described}
-        report |= counts
+        report = {
+            "schema": 1,
+            "state": "ended",
+            "updated": 1.0,
+            "finish_reason": "finished",
+            "part": described,
+            **counts,
+        }
         self.store.ack(CRAWL, number, one.attempt, self.job, report=report, new=new, now=time.time())
         self.done += size
         self.node.report(self.job, state="running", requests=self.done, done=self.done, items=self.done)
@@ -118,9 +123,6 @@ class ModelWorker:
         counts = {"requests": self.done, "done": self.done, "items": self.done}
         self.node.report(self.job, **{"state": "ended", "finish_reason": reason, **counts, **fields})
 
-    def die(self) -> None:
-        self.node.die(self.job)
-
 
 @dataclass(kw_only=True)
 class Bench:
@@ -132,17 +134,15 @@ class Bench:
     sender: ModelSender
     folder: Path
 
-    async def seal(self, size: int = 2) -> int:
-        """One more batch, to be sent."""
-        payload = {"DISTRIBUTED_START_URLS": json.dumps([f"http://web/{n}" for n in range(size)])}
-        counts = {"sealed": size}
-        batch = self.store.seal(CRAWL, payload, size=size, fingerprints=(), now=time.time(), counts=counts)
-        self.scheduler.add(batch)
-        return batch.number
+    async def seal(self, count: int = 1) -> None:
+        """So many more batches, to be sent."""
+        payload = {"DISTRIBUTED_START_URLS": '["http://web/0", "http://web/1"]'}
+        for _ in range(count):
+            batch = self.store.seal(CRAWL, payload, size=2, fingerprints=(), now=time.time(), counts={"sealed": 2})
+            self.scheduler.add(batch)
 
     async def seal_all(self, count: int) -> None:
-        for _ in range(count):
-            await self.seal()
+        await self.seal(count)
         self.scheduler.no_more()
 
     async def work_off(self, count: int) -> None:
@@ -150,11 +150,11 @@ class Bench:
         await self.seal_all(count)
         await self.ended(whole=count)
 
-    async def seal_and_start(self, count: int = 1, *, done: int = 1) -> None:
+    async def seal_and_start(self, count: int = 1) -> None:
         """So many batches, the last ones; the job of the first runs on the first node, and its report is known."""
         await self.seal_all(count)
         await until(lambda: self.nodes[0].posts != [], "posted")
-        self.nodes[0].start("c.b1.a1", done=done)
+        self.nodes[0].start("c.b1.a1", done=1)
         await until(lambda: self.states()[0] == "running", "its report is read")
 
     def add(self, *sizes: int, slot: str = "") -> None:
@@ -241,14 +241,14 @@ async def left_behind(tmp_path: Path, *nodes: ModelNode, state: AttemptState = A
     """What a producer leaves that died just after this step of its only batch on the first node; and the job's id."""
     before = make(tmp_path, list(nodes), producer="producer")
     before.scheduler.state.sending = False
-    number, node, db = await before.seal(), nodes[0], before.store
-    job = job_id(CRAWL, number, 1)
-    attempt = Attempt(batch=number, number=1, job=job, node=node.name, url=node.node.url, sent_at=time.time())
+    await before.seal()
+    node, db, job = nodes[0], before.store, job_id(CRAWL, 1, 1)
+    attempt = Attempt(batch=1, number=1, job=job, node=node.name, url=node.node.url, sent_at=time.time())
     db.open_attempt(CRAWL, attempt)
     if state is not AttemptState.SENDING:
-        db.sent(CRAWL, number, 1)
+        db.sent(CRAWL, 1, 1)
     if state is AttemptState.RUNNING:
-        db.running(CRAWL, number, 1)
+        db.running(CRAWL, 1, 1)
     return before, job
 
 
