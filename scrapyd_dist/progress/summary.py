@@ -1,14 +1,18 @@
 """Samples of a crawl's summary over time, which the producer records. No IO."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.progress.node_progress import Progress, outlook
-from scrapyd_dist.scheduling.base import BatchCounters, OpenWork
-from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_state import NodeState
+
+if TYPE_CHECKING:  # commands load this module, for their help too, and need no scheduler
+    from scrapyd_dist.scheduling.base import BatchCounters, OpenWork
+    from scrapyd_dist.scheduling.job_request import JobRequest
 
 #: minimum seconds between two samples
 EVERY = 1.0
