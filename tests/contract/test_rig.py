@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from rig.fixtures import MakeProject, StartSite
-from rig.nodes import Nodes
+from rig.nodes import IMPORTS, Nodes
 from rig.processes import private_environment, with_home
 from rig.waiting import wait_for
 
@@ -32,9 +32,9 @@ def test_a_forked_node_is_like_one_that_was_started_by_its_command(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, egg = [], b"PK\5\6" + bytes(18)  # an empty ZIP file
-    for way in ("_fork", "_execute"):
+    for preload in (IMPORTS, ()):
+        monkeypatch.setattr("rig.nodes.IMPORTS", preload)
         node = nodes.make(runner="probe")
-        monkeypatch.setattr(node, "_fork", getattr(node, way))
         (node.work / "probe.py").write_text(PROBE, encoding="utf-8")
         node.start()
         node.wait()

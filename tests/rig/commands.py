@@ -8,21 +8,17 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from scrapyd_dist.cli import main
 
-from .forks import fork_program
+from .forks import start_program
 from .processes import end_all, private_environment
 from .waiting import wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from .forks import ForkedProgram
 
 #: as a user's shell would find them, but of the environment that runs the tests
 SDIST = (sys.executable, "-m", "scrapyd_dist")
@@ -64,31 +60,16 @@ class Command:
         self, arguments: Sequence[str], *, cwd: Path, folder: Path, home: Path, env: dict[str, str] | None = None,
         fork: bool = False,
     ) -> None:  # fmt: skip
-        self._arguments = arguments
+        self._arguments, self._home = arguments, home
         number = len(list(folder.glob("command*.out")))
         self._out, self._err = folder / f"command{number}.out", folder / f"command{number}.err"
+        self._out.touch()
+        self._err.touch()
         home.mkdir(parents=True, exist_ok=True)
-        self._home = home
-        environment = private_environment(home, env)
-        self._process: subprocess.Popen[bytes] | ForkedProgram
-        if fork and not env and list(arguments[:2]) == [sys.executable, "-m"]:
-            self._out.touch()
-            self._err.touch()
-            self._process = fork_program(
-                arguments[0], IMPORTS, arguments[2], arguments[3:],
-                cwd=cwd, env=environment, out=self._out, err=self._err,
-            )  # fmt: skip
-        else:
-            with self._out.open("wb") as out, self._err.open("wb") as err:
-                self._process = subprocess.Popen(
-                    arguments,
-                    cwd=cwd,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=err,
-                    start_new_session=True,  # so that a signal to it is not one to pytest
-                )
+        self._process = start_program(
+            arguments, cwd=cwd, env=private_environment(home, env), out=self._out, err=self._err,
+            preload=IMPORTS if fork and not env and list(arguments[:2]) == [sys.executable, "-m"] else (),
+        )  # fmt: skip
 
     @property
     def pid(self) -> int:

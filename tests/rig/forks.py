@@ -1,4 +1,4 @@
-"""Programs that are forked from a process with their modules imported, which costs a tenth of starting them."""
+"""Programs in the background; forked from a process with their modules imported they cost a tenth of a start."""
 
 from __future__ import annotations
 
@@ -18,19 +18,25 @@ from .processes import private_environment
 SERVER = Path(__file__).parent / "fork_server.py"
 
 
-def fork_program(
-    python: Path | str, preload: Sequence[str], module: str, arguments: Sequence[str], *,
-    cwd: Path, env: Mapping[str, str], out: Path, err: Path,
-) -> ForkedProgram:  # fmt: skip
-    """What `python -m module` runs, in this whole environment; `preload`: modules that its forks have imported already.
+def start_program(
+    line: Sequence[Path | str], *, cwd: Path, env: Mapping[str, str], out: Path, err: Path, preload: Sequence[str] = (),
+) -> subprocess.Popen[bytes] | ForkedProgram:  # fmt: skip
+    """Start a command line in this whole environment, in a session of its own; its output is appended to the files.
 
-    Its output is appended to `out`, beside which its exit code is kept, and to `err`.
+    With `preload`, what `python -m …` runs is a fork of a process that has imported these modules already; its exit
+    code is kept beside `out`.
     """
+    if not preload:
+        with out.open("ab") as output, err.open("ab") as errors:
+            return subprocess.Popen(
+                line, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True
+            )
+    python, _, module, *arguments = map(str, line)
     code = out.with_suffix(".code")
     code.unlink(missing_ok=True)
     asked = {"cwd": str(cwd), "env": dict(env), "out": str(out), "err": str(err), "code": str(code)}
-    asked |= {"module": module, "arguments": list(arguments)}
-    return ForkedProgram(*_server(str(python), tuple(preload)).start(asked), code)
+    asked |= {"module": module, "arguments": arguments}
+    return ForkedProgram(*_server(python, tuple(preload)).start(asked), code)
 
 
 @cache

@@ -6,18 +6,16 @@ import random
 import signal
 import socket
 import subprocess
-import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .forks import ForkedProgram, fork_program
+from .forks import ForkedProgram, start_program
 from .http import Reply, fetch
 from .processes import end_all, private_environment, with_home
 from .waiting import wait_for
 
-#: the program, as Python is told to run it, and the modules that it takes long to import
-DAEMON = ("scrapyd", "--pidfile=")
+#: the modules that Scrapyd takes long to import
 IMPORTS = (
     "scrapy.http", "pkg_resources", "twisted.web.server", "twisted.web.static", "twisted.web.guard",
     "twisted.cred.portal", "twisted.application.app",
@@ -82,26 +80,10 @@ class ScrapydNode:
         lines = {"bind_address": "127.0.0.1", **self._config, "http_port": str(self.port)}
         text = "[scrapyd]\n" + "".join(f"{name} = {value}\n" for name, value in lines.items())
         (self.home / ".scrapyd.conf").write_text(text, encoding="utf-8")
-        environment = private_environment(self.home, self._env)
         # A library that is loaded by the environment needs a start of its own.
-        self._daemon = (self._execute if self._env else self._fork)(environment)
-
-    def _execute(self, env: dict[str, str]) -> subprocess.Popen[bytes] | ForkedProgram:
-        with self._log_path.open("ab") as output:
-            return subprocess.Popen(
-                [self._python, "-m", *DAEMON],
-                cwd=self.work,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def _fork(self, env: dict[str, str]) -> subprocess.Popen[bytes] | ForkedProgram:
-        module, *arguments = DAEMON
-        log = self._log_path
-        return fork_program(self._python, IMPORTS, module, arguments, cwd=self.work, env=env, out=log, err=log)
+        line, preload = [self._python, "-m", "scrapyd", "--pidfile="], () if self._env else IMPORTS
+        env, log = private_environment(self.home, self._env), self._log_path
+        self._daemon = start_program(line, cwd=self.work, env=env, out=log, err=log, preload=preload)
 
     def wait(self) -> None:
         """Return when the node answers; another process may have been faster with the port, then take the next."""
@@ -162,11 +144,11 @@ class ScrapydNode:
         found = list(self.logs_dir.glob(f"*/*/{job}.log"))
         return found[0].read_text(encoding="utf-8", errors="replace") if found else ""
 
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        """End the daemon by a signal and wait for it; its jobs live on, as they do in real life."""
+    def kill(self) -> None:
+        """SIGKILL the daemon and wait for its end; its jobs live on, as they do in real life."""
         if self._daemon is not None:
             if self._daemon.poll() is None:
-                os.kill(self._daemon.pid, number)
+                os.kill(self._daemon.pid, signal.SIGKILL)
             self._daemon.wait(30)
             self._daemon = None
 
@@ -203,21 +185,18 @@ class Nodes:
     def __init__(self, python: Path, folder: Path) -> None:
         self._python, self._folder = python, folder
         self._all: list[ScrapydNode] = []
-        self._lock = threading.Lock()
 
     def make(
         self, *, max_proc: int = 2, poll_interval: float = 0.5, username: str = "", password: str = "",
         env: dict[str, str] | None = None, python: Path | None = None, **config: str,
     ) -> ScrapydNode:  # fmt: skip
         """A node that is not yet started; more options of [scrapyd] by keyword."""
-        with self._lock:
-            name = f"node{len(self._all) + 1}"
-            options = {"max_proc": str(max_proc), "poll_interval": str(poll_interval), "node_name": name, **config}
-            if username:
-                options |= {"username": username, "password": password}
-            node = ScrapydNode(name, python or self._python, self._folder / name, options, env)
-            self._all.append(node)
-            return node
+        name = f"node{len(self._all) + 1}"
+        options = {"max_proc": str(max_proc), "poll_interval": str(poll_interval), "node_name": name, **config}
+        if username:
+            options |= {"username": username, "password": password}
+        self._all.append(ScrapydNode(name, python or self._python, self._folder / name, options, env))
+        return self._all[-1]
 
     def fleet(self, count: int, **options: Any) -> list[ScrapydNode]:
         """Start `count` nodes at the same time, and return them ready; options as of `make`."""
@@ -231,4 +210,3 @@ class Nodes:
     def close(self) -> None:
         for node in self._all:
             node.close()
-        self._all.clear()
