@@ -93,12 +93,12 @@ def take(report: Path, folder: Path, out: Path) -> None:
         height = int(_edge(opened, LAST, "bottom")) + 12
         growth = int(_edge(opened, GROWTH, "bottom") - _edge(opened, GROWTH, "top"))
         opened.open(report, width=1000, height=height)
-        (out / "report.png").write_bytes(opened.picture(whole=False))
+        (out / "report.png").write_bytes(opened.picture())
         opened.open(report, width=1000, height=growth)
         opened.run(f"scrollTo(0, {_edge(opened, GROWTH, 'top')})")
-        (out / "burn-up.png").write_bytes(opened.picture(whole=False))
+        (out / "burn-up.png").write_bytes(opened.picture())
         opened.open(report, width=360, height=height * 360 // 420, dark=True)
-        (out / "report-phone.png").write_bytes(opened.picture(whole=False))
+        (out / "report-phone.png").write_bytes(opened.picture())
 
 
 def _edge(opened: Browser, title: str, edge: str) -> float:

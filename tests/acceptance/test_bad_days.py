@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from rig import proxy
-from rig.bad_days import IMPATIENT, assert_exact, attempts, begin, busy_workers, running_on, wait_accepted, wait_running
+from rig.bad_days import IMPATIENT, assert_exact, attempts, begin, busy_workers, wait_accepted
 from rig.commands import Command, Result
 from rig.crawls import last_crawl
 from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
@@ -21,7 +21,7 @@ from rig.proxy import Proxy
 from rig.sites import SiteProcess
 from rig.waiting import wait_for
 
-from scrapyd_dist.batches import Attempt, AttemptState
+from scrapyd_dist.batches import AttemptState
 
 BeginCrawl = Callable[..., tuple[Project, Command]]
 
@@ -65,7 +65,7 @@ def test_one_node_away_one_killed_one_worker_killed(fleet: StartFleet, site: Sta
     done = command.wait(180)
     assert_whole(done, it, pages, gone=(555,))
     assert job in failed_jobs(it), "the worker was killed too late to show anything"
-    assert not [attempt for attempt in attempts(it, AttemptState.ACCEPTED) if attempt.node == "node1"]
+    assert not attempts(it, AttemptState.ACCEPTED, node="node1")
     states = {node["name"]: node["state"] for node in last_crawl(it).summary["nodes"]}
     assert states == {"node1": "down", "node2": "down", "node3": "up"}
 
@@ -84,7 +84,7 @@ def test_a_machine_hangs_and_comes_back_while_the_crawl_goes_on(
     wait_for(lambda: set(held.values()) <= failed_jobs(it), 60, "its jobs given up")
     nodes[0].go_on()
     # Each is cancelled once, and once more where it runs. A stopped process gets the signal when it goes on.
-    least = len([attempt for attempt in failed(it) if attempt.node == "node1"]) + len(held)
+    least = len(attempts(it, AttemptState.FAILED, node="node1")) + len(held)
     wait_for(lambda: nodes[0].log.count("POST /cancel.json") >= least, 60, "its old jobs cancelled")
     for pid in stopped:
         os.kill(pid, signal.SIGCONT)
@@ -92,8 +92,8 @@ def test_a_machine_hangs_and_comes_back_while_the_crawl_goes_on(
     wait_for(lambda: not held.keys() & nodes[0].job_pids().keys(), 60, "the end of its old jobs")
     assert_whole(command.wait(180), it, pages)
     assert not {a.job for a in attempts(it, AttemptState.ACCEPTED)} & set(held.values())
-    after = [a for a in attempts(it) if a.node == "node1" and a.sent_at > max(a.ended_at or 0 for a in failed(it))]
-    assert after, "it got no more work after it came back"
+    given_up = max(attempt.ended_at or 0 for attempt in attempts(it, AttemptState.FAILED))
+    assert attempts(it, node="node1")[-1].sent_at > given_up, "it got no more work after it came back"
 
 
 def test_a_node_is_restarted_while_its_jobs_run(fleet: StartFleet, site: StartSite, begun: BeginCrawl) -> None:
@@ -118,16 +118,12 @@ def test_a_node_comes_back_empty(fleet: StartFleet, site: StartSite, begun: Begi
     nodes[0].work = nodes[0].work.with_name("new-work")
     nodes[0].work.mkdir()
     nodes[0].restart()
-    wait_accepted(it, len([a for a in attempts(it, AttemptState.ACCEPTED) if a.node == "node1"]) + 1, "node1")
+    wait_accepted(it, len(attempts(it, AttemptState.ACCEPTED, node="node1")) + 1, "node1")
     assert_whole(command.wait(180), it, pages)
 
 
-def failed(project: Project) -> list[Attempt]:
-    return attempts(project, AttemptState.FAILED)
-
-
 def failed_jobs(project: Project) -> set[str]:
-    return {attempt.job for attempt in failed(project)}
+    return {attempt.job for attempt in attempts(project, AttemptState.FAILED)}
 
 
 # the fleet changes
@@ -136,10 +132,6 @@ def failed_jobs(project: Project) -> set[str]:
 def state_of(project: Project, node: str) -> str:
     """What the crawl's summary calls the node now; nothing when it does not know it."""
     return next((row["state"] for row in last_crawl(project).summary.get("nodes", ()) if row["name"] == node), "")
-
-
-def posted_to(project: Project, node: str) -> int:
-    return sum(attempt.node == node for attempt in attempts(project))
 
 
 def assert_done(done: Result, project: Project, site: SiteProcess) -> None:
@@ -155,15 +147,15 @@ def test_a_node_joins_by_scrapy_cfg_and_the_first_one_is_drained(
     first, second = fleet(1)[0], fleet(1, username="me", password="hush/42:@")[0]
     pages = site(240, "--latency=0.2", per_page=60)
     it, command = begun([first], pages, DISTRIBUTED_BATCH_SIZE=20)
-    wait_running(it, first.name)
+    wait_for(lambda: attempts(it, AttemptState.RUNNING, node=first.name), 90, "a job at work on the first node")
     it.targets([first, second])
     wait_accepted(it, node=second.name)
     drained = run_cli(it, "nodes", "drain", first.name, "--no-wait")
     assert drained.code in {0, 3}, drained.err
     wait_for(lambda: state_of(it, first.name) == "draining", 20, "the crawl knows of the drain")
-    before = posted_to(it, first.name)
+    before = attempts(it, node=first.name)
     assert_done(command.wait(180), it, pages)
-    assert posted_to(it, first.name) == before
+    assert len(attempts(it, node=first.name)) == len(before)
     assert "hush" not in f"{command.out}{command.err}{drained.out}{drained.err}"
 
 
@@ -175,16 +167,16 @@ def test_nodes_of_a_file_join_leave_and_come_back(
     listed = tmp_path / "nodes.txt"
     listed.write_text(f"{one.url} name=one\n")
     it, command = begun([], pages, DISTRIBUTED_BATCH_SIZE=25, DISTRIBUTED_NODES=[f"file:{listed}"])
-    wait_running(it, "one")
+    wait_for(lambda: attempts(it, AttemptState.RUNNING, node="one"), 90, "a job at work on the first node")
     listed.write_text(f"{one.url} name=one\n{two.url} name=two slots=1\n")
     wait_accepted(it, node="two")
     listed.write_text(f"{two.url} name=two slots=1\n")
     wait_for(lambda: state_of(it, "one") == "left", 20, "it is known to have left")
-    before = posted_to(it, "one")
-    wait_for(lambda: not running_on(it, "one"), 60, "its jobs have ended")
-    assert posted_to(it, "one") == before
+    before = len(attempts(it, node="one"))
+    wait_for(lambda: not attempts(it, AttemptState.RUNNING, node="one"), 60, "its jobs have ended")
+    assert len(attempts(it, node="one")) == before
     listed.write_text(f"{one.url} name=one\n{two.url} name=two slots=1\n")
-    wait_for(lambda: posted_to(it, "one") > before, 60, "it gets work again")
+    wait_for(lambda: len(attempts(it, node="one")) > before, 60, "it gets work again")
     assert_done(command.wait(180), it, pages)
 
 

@@ -77,11 +77,11 @@ class Scene:
 MakeScene = Callable[..., Scene]
 
 
-def attempts(project: Project, *states: AttemptState) -> list[Attempt]:
-    """The attempts of the newest crawl; all of them when no state is named."""
+def attempts(project: Project, *states: AttemptState, node: str = "") -> list[Attempt]:
+    """The attempts of the newest crawl, in any state when none is named, of a node or of all."""
     row = _row(project)
     with closing(open_store(project.path / ".sdist" / "store.db")) as store:
-        return store.attempts(row.id, states)
+        return [attempt for attempt in store.attempts(row.id, states) if node in {"", attempt.node}]
 
 
 def batches(project: Project) -> list[Batch]:
@@ -99,32 +99,22 @@ def _row(project: Project) -> Crawl:
 
 def accepted_on(project: Project, node: str = "") -> list[Attempt]:
     """The accepted attempts of a node, or of all."""
-    return [a for a in attempts(project, AttemptState.ACCEPTED) if node in {"", a.node}]
+    return attempts(project, AttemptState.ACCEPTED, node=node)
 
 
-def running_on(project: Project, node: str = "") -> list[Attempt]:
-    """The attempts of a node, or of all, that are at work."""
-    return [a for a in attempts(project, AttemptState.RUNNING) if node in {"", a.node}]
-
-
-def wait_accepted(project: Project, count: int = 1, node: str = "", timeout: float = 90) -> list[Attempt]:
+def wait_accepted(project: Project, count: int = 1, node: str = "") -> list[Attempt]:
     """Wait until this many attempts of a node, or of all, were accepted."""
 
     def enough() -> list[Attempt]:
         found = accepted_on(project, node)
         return found if len(found) >= count else []
 
-    return wait_for(enough, timeout, f"{count} accepted attempts on {node or 'any node'}")
+    return wait_for(enough, 90, f"{count} accepted attempts on {node or 'any node'}")
 
 
-def wait_running(project: Project, node: str = "", timeout: float = 90) -> list[Attempt]:
-    """Wait until an attempt of a node, or of any, is at work."""
-    return wait_for(lambda: running_on(project, node), timeout, f"a job at work on {node or 'any node'}")
-
-
-def wait_state(project: Project, state: CrawlState, timeout: float = 90) -> None:
+def wait_state(project: Project, state: CrawlState) -> None:
     """Wait until the newest crawl is in this state."""
-    wait_for(lambda: _row(project).state is state, timeout, f"a crawl that is {state.value}")
+    wait_for(lambda: _row(project).state is state, 90, f"a crawl that is {state.value}")
 
 
 def report_of(node: ScrapydNode, job: str) -> dict[str, Any]:

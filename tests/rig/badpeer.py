@@ -1,5 +1,6 @@
 """A server that keeps to no rule but the test's: for each connection it plays what it was given, byte for byte."""
 
+import re
 import socket
 import ssl
 import struct
@@ -87,32 +88,17 @@ class BadPeer:
     def _serve(self, sock: socket.socket) -> None:
         with sock, suppress(OSError):
             sock.settimeout(60)
-            if self._tls is not None:
-                with self._tls.wrap_socket(sock, server_side=True) as wrapped:
-                    self._read_and_play(wrapped)
-            else:
-                self._read_and_play(sock)
-
-    def _read_and_play(self, sock: socket.socket) -> None:
-        request = _read_request(sock) if self._listens else sock.recv(65536)
-        self.requests.append(request)
-        self._play(Connection(sock, self._over), request)
+            with self._tls.wrap_socket(sock, server_side=True) if self._tls else sock as spoken:
+                request = _read_request(spoken) if self._listens else spoken.recv(65536)
+                self.requests.append(request)
+                self._play(Connection(spoken, self._over), request)
 
 
 def _read_request(sock: socket.socket) -> bytes:
-    """One whole HTTP request: the head, and as much body as it announces."""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        piece = sock.recv(65536)
-        if not piece:
-            return data
-        data += piece
-    head, _, body = data.partition(b"\r\n\r\n")
-    announced = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-    wanted = int(announced[0].split(b":")[1]) if announced else 0
-    while len(body) < wanted:
-        piece = sock.recv(65536)
-        if not piece:
-            break
-        body += piece
-    return head + b"\r\n\r\n" + body
+    """One whole HTTP request: the head, and as much body as it announces; less when it ends before."""
+    with sock.makefile("rb") as stream:
+        head = b""
+        while not head.endswith(b"\r\n\r\n") and (line := stream.readline()):
+            head += line
+        announced = re.search(rb"(?i)\ncontent-length: *(\d+)", head)
+        return head + stream.read(int(announced[1]) if announced else 0)

@@ -31,11 +31,6 @@ def _away(number: int) -> int:
     return higher
 
 
-def chromium() -> str | None:
-    """The browser of this machine."""
-    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
 class Browser:
     """One browser with one page; the folder gets its profile."""
 
@@ -89,11 +84,10 @@ class Browser:
                 return result
             self.events.append(answer)
 
-    def open(self, path: Path, *, width: int, height: int = 800, dark: bool = False, scale: float = 1.0) -> None:
+    def open(self, path: Path, *, width: int, height: int = 800, dark: bool = False) -> None:
         """Show a file, in a window of this size."""
-        self._call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=False
-        )
+        size = {"width": width, "height": height, "deviceScaleFactor": 1.0, "mobile": False}
+        self._call("Emulation.setDeviceMetricsOverride", **size)
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self._call("Emulation.setEmulatedMedia", features=scheme)
         self.events.clear()
@@ -117,10 +111,9 @@ class Browser:
         kinds = {"Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"}
         return [event for event in self.events if event.get("method") in kinds]
 
-    def picture(self, *, whole: bool = True) -> bytes:
-        """The page as PNG: all of it, or what the window shows."""
-        answer = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        return base64.b64decode(answer["data"])
+    def picture(self) -> bytes:
+        """What the window shows, as PNG."""
+        return base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"])
 
     def close(self) -> None:
         self._process.kill()  # its helpers end with the pipe
@@ -133,7 +126,7 @@ class Browser:
 @contextmanager
 def browser(folder: Path) -> Iterator[Browser]:
     """A browser until the end of the block."""
-    program = chromium()
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert program, "no Chromium here; on Debian: apt install chromium"
     with closing(Browser(program, folder)) as opened:
         yield opened

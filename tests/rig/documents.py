@@ -12,15 +12,8 @@ _NODE = {"name": str, "url": str}
 _RATES = {"requests": NUMBER, "pages": NUMBER, "items": NUMBER, "failed": NUMBER}
 
 SUMMARY: dict[str, Any] = {
-    "crawl": str,
-    "spider": str,
-    "project": str,
-    "version": TEXT,
-    "state": str,
-    "paused": bool,
-    "message": str,
-    "exit_code": (int, None),
-    "duration_s": NUMBER,
+    "crawl": str, "spider": str, "project": str, "version": TEXT, "state": str, "paused": bool, "message": str,
+    "exit_code": (int, None), "duration_s": NUMBER, "output": [str], "misses": TEXT, "warnings": [str],
     **dict.fromkeys(("urls_found", "urls_distinct", "offsite", "duplicate", "refused", "local", "sealed"), int),
     **dict.fromkeys(("pages", "items", "gone_urls", "failed_urls", "dead_urls", "index_failed"), int),
     "batches": dict.fromkeys(("total", "sent", "out", "waiting", "done", "failed", "dead"), int),
@@ -32,9 +25,6 @@ SUMMARY: dict[str, Any] = {
                "pages": int, "failed": int, "per_s": _RATES}],
     "throttle": {"heeded": bool, "reason": str, "nodes": {str: str}},
     "stragglers": [{"batch": int, "attempt": int, "job": str, "node": str, "for_s": int, "done": int, "of": int}],
-    "output": [str],
-    "misses": TEXT,
-    "warnings": [str],
 }  # fmt: skip
 ROLL_OUT = {
     "project": str, "version": TEXT, "dry_run": bool,
@@ -60,12 +50,8 @@ DOCUMENTS: dict[str, Any] = {
     "init": {"file": str, "added": [str], "nodes": [{**_NODE, "written": bool, "state": str}]},
     "config": {"options": [{"section": str, "name": str, "value": object, "origin": str}], "misspelt": [str],
                "problem": TEXT},
-    "crawl": SUMMARY,
+    **dict.fromkeys(("crawl", "resume", "retry", "watch", "status", "consume"), SUMMARY),
     "crawl --detach": {"crawl": str, "spider": str, "state": str, "pid": int},
-    "resume": SUMMARY,
-    "retry": SUMMARY,
-    "watch": SUMMARY,
-    "status": SUMMARY,
     "wait": {"crawls": [SUMMARY]},
     "crawls": {"crawls": [SUMMARY]},
     "plan": {
@@ -120,7 +106,6 @@ DOCUMENTS: dict[str, Any] = {
     **dict.fromkeys(
         (f"throttle {verb}" for verb in ("set", "unset", "block", "unblock", "pause", "resume")), _RULES
     ),
-    "consume": SUMMARY,
     "nodes": {"project": TEXT, "version": TEXT, "nodes": [_LOOK]},
     "nodes add": {"nodes": [_LOOK]},
     "nodes remove": {"nodes": [_NODE]},
@@ -133,9 +118,7 @@ DOCUMENTS: dict[str, Any] = {
         "nodes": [{**_NODE, "state": str, "versions": ([str], None), "logs": (bool, None), "ranges": (bool, None)}],
         "findings": [{"severity": str, "node": str, "topic": str, "text": str, "remedy": str}],
     },
-    "deploy": ROLL_OUT,
-    "deploy-all": ROLL_OUT,
-    "rollback": ROLL_OUT,
+    **dict.fromkeys(("deploy", "deploy-all", "rollback"), ROLL_OUT),
     "versions": {
         "project": str, "same": bool, "differences": [str],
         "nodes": [{**_NODE, "project": str, "versions": [str], "default": TEXT, "jobs": {str: [str]},

@@ -19,7 +19,7 @@ SERVER = Path(__file__).parent / "fork_server.py"
 
 
 def start_program(
-    line: Sequence[Path | str], *, cwd: Path, env: Mapping[str, str], out: Path, err: Path, preload: Sequence[str] = (),
+    line: Sequence[str], *, cwd: Path, env: Mapping[str, str], out: Path, err: Path, preload: Sequence[str] = (),
 ) -> subprocess.Popen[bytes] | ForkedProgram:  # fmt: skip
     """Start a command line in this whole environment, in a session of its own; its output is appended to the files.
 
@@ -31,7 +31,7 @@ def start_program(
             return subprocess.Popen(
                 line, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True
             )
-    python, _, module, *arguments = map(str, line)
+    python, _, module, *arguments = line
     code = out.with_suffix(".code")
     code.unlink(missing_ok=True)
     asked = {"cwd": str(cwd), "env": dict(env), "out": str(out), "err": str(err), "code": str(code)}

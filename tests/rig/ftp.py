@@ -40,11 +40,7 @@ class FtpServer:
 
     def close(self) -> None:
         self._process.kill()
-        self._process.wait(20)
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.close()
-        self._process.stdout.close()
+        self._process.communicate()
 
 
 def _serve(folder: str) -> None:

@@ -81,7 +81,7 @@ class ScrapydNode:
         text = "[scrapyd]\n" + "".join(f"{name} = {value}\n" for name, value in lines.items())
         (self.home / ".scrapyd.conf").write_text(text, encoding="utf-8")
         # A library that is loaded by the environment needs a start of its own.
-        line, preload = [self._python, "-m", "scrapyd", "--pidfile="], () if self._env else IMPORTS
+        line, preload = [str(self._python), "-m", "scrapyd", "--pidfile="], () if self._env else IMPORTS
         env, log = private_environment(self.home, self._env), self._log_path
         self._daemon = start_program(line, cwd=self.work, env=env, out=log, err=log, preload=preload)
 

@@ -113,10 +113,6 @@ class SiteProcess:
             os.kill(self.pid, signal.SIGCONT)
 
     def close(self) -> None:
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.close()
         self._process.terminate()
-        self._process.wait(20)
-        self._process.stdout.close()
+        self._process.communicate(timeout=20)
         self._errors.close()

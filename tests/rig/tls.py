@@ -24,7 +24,6 @@ class Authority:
     def __init__(self, folder: Path) -> None:
         self._folder, self._key = folder, ec.generate_private_key(ec.SECP256R1())
         self._name = _named("an authority for tests")
-        self._made = 0
         certificate = self._certificate(self._name, self._key.public_key(), [], is_ca=True)
         self.file = folder / "authority.pem"
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
@@ -35,15 +34,10 @@ class Authority:
         names = [_alternative(host) for host in hosts or ("127.0.0.1", "::1", "localhost")]
         return self._serve(self._certificate(_named("a server"), key.public_key(), names, is_ca=False), key)
 
-    def self_signed(self, host: str = "127.0.0.1") -> ssl.SSLContext:
-        """The files of a server with a self-signed certificate."""
-        key, other = self._key, self._name
-        self._key, self._name = ec.generate_private_key(ec.SECP256R1()), _named("itself")
-        try:
-            certificate = self._certificate(self._name, self._key.public_key(), [_alternative(host)], is_ca=False)
-            return self._serve(certificate, self._key)
-        finally:
-            self._key, self._name = key, other
+    def self_signed(self) -> ssl.SSLContext:
+        """What a server needs that vouches for itself: it has the name and the key of the authority."""
+        names = [_alternative("127.0.0.1")]
+        return self._serve(self._certificate(self._name, self._key.public_key(), names, is_ca=False), self._key)
 
     def _certificate(
         self, subject: x509.Name, key: ec.EllipticCurvePublicKey, names: list[x509.GeneralName], *, is_ca: bool
@@ -57,9 +51,8 @@ class Authority:
         return builder.sign(self._key, hashes.SHA256())
 
     def _serve(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> ssl.SSLContext:
-        self._made += 1
         pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
-        file = self._folder / f"server{self._made}.pem"
+        file = self._folder / f"server{certificate.serial_number}.pem"
         private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
         file.write_bytes(private + certificate.public_bytes(pem))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
