@@ -201,10 +201,8 @@ def run_sdist_here() -> Callable[..., Result]:
 def run_scrapy(start_scrapy: StartCommand) -> Callable[..., Result]:
     """`run_scrapy(project, "crawl", "easy", …, timeout=120, code=0)`: `scrapy` to its end, as `run_cli`."""
 
-    def run(
-        project: Project, *arguments: object, timeout: float = 120.0, code: int | None = None, **options: Any
-    ) -> Result:
-        return start_scrapy(project, *arguments, **options).wait(timeout, code)
+    def run(*arguments: Any, timeout: float = 120.0, code: int | None = None, **options: Any) -> Result:
+        return start_scrapy(*arguments, **options).wait(timeout, code)
 
     return run
 

@@ -12,6 +12,12 @@ from contextlib import suppress
 Play = Callable[["Connection", bytes], None]
 
 
+def reply(status: int, body: bytes, *headers: str, length: int | None = None) -> bytes:
+    """A whole HTTP reply; `length` is what it claims to be long."""
+    lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(body) if length is None else length}", *headers]
+    return "\r\n".join([*lines, "Connection: close", "", ""]).encode() + body
+
+
 class Connection:
     """One accepted connection, in the hands of a play."""
 
@@ -22,9 +28,7 @@ class Connection:
         self._sock.sendall(data)
 
     def answer(self, status: int, body: bytes, *headers: str, length: int | None = None) -> None:
-        """A whole HTTP reply; `length` is what it claims to be long."""
-        lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(body) if length is None else length}", *headers]
-        self.say("\r\n".join([*lines, "Connection: close", "", ""]).encode() + body)
+        self.say(reply(status, body, *headers, length=length))
 
     def hang(self) -> None:
         """Do nothing until the test is over."""

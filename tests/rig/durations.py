@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 RECORD = Path(__file__).parent.parent / "durations.json"
-#: the mark of the rows that `make acceptance` runs
-MARK = "black_box"
 
 
 def read() -> dict[str, dict[str, float]]:
@@ -54,7 +52,7 @@ class DurationRecorder:
 
 
 def _run(keywords: Container[str]) -> str:
-    return "acceptance" if MARK in keywords else "test"
+    return "acceptance" if "black_box" in keywords else "test"
 
 
 def _file(nodeid: str) -> str:

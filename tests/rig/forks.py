@@ -39,13 +39,6 @@ def start_program(
     return ForkedProgram(*_server(python, tuple(preload)).start(asked), code)
 
 
-@cache
-def _server(python: str, preload: tuple[str, ...]) -> _ForkServer:
-    server = _ForkServer(python, preload)
-    atexit.register(server.close)
-    return server
-
-
 class _ForkServer:
     """The process that has the modules; it lives as long as this one."""
 
@@ -53,6 +46,7 @@ class _ForkServer:
         self._lock = threading.Lock()
         line, env, pipe = [python, "-I", str(SERVER), *preload], private_environment(Path(os.devnull)), subprocess.PIPE
         self._process = subprocess.Popen(line, env=env, stdin=pipe, stdout=pipe, text=True)
+        atexit.register(self.close)
 
     def start(self, asked: Mapping[str, object]) -> tuple[int, int]:
         assert self._process.stdin
@@ -66,6 +60,9 @@ class _ForkServer:
     def close(self) -> None:
         self._process.kill()
         self._process.communicate()
+
+
+_server = cache(_ForkServer)
 
 
 class ForkedProgram:

@@ -7,7 +7,6 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Iterable
 from contextlib import suppress
 from email.utils import formatdate
 
@@ -20,12 +19,12 @@ _FILLERS = 4
 class ManyNodes:
     """Answers daemonstatus.json and listversions.json below any base path, `latency` seconds later.
 
-    Every node has these versions; `asked` are the paths that were asked for.
+    `asked` are the paths that were asked for.
     """
 
-    def __init__(self, latency: float = 0.0, versions: Iterable[str] = ("1",)) -> None:
+    def __init__(self, latency: float = 0.0) -> None:
         self.asked: list[str] = []
-        self._latency, self._versions = latency, list(versions)
+        self._latency = latency
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -63,7 +62,7 @@ class ManyNodes:
         path = head.split(b" ", 2)[1].decode()
         self.asked.append(path)
         await asyncio.sleep(self._latency)
-        answer = {"pending": 0, "running": 0, "finished": 0, "versions": self._versions, "status": "ok"}
+        answer = {"pending": 0, "running": 0, "finished": 0, "versions": ["1"], "status": "ok"}
         body = json.dumps({**answer, "node_name": path.split("/")[1]}).encode()
         lines = ["HTTP/1.1 200 OK", "Content-Type: application/json", f"Content-Length: {len(body)}"]
         lines += [f"Date: {formatdate(usegmt=True)}", "Connection: close", "", ""]

@@ -126,9 +126,9 @@ class ScrapydNode:
         assert answer["status"] == "ok", answer
         return [row for name in ("pending", "running", "finished") if state in {None, name} for row in answer[name]]
 
-    def wait_idle(self, timeout: float = 60.0) -> None:
+    def wait_idle(self) -> None:
         """Return when no job is pending or running."""
-        wait_for(lambda: not self.jobs("pending") and not self.jobs("running"), timeout, f"{self.name} idle")
+        wait_for(lambda: not self.jobs("pending") and not self.jobs("running"), 60, f"{self.name} idle")
 
     def job_pids(self) -> dict[int, str]:
         """Pid -> job id of all live jobs, also of those that a dead daemon left behind."""

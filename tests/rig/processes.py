@@ -21,7 +21,7 @@ _FOREIGN = ("SCRAPY", "SDIST", "DISTRIBUTED", "PYTEST", "PYTHONPATH", "COVERAGE"
 
 
 def private_environment(home: Path, extra: dict[str, str] | None = None) -> dict[str, str]:
-    """This process's environment with a HOME of its own and without anybody's Scrapy settings or proxies."""
+    """This process's environment with a HOME of its own and without Scrapy settings or proxies of the shell."""
     inherited = {
         name: value
         for name, value in os.environ.items()

@@ -1,6 +1,5 @@
 """A proxy in front of a node, over real TCP, that spoils chosen exchanges; all others go through byte for byte."""
 
-import json
 import socket
 import ssl
 import threading
@@ -8,14 +7,12 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 
-from .badpeer import BadPeer, Connection
+from .badpeer import BadPeer, Connection, reply
 from .nodes import ScrapydNode
 
-
-def reply(status: int, body: bytes, kind: str = "application/json") -> bytes:
-    """A whole HTTP reply."""
-    head = f"HTTP/1.1 {status} Whatever\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close"
-    return head.encode() + b"\r\n\r\n" + body
+_NO = b'{"status": "error", "message": "no"}'
+_OOPS = reply(500, b"oops", "Content-Type: text/plain")
+_PAGE = reply(200, b"<html><body>Please log in</body></html>", "Content-Type: text/html")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,24 +26,24 @@ class Mishap:
     share: float | None = None  #: how much of the answer goes back before the connection is reset; None for all of it
 
 
-#: the node has taken it, and says so too late for anybody
+#: the node has taken it, and says so when the client has given up
 LATE = Mishap(delay=20)
 #: the node has taken it, and the connection breaks in the middle of its answer
 CUT = Mishap(share=0.7)
 #: the node has taken it, and the connection breaks before its answer
 RESET = Mishap(share=0.0)
 #: the node has taken it, and something between says that it failed
-FAILED_AFTER = Mishap(answer=reply(500, b"oops", "text/plain"))
+FAILED_AFTER = Mishap(answer=_OOPS)
 #: the node has never seen it, and something between says that it failed
-FAILED_BEFORE = Mishap(forward=False, answer=reply(500, b"oops", "text/plain"))
+FAILED_BEFORE = Mishap(forward=False, answer=_OOPS)
 #: the node has taken it, and a proxy's page comes back
-PAGE_AFTER = Mishap(answer=reply(200, b"<html><body>Please log in</body></html>", "text/html"))
+PAGE_AFTER = Mishap(answer=_PAGE)
 #: the node has never seen it, and a proxy's page comes back
-PAGE_BEFORE = Mishap(forward=False, answer=reply(200, b"<html><body>Please log in</body></html>", "text/html"))
+PAGE_BEFORE = Mishap(forward=False, answer=_PAGE)
 #: the node never sees it, and there is no answer
 SWALLOWED = Mishap(forward=False, delay=20, share=0.0)
 #: Scrapyd's own words for no
-REFUSED = Mishap(forward=False, answer=reply(200, json.dumps({"status": "error", "message": "no"}).encode()))
+REFUSED = Mishap(forward=False, answer=reply(200, _NO, "Content-Type: application/json"))
 
 
 class Proxy(BadPeer):

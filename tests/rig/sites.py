@@ -1,7 +1,6 @@
 """The demo site as a process of its own, and the judgement whether a list of items is exactly the site's."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -106,11 +105,11 @@ class SiteProcess:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Within this it answers nothing, and refuses nothing: a crawl stands still without a look at a clock."""
-        os.kill(self.pid, signal.SIGSTOP)
+        self._process.send_signal(signal.SIGSTOP)
         try:
             yield
         finally:
-            os.kill(self.pid, signal.SIGCONT)
+            self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         self._process.terminate()

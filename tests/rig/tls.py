@@ -11,11 +11,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from .badpeer import reply
 from .nodes import ScrapydNode
-from .proxy import Proxy, reply
+from .proxy import Proxy
 
 _DAY = dt.timedelta(days=1)
-_NOT_FOUND = reply(404, b"<html><h1>Not here</h1></html>", "text/html")
+_NOT_FOUND = reply(404, b"<html><h1>Not here</h1></html>", "Content-Type: text/html")
 
 
 class Authority:
@@ -71,7 +72,7 @@ def _alternative(host: str) -> x509.GeneralName:
 
 
 class Front(Proxy):
-    """A reverse proxy as people put before Scrapyd: with TLS, below a base path, or both.
+    """A reverse proxy as it is often put before Scrapyd: with TLS, below a base path, or both.
 
     Pages that are not below the `base`, such as `/scrapyd/one`, are not found; the file `certificates` vouches for the
     TLS context.

@@ -20,10 +20,9 @@ def wait_for(condition: Callable[[], T | None], timeout: float = 30.0, what: str
     while True:
         seen: object
         try:
-            result = condition()
+            seen = result = condition()
             if result:
                 return result
-            seen = result
         except (OSError, AssertionError) as error:
             seen = error
         if time.monotonic() > deadline:
