@@ -126,9 +126,6 @@ def failed_jobs(project: Project) -> set[str]:
     return {attempt.job for attempt in attempts(project, AttemptState.FAILED)}
 
 
-# the fleet changes
-
-
 def state_of(project: Project, node: str) -> str:
     """What the crawl's summary calls the node now; nothing when it does not know it."""
     return next((row["state"] for row in last_crawl(project).summary.get("nodes", ()) if row["name"] == node), "")

@@ -142,9 +142,6 @@ def test_a_worker_that_dies_between_its_items_and_its_word_doubles_and_loses_non
     assert max(pages.item_hits().values()) == 2, "its pages were fetched again"
 
 
-# no item at all, and an earlier crawl's items
-
-
 def test_nodes_with_full_disks_make_no_request_and_each_has_a_try_at_every_batch(scene: MakeScene) -> None:
     at = scene(60, DISTRIBUTED_BATCH_SIZE=30, DISTRIBUTED_MIN_FREE=1 << 60, DISTRIBUTED_MAX_ATTEMPTS=2)
     at.crawl(way="scrapy", code=1).expect(1, "disk-full")

@@ -94,9 +94,6 @@ def test_what_is_wrong_with_the_store_is_said_without_its_password(
     assert_told_nowhere(it, computed, nonsense, literal, told, unset, given)
 
 
-# another program writes to the server
-
-
 def assert_told(result: Result, *words: str, code: int | None = None) -> None:
     """The command says why it does not do what that program wrote, and it is no fault of ours."""
     result.expect(code, *words)

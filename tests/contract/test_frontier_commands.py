@@ -86,9 +86,6 @@ def test_what_no_spider_could_make_is_listed_with_the_reason_and_waits_again(
         assert {batch.slot for batch in store.batches("shop")} == {"p0"}
 
 
-# lists
-
-
 @pytest.fixture
 def add(sdist: Callable[..., Any], tmp_path: Path) -> Add:
     """`add(*rows, options=())`: how many of the rows went into the frontier `shop`, and how many had been there."""

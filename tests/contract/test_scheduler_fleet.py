@@ -40,9 +40,6 @@ async def drain(b: Bench, name: str, since: float | None) -> None:
     await until(lambda: member.draining is (since is not None), "the scheduler knows of it")
 
 
-# drained
-
-
 async def test_a_drained_node_gets_no_new_work_ends_what_it_has_and_works_again_when_it_may(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two", quick=False)
     async with sending(tmp_path, one, two) as b:
@@ -87,9 +84,6 @@ async def test_when_every_node_is_drained_it_waits_and_says_so_once(
         assert len([text for text in caplog.messages if "go on with: sdist nodes resume" in text]) == 1
         await drain(b, "one", None)
         await b.ended(whole=1)
-
-
-# joining and leaving
 
 
 async def test_a_node_that_is_listed_later_is_brought_the_code_and_gets_work(tmp_path: Path) -> None:
@@ -167,9 +161,6 @@ async def test_when_all_have_left_the_crawl_stops_after_a_while_and_keeps_its_ba
         assert set(b.states()) == {"sealed"}
 
 
-# wedged, and busy with other people's jobs
-
-
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node is wedged, and tried again, within a moment."""
@@ -243,9 +234,6 @@ async def test_a_fleet_full_of_other_peoples_jobs_still_gets_one_of_ours_in_line
         seen = one.calls.count("daemonstatus.json")
         await until(lambda: one.calls.count("daemonstatus.json") > seen + 3, "more looks")
         assert one.posts == ["c.b1.a1"]
-
-
-# jobs that were given up, nodes that are lost
 
 
 @pytest.mark.parametrize("there", ["at the start", "later"])

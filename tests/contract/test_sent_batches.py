@@ -110,9 +110,6 @@ async def test_a_job_gets_its_place_its_version_and_the_arguments_of_the_crawl(t
         assert 0 < told["start_by"] - time.time() <= QUICK.start_timeout + 1
 
 
-# posts that fail
-
-
 @pytest.mark.parametrize("error", [ConnectionRefused, ConnectTimeout])
 async def test_a_post_that_was_refused_goes_to_another_node_and_counts_as_no_attempt(
     tmp_path: Path, error: Any
@@ -197,9 +194,6 @@ async def test_a_node_that_is_down_from_the_start_is_used_when_it_comes(tmp_path
         await until(lambda: len(one.posts) == 2, "the late node has the rest")
         two.finish_all()
         await b.ended(whole=6)
-
-
-# posts whose fate is not known
 
 
 async def test_a_post_without_an_answer_that_was_taken_is_not_posted_again(tmp_path: Path) -> None:

@@ -102,9 +102,6 @@ def test_walking_again_forgets_the_producers_own_misses_and_all_counts_but_what_
     assert (store.misses("c"), store.counts("c")) == ([of_batch], {"sealed": 2})
 
 
-# nodes
-
-
 def test_what_is_known_of_a_node_is_set_by_name_and_outlives_crawls(store: Store, opened: Callable[[], Store]) -> None:
     assert store.nodes() == []
     store.update_node("web2", draining=12.25)
@@ -118,9 +115,6 @@ def test_what_is_known_of_a_node_is_set_by_name_and_outlives_crawls(store: Store
     assert store.nodes() == [web1, NodeRecord(name="web2"), NodeRecord(name="web3")]
     with pytest.raises(StoreError, match="a node has no colour"):
         store.update_node("web1", colour="red")
-
-
-# what people want, samples
 
 
 def test_a_wish_stays_until_it_is_taken_back_and_others_are_refused(store: Store, opened: Callable[[], Store]) -> None:
@@ -161,9 +155,6 @@ def test_nothing_is_written_for_a_crawl_that_is_not_there(store: Store, write: C
         write(store)
     store.add_crawl(replace(CRAWL, id="x"))
     assert (store.samples("x"), store.counts("x"), store.shards("x"), store.misses("x")) == ([], {}, [], [])
-
-
-# forgetting
 
 
 def fill(store: Store, crawl: str) -> None:

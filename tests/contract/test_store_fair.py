@@ -50,9 +50,6 @@ def ack(store: Store, leased: Leased, lessee: Lessee = LESSEE) -> None:
     store.ack("c", leased.batch.number, leased.attempt, lessee.job, report={}, now=9.0)
 
 
-# whose turn
-
-
 def test_one_question_brings_no_two_batches_of_one_slot(store: Store) -> None:
     fill(store, {"a": 5, "b": 2, "c": 1})
     assert names(turn(store, limit=9)) == "abc"
@@ -155,9 +152,6 @@ def test_a_crawl_is_forgotten_with_its_turns(store: Store) -> None:
     assert names(turns(store, YOU, fair=BY_DOMAIN, times=2)) == "aa"
 
 
-# whose slot
-
-
 def test_a_slot_is_its_workers_alone_until_it_has_nothing_of_it(store: Store) -> None:
     fill(store, {"a": 4, "b": 4})
     mine = turn(store, fair=BY_DOMAIN, limit=1)
@@ -206,9 +200,6 @@ def test_who_came_first_and_has_all_slots_lets_others_have_their_share(store: St
 
 def _out(store: Store) -> list[Attempt]:
     return store.attempts("c", LEASABLE)
-
-
-# what is kept, after whatever happens
 
 
 @pytest.mark.parametrize("fair", [SPREAD, BY_DOMAIN])

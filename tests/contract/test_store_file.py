@@ -101,9 +101,6 @@ def test_an_address_that_nobody_knows_is_refused_without_its_password() -> None:
     assert "secret" not in str(caught.value)
 
 
-# files of other programs and of older versions
-
-
 @pytest.mark.parametrize(
     "statements",
     [

@@ -46,9 +46,6 @@ def theirs(where: str, key: bytes | None = None) -> Any:
     return closing(open_store(where, key=key))
 
 
-# signatures
-
-
 def test_what_this_project_wrote_is_read_back_by_whoever_has_its_key(where: str, mine: Store) -> None:
     mine.add_crawl(MINE)
     mine.update_crawl("c", version="v1", state=CrawlState.WORKING, summary={"items": 3})
@@ -143,9 +140,6 @@ def start_sleeper() -> Iterator[Callable[[], Any]]:
     for one in started:
         one.kill()
         one.wait()
-
-
-# every kind of row, with nonsense in each of its fields
 
 
 class Raw:

@@ -110,9 +110,6 @@ def test_workers_that_add_what_they_find_end_when_all_of_them_have(where: str, s
     assert store.backlog("c").acked == 299
 
 
-# counts
-
-
 def step(store: Store, kind: int, number: int) -> None:
     """One step of some kind, on some batch; most of them are refused, as they should be."""
     me = LESSEE.job

@@ -104,9 +104,6 @@ def test_nothing_of_a_dropped_batch_is_left_on_the_server(
     assert left == ({"crawl", "meta"} if forget else {"crawl", "meta", "f:0"})
 
 
-# older layouts
-
-
 def written(client: Any, prefix: str) -> None:
     """A store of the second layout, as the version that had it has written it."""
     for verb, key, *words in json.loads((STORES / "redis-layout-2.json").read_text("utf-8")):

@@ -149,9 +149,6 @@ def test_an_attempt_that_is_not_the_batchs_current_one_changes_nothing(out: Stor
     accept(out, number=2)
 
 
-# a person's requeue
-
-
 def test_a_dead_batch_that_is_requeued_has_new_attempts_and_its_old_ones(store: Store) -> None:
     bring_to(store, BatchState.DEAD)
     bring_to(store, BatchState.DONE)
@@ -178,9 +175,6 @@ def test_a_batch_that_is_not_there_stops_the_whole_requeue(store: Store) -> None
     assert store.batch("c", 1).state is BatchState.DEAD
 
 
-# splitting
-
-
 def test_a_batch_is_replaced_by_its_parts(store: Store) -> None:
     seal(store, size=5, counts={"sealed": 5}, fingerprints=[b"1", b"2"])
     store.open_attempt("c", attempt(1))
@@ -205,9 +199,6 @@ def test_parts_have_the_requests_of_the_whole(store: Store, sizes: list[int]) ->
     with pytest.raises(StoreError, match="batch 1 has 2 requests"):
         store.split("c", 1, halves(*sizes))
     assert [batch.state for batch in store.batches("c")] == [BatchState.SEALED]
-
-
-# leases
 
 
 def test_a_lease_has_one_holder_until_it_runs_out(out: Store, opened: Callable[[], Store]) -> None:

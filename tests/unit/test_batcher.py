@@ -24,9 +24,6 @@ def sizes(cuts: list[BatchDraft]) -> list[int]:
     return [len(cut.values) for cut in cuts]
 
 
-# a fixed size, as in the book
-
-
 @given(size=st.integers(1, 7), count=st.integers(0, 40))
 def test_batches_are_full_but_the_last_and_keep_everything_in_order(size: int, count: int) -> None:
     cutter = Batcher(size=size, max_age=60)
@@ -49,9 +46,6 @@ def test_a_batch_is_due_when_its_first_request_has_waited_long_enough() -> None:
     assert cutter.due(1000.0) == []
     cutter.add(found(2), 1000.0)
     assert cutter.due(1004.0) == []  # it begins to wait anew
-
-
-# sizes that fit the fleet
 
 
 def test_what_is_found_is_kept_until_the_pace_is_known() -> None:
@@ -165,9 +159,6 @@ def test_nothing_is_lost_repeated_or_too_large(
     fleet.cuts += fleet.cutter.take()
     assert numbers(fleet.cuts) == list(range(fleet.found))
     assert all(1 <= size <= most for size in sizes(fleet.cuts))
-
-
-# of a frontier, by slot
 
 
 def test_250_requests_are_batches_of_100_100_and_50() -> None:

@@ -86,9 +86,6 @@ def test_a_line_of_a_log_loses_its_colours_or_is_raw(capfdbinary: pytest.Capture
     assert said == b"n\\x1b " + shown + b"\n" + b"n\\x1b " + LOG
 
 
-# tables
-
-
 def test_into_a_pipe_columns_are_as_wide_as_they_must_be() -> None:
     lines = output.plain_lines(("name", "items"), [["web1", "1"], ["a-very-long-name", "2,000"]])
     assert lines == ["NAME              ITEMS", "web1              1", "a-very-long-name  2,000"]

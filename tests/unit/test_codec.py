@@ -154,9 +154,6 @@ def test_whatever_json_bytes_and_tuples_can_say_comes_back(
     check_same(Request("http://web/", meta=meta, cb_kwargs=meta, body=body, headers=headers))
 
 
-# what cannot travel
-
-
 class Own(Request):
     """As scrapy-selenium does it: what it is lies in its class."""
 
@@ -255,9 +252,6 @@ def test_parse_of_a_crawl_spider_is_not_what_it_calls_without_a_callback() -> No
     check_same(Request("http://web/"), RULED)
     check_same(Request("http://web/", callback=RULED.parse), RULED)
     assert to_value(Request("http://web/"), RULED) != to_value(Request("http://web/", callback=RULED.parse), RULED)
-
-
-# what comes over the wire
 
 
 @pytest.mark.parametrize(

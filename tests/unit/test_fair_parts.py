@@ -30,9 +30,6 @@ def sites(cut: BatchDraft | list[FrontierIntake]) -> str:
     return "".join(str(value["url"])[11] for value in values)
 
 
-# a slot for each site
-
-
 def test_a_number_of_slots_means_nothing_there_and_the_prefix_of_a_callback_does() -> None:
     by_site = SlotRouting.from_settings(
         Settings({"DISTRIBUTED_FAIR": SPREAD, "DISTRIBUTED_SLOTS": 7, "DISTRIBUTED_CALLBACK_SLOTS": {"x": "art-/4"}})
@@ -41,9 +38,6 @@ def test_a_number_of_slots_means_nothing_there_and_the_prefix_of_a_callback_does
     assert by_site.callbacks["x"].of("http://a.com/", b"1") == "art-a.com"
     other = SlotRouting.from_settings(Settings({"DISTRIBUTED_FAIR": SPREAD, "DISTRIBUTED_SLOT_BY": "domain"}))
     assert other.usual.of("http://a.com/", b"1") == "0"
-
-
-# what is asked for
 
 
 def options(**values: Any) -> ProducerOptions:
@@ -72,9 +66,6 @@ def test_of_thousands_of_slots_a_screen_shows_those_with_the_most_to_do() -> Non
     assert fullest(counts[:SCREEN]) == counts[:SCREEN]
 
 
-# the queue in the worker
-
-
 def test_every_worker_has_the_queue_that_lets_no_slow_site_fill_the_downloader() -> None:
     """B3: whatever the Scrapy of its node has by default."""
 
@@ -91,9 +82,6 @@ def test_every_worker_has_the_queue_that_lets_no_slow_site_fill_the_downloader()
     assert queue(**pull, SCHEDULER_PRIORITY_QUEUE="own") == "own"
     assert queue(**pull, CONCURRENT_REQUESTS_PER_IP=2) == "as.in.2.13"
     assert queue(DISTRIBUTED_ENABLED=False) == "as.in.2.13"
-
-
-# what is cut when
 
 
 def test_of_many_slots_only_what_can_be_used_is_cut_early_and_the_oldest_first() -> None:
@@ -140,9 +128,6 @@ def test_many_cuts_are_written_together_and_no_two_of_one_place() -> None:
     cuts = [BatchDraft(found=[found(0)] * 1000, slot=slot) for slot in "abcda"]
     assert [[cut.slot for cut in some] for some in portions([*cuts, cuts[0]])] == [["a", "b"], ["c", "d"], ["a"], ["a"]]
     assert list(portions([])) == []
-
-
-# how batches that are sent are composed
 
 
 @given(fair=st.sampled_from(FAIR), places=st.lists(st.sampled_from("abc")), sizes=st.lists(st.integers(1, 5)))

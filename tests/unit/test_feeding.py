@@ -151,9 +151,6 @@ def test_who_waits_for_work_asks_again_soon_at_first_and_then_less_often(tmp_pat
     assert sum(longer[:3]) < POLL
 
 
-# where workers share the slots fairly, and each site has one
-
-
 class Sites(Frontier):
     """So many batches of each site, leased as a fair store does; nothing ends."""
 

@@ -84,9 +84,6 @@ def test_a_list_is_a_shard_for_each_address_once() -> None:
     assert [(s.number, s.url, s.first_page) for s in made] == [(0, "u", None), (1, "v", None), (2, "w", None)]
 
 
-# the walk
-
-
 def walk(pages: int = 10, shards: int = 2, finished: tuple[int, ...] = ()) -> IndexWalk:
     made = shards_of_pages(TEMPLATE, pages=pages, shards=shards)
     states = [replace(s, state=ShardState.FINISHED) if s.number in finished else s for s in made]

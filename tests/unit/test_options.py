@@ -33,9 +33,6 @@ def settings(priority: str = "project", **values: Any) -> Settings:
     return made
 
 
-# what is read, and what is wrong
-
-
 def test_without_settings_everything_is_as_documented() -> None:
     usual = ProducerOptions()
     assert (usual.batch_size, usual.sent_size, usual.batch_max_age) == (100, 10_000, 30.0)
@@ -143,9 +140,6 @@ def test_a_feed_url_that_cannot_be_read_is_told_without_showing_it(url: str) -> 
     assert url not in str(caught.value)
 
 
-# push and pull
-
-
 def test_the_limits_of_workers() -> None:
     made = options(
         MODE="pull", WORKERS="6", MAX_BATCHES=3, MAX_REQUESTS="40", MAX_TIME="2.5", IDLE=9, LEASE=30, START="first"
@@ -167,9 +161,6 @@ def test_batches_are_leased_where_that_can_be_and_sent_where_it_cannot() -> None
         assert (leased.batch_size, leased.batch_adapt) == (100, True)
 
 
-# what is refused
-
-
 def test_feeds_that_are_uploaded_when_a_job_closes_do_not_go_with_workers_that_lease() -> None:
     feeds = {"s3://key:secret@bucket/items.jl": {"format": "jsonlines"}, "items.jl": {"format": "jsonlines"}}
     pulled, made = options(MODE="pull"), settings()
@@ -184,9 +175,6 @@ def test_feeds_that_are_uploaded_when_a_job_closes_do_not_go_with_workers_that_l
     check_mode(pulled, made)
     with pytest.raises(ConfigError, match="DISTRIBUTED_TARGET_FEED_URL"):
         options(MODE="pull", TARGET_FEED_URL="ftp://files.example/items.jl")
-
-
-# what travels
 
 
 def test_of_what_was_given_on_the_command_line_workers_get_what_they_need_to_find_targets() -> None:
@@ -238,9 +226,6 @@ def test_what_another_project_says_of_its_own_slots_and_limits_does_not_count_fo
     assert limit is not None and limit.hits == 60
 
 
-# which nodes reach the store
-
-
 def members(*names: str) -> list[NodeState]:
     return [NodeState(node=Node.parse(f"{name}:6800", name=name), prepared=True) for name in names]
 
@@ -275,9 +260,6 @@ def test_without_rules_nodes_that_do_not_reach_the_store_are_used_and_noted() ->
     here = members("far1", "near")
     assert check_reach(options(MODE="push"), here, far, rules=0) == []
     assert [(member.able, member.deaf) for member in here] == [(True, "it is another machine."), (True, "")]
-
-
-# a worker as a job that is out
 
 
 def test_a_workers_progress_is_what_has_not_come_home_and_its_batch_may_be_to_blame() -> None:

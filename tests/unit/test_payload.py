@@ -71,9 +71,6 @@ def check(carried: dict[str, str]) -> None:
     check_job("c.b1.a1", carried, {})
 
 
-# there and back
-
-
 @settings(max_examples=150)
 @given(values=BATCHES, key=st.sampled_from([None, KEY]), plain=st.sampled_from([0, payload.PLAIN_MAX]))
 def test_every_form_comes_back_as_it_was(values: list[dict[str, Any]], key: bytes | None, plain: int) -> None:
@@ -109,9 +106,6 @@ def test_up_to_the_limit_of_plain_it_is_plain_and_beyond_it_is_compressed() -> N
     room = payload.PLAIN_MAX - len(to_json([{"url": "http://web/"}]))
     assert encode([{"url": "http://web/" + "x" * room}])[START_URLS].startswith("[")
     assert encode([{"url": "http://web/" + "x" * (room + 1)}])[START_URLS].startswith("z:")
-
-
-# the kernel's limit
 
 
 def test_the_limit_is_the_kernels_at_the_exact_byte() -> None:
@@ -242,9 +236,6 @@ def test_what_may_be_read_needs_no_key(fields: dict[str, Any]) -> None:
 
 def test_addresses_stay_readable_even_when_there_is_a_key() -> None:
     assert encode(numbered(3), key=KEY) == encode(numbered(3))
-
-
-# what comes over the wire
 
 
 @pytest.mark.parametrize(
