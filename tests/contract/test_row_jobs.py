@@ -118,7 +118,7 @@ async def test_a_lost_producer_leaves_it_incomplete_when_all_that_came_is_done(t
 
 @dataclass(kw_only=True)
 class Working(ModelNode):
-    """A node whose jobs take a moment; who has several of them gives them one tally."""
+    """A node whose jobs take a moment; several of them share one tally."""
 
     counters: Counter[str]  #: words -> jobs; `now` and `most` at one time
 
@@ -126,9 +126,15 @@ class Working(ModelNode):
         super().take(job)
         self.counters.update([job.args["word"], "now"])
         self.counters["most"] = max(self.counters["most"], self.counters["now"])
-        asyncio.get_running_loop().call_later(0.005, self.let_end, job.id)
+        self.work(job.id)
+
+    def work(self, job: str) -> None:
+        asyncio.get_running_loop().call_later(0.005, self.let_end, job)
 
     def let_end(self, job: str) -> None:
+        if self.counters["most"] < 4:  # the first four are there together, also on a busy machine
+            self.work(job)
+            return
         self.counters["now"] -= 1
         self.finish(job)
 
