@@ -1,23 +1,125 @@
-"""Plain jobs: where they go, which version they run, the CSV file that names them, and what is found in their logs."""
+"""Nodes and plain jobs as commands see them: states, drift, drains; where jobs go, what runs, their logs."""
 
 import re
+import time
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scrapyd_dist.cli.context import Context, quick_project
+from scrapyd_dist.cli.jobs.job_list import remembered
 from scrapyd_dist.cli.jobs.logs import LogFilter, Search
 from scrapyd_dist.cli.jobs.schedule import JobFleet, JobRow, read_jobs
-from scrapyd_dist.cli.node_status import NodeStatus
+from scrapyd_dist.cli.node_status import IdleWatch, NodeStatus, newest_of
+from scrapyd_dist.cli.nodes.node_commands import SILENT_LOOKS, DrainResult, clock
 
-from scrapyd_dist.errors import ConfigError, ConnectionRefused, NothingMatched
+from scrapyd_dist.batches import Crawl
+from scrapyd_dist.config import ProjectConfig, state_dir
+from scrapyd_dist.errors import AuthRefused, ConfigError, ConnectionRefused, NodeError, NothingMatched
+from scrapyd_dist.frontier.backlog import Lessee, NewBatch
 from scrapyd_dist.joblogs.joblog import LogLine, LogLines
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Load
+from scrapyd_dist.store import open_store
+
+NODE = Node.parse("http://me:hush@web1:6800", name="web1")
+NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+OLD, NEW = "20261101T000000Z-aaaaaaaaaaaa", "20261102T000000Z-bbbbbbbbbbbb"
+
+
+def seen(pending: int = 0, running: int = 0, error: NodeError | None = None, *versions: str) -> NodeStatus:
+    load = None if error else Load(pending=pending, running=running, finished=0, node_name="web1", date=NOW)
+    return NodeStatus(node=NODE, load=load, error=error, versions=versions or None)
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "drift"),
+    [
+        ((OLD, NEW), (NEW,), False),
+        ((OLD,), (OLD, NEW), True),
+        # Scrapyd would run the old one by default; the newest is there all the same
+        ((NEW, "zzz"), (NEW,), False),
+        # the same code under another name is no drift
+        (("20261103T000000Z-bbbbbbbbbbbb",), (NEW,), False),
+        (("1_9",), ("1_9",), False),
+        (("1_9",), ("1_10", "1_10"), True),
+    ],
+)
+def test_drift(mine: tuple[str, ...], others: tuple[str, ...], drift: bool) -> None:
+    one, two, three = seen(0, 0, None, *mine), seen(0, 0, None, *others), seen(0, 0, None, *others)
+    assert one.drifts(newest_of([one, two, three])) is drift
+    one.versions = None
+    assert (newest_of([one]), one.drifts(NEW)) == (None, None), "without versions it is not known"
+    one.versions = ()
+    assert one.drifts(NEW) is True
+
+
+def test_a_row_has_no_password() -> None:
+    one = seen(error=ConnectionRefused.at(str(NODE)))
+    one.draining = 0.0
+    found = one.document(NEW)
+    assert "hush" not in str(found)
+    assert (found["state"], found["draining"]) == ("down", "1970-01-01T00:00:00+00:00")
+    assert found["reason"].startswith("connection refused")
+
+
+def test_a_clock_is_told_of_when_it_is_wrong() -> None:
+    assert [clock(skew) for skew in (None, 0.4, -1.9, 2.0, -3600.2)] == ["", "", "", "+2 s", "-3600 s"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ('BOT_NAME = "shop"\n', "shop"),
+        ('BOT_NAME = "old"\nBOT_NAME = "shop"\n', "shop"),
+        ('import os\nBOT_NAME = os.environ["X"]\n', None),
+        ("not python", None),
+        (None, None),
+    ],
+)
+def test_the_project_is_named_without_running_it(tmp_path: Path, text: str | None, name: str | None) -> None:
+    if text is not None:
+        (tmp_path / "shop").mkdir()
+        (tmp_path / "shop" / "settings.py").write_text(text, "utf-8")
+    found = ProjectConfig(root=tmp_path, settings_module="shop.settings", targets=(), project=None)
+    assert quick_project(found) == name
+    assert quick_project(found, "chosen") == "chosen"
+
+
+def test_a_node_is_drained_when_it_has_been_empty_for_a_while() -> None:
+    waited = DrainResult(node=NODE)
+    waited.saw(seen(running=1), 100, settled=3)
+    assert (waited.state, waited.text()) == ("draining", "web1: 1 running, 0 waiting")
+    waited.saw(seen(), 101, settled=3)
+    waited.saw(seen(pending=1), 103, settled=3)  # a last job came
+    waited.saw(seen(), 104, settled=3)
+    assert not waited.over
+    waited.saw(seen(), 107, settled=3)
+    assert (waited.over, waited.state) == (True, "drained")
+
+
+def test_waiting_for_one_that_is_silent_ends() -> None:
+    waited = DrainResult(node=NODE)
+    for look in range(SILENT_LOOKS):
+        assert not waited.over
+        waited.saw(seen(error=ConnectionRefused.at(str(NODE))), look, settled=0)
+    assert (waited.over, waited.state) == (True, "unknown")
+    waited = DrainResult(node=NODE)
+    waited.saw(seen(error=AuthRefused.at(str(NODE))), 1, settled=0)
+    assert waited.over, "a wrong password does not become right by waiting"
+
+
+def test_waiting_for_one_that_starts_nothing_ends() -> None:
+    waited = DrainResult(node=NODE, idle=IdleWatch(start_delay=10))
+    for at in (100, 106, 112, 118, 124):
+        waited.saw(seen(pending=2), at, settled=0)
+    assert (waited.over, waited.state) == (True, "wedged")
+
 
 NODES = [replace(Node.parse(f"web{number}", slots=slots), project="p") for number, slots in [(1, 2), (2, 2), (3, 8)]]
-NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
 
 
 def fleet(*loads: int, versions: list[list[str]] | None = None) -> JobFleet:
@@ -26,8 +128,7 @@ def fleet(*loads: int, versions: list[list[str]] | None = None) -> JobFleet:
     made = JobFleet(sender=sender, nodes=NODES, timeout=1)
     names = versions or [["a", "b"]] * len(NODES)
     for node, load, known in zip(NODES, loads, names, strict=True):
-        seen = Load(pending=0, running=load, finished=0, node_name=node.name, date=NOW)
-        made._seen[node] = NodeStatus(node=node, load=seen, versions=tuple(known))
+        made._seen[node] = replace(seen(running=load), node=node, versions=tuple(known))
     return made
 
 
@@ -158,3 +259,21 @@ def test_which_lines_are_kept() -> None:
     assert [LogFilter(level=3).wants(line, hour) for line in (above, info, error)] == [False, False, True]
     assert [LogFilter(since=since).wants(line, hour) for line in (above, info, error)] == [False, False, True]
     assert LogFilter(since=since).wants(info, timedelta())
+
+
+def test_the_log_of_a_worker_is_that_of_the_project_and_spider_that_it_worked_for(tmp_path: Path) -> None:
+    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
+    node = Node.parse("http://web1:6800/", name="web1")
+    with closing(open_store(state_dir(tmp_path) / "store.db")) as store:
+        store.add_crawl(Crawl(id="c", project="shop", spider="links", created=1.0))
+        slots = ("0", "@login", "@bank:login")
+        payload = {"DISTRIBUTED_START_URLS": "[]"}
+        store.add_batches("c", [NewBatch(payload=payload, size=1, slot=slot) for slot in slots], now=time.time())
+        for number, slot in enumerate(slots, 1):
+            lessee = Lessee(job=f"c.w{number}.a1", node=node.name, url=node.url)
+            store.lease_next("c", lessee, slots=[slot], seconds=60.0, limit=1, now=time.time())
+    with closing(Context(tmp_path)) as context:
+        places = [row.place for row in remembered(context, ["c"], [node])["c"]]
+    assert sorted(place.log for place in places) == [
+        "logs/bank/login/c.w3.a1.log", "logs/shop/links/c.w1.a1.log", "logs/shop/login/c.w2.a1.log",
+    ]  # fmt: skip

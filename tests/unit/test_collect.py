@@ -64,6 +64,7 @@ def test_every_item_is_there_once_and_in_order_whatever_was_there(
         assert merge(Items(parts_of(tmp_path / "parts", items)), [output]) == len(rows)
         assert read(output.path) == rows
         assert [path.name for path in output.path.parent.iterdir()] == [name]
+        output.path.write_text("old")
 
 
 @pytest.mark.parametrize("exports", [False, True], ids=["as they are", "exported"])

@@ -153,23 +153,29 @@ class TestTargets:
 
 class TestBrokenFiles:
     @pytest.mark.parametrize(
-        ("data", "why"),
+        ("data", "why", "cause"),
         [
-            (b"[deploy:x]\nurl=a\n[deploy:x]\npassword = hush\n", r"\[deploy:x\] comes twice, again in line 3"),
-            (b"[deploy:x]\nurl=a\npassword = hush\npassword = hush2\n", "'password' comes twice, again in line 4"),
-            (b"[deploy:x]\nhush hush\n", "line 2 is neither"),
-            (b"[deploy:x]\nhush\nurl=a\nhush2\n", "line 2, 4"),
-            (b"password = hush\n", "line 1 stands before"),
-            (b"[settings]\nhush = \xff\n", "not UTF-8"),
+            (b"[deploy:x]\nurl=a\n[deploy:x]\npassword = hush\n", r"\[deploy:x\] comes twice, again in line 3", None),
+            (
+                b"[deploy:x]\nurl=a\npassword = hush\npassword = hush2\n",
+                "'password' comes twice, again in line 4",
+                None,
+            ),
+            (b"[deploy:x]\nhush hush\n", "line 2 is neither", None),
+            (b"[deploy:x]\nhush\nurl=a\nhush2\n", "line 2, 4", None),
+            (b"password = hush\n", "line 1 stands before", None),
+            (b"[settings]\nhush = \xff\n", "not UTF-8", UnicodeDecodeError),
         ],
     )
-    def test_the_line_is_named_and_not_quoted(self, tmp_path: Path, data: bytes, why: str) -> None:
+    def test_the_line_is_named_and_not_quoted(
+        self, tmp_path: Path, data: bytes, why: str, cause: type[Exception] | None
+    ) -> None:
         (tmp_path / "scrapy.cfg").write_bytes(data)
         with pytest.raises(ConfigError, match=why) as caught:
             config.load(tmp_path)
         assert str(tmp_path / "scrapy.cfg") in str(caught.value)
         assert "hush" not in str(caught.value)
-        assert isinstance(caught.value.__cause__, UnicodeDecodeError | None), "that of a line quotes it"
+        assert type(caught.value.__cause__) is (cause or type(None)), "that of a line quotes it"
 
 
 class TestNetrc:
@@ -187,12 +193,17 @@ class TestNetrc:
         entries = [(node.username, node.password) for node in config.load(write(text)).targets]
         assert entries == [("me", "hush"), (None, None), ("you", "other")]
 
-    def test_another_file_and_a_broken_one_is_passed_over(self, netrc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_another_file(self, netrc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         elsewhere = netrc.rename(netrc.parent / "elsewhere")
         assert config.with_netrc(Node.parse("web1")).username is None
         monkeypatch.setenv("NETRC", str(elsewhere))
         assert config.with_netrc(Node.parse("web1")).username == "me"
-        elsewhere.write_text("nonsense hush\n", "utf-8")
+
+    @pytest.mark.parametrize("named", [False, True], ids=["~/.netrc", "$NETRC"])
+    def test_a_broken_one_is_passed_over(self, netrc: Path, monkeypatch: pytest.MonkeyPatch, *, named: bool) -> None:
+        netrc.write_text("nonsense hush\n", "utf-8")
+        if named:
+            monkeypatch.setenv("NETRC", str(netrc.rename(netrc.parent / "elsewhere")))
         assert config.with_netrc(Node.parse("web1")).username is None
 
 

@@ -1,11 +1,13 @@
-"""The house rules that code can check: one name for one thing, and tests that wait for events."""
+"""The house rules that code can check: names, waiting for events, and documents that have their shape."""
 
 import ast
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rig.documents import NUMBER, misfits
 
 ROOT = Path(__file__).parents[2]
 SOURCE = [path for top in ("scrapyd_dist", "cli", "middlewares", "deploy") for path in (ROOT / top).rglob("*.py")]
@@ -36,3 +38,26 @@ def test_tests_wait_for_events_and_not_for_time_to_pass(folder: str) -> None:
     for path in (ROOT / "tests" / folder).rglob("*.py"):
         calls = [node.func for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
         assert "time.sleep" not in map(ast.unparse, calls), path
+
+
+@pytest.mark.parametrize(
+    ("value", "shape", "found"),
+    [
+        (None, (str, None), []),
+        (1.5, NUMBER, []),
+        ([], [int], []),
+        ({"a": 1, "more": 2}, {"a": int}, []),
+        ({"x": [1]}, {str: [int]}, []),
+        (True, int, ["$: True is not int"]),
+        (1, bool, ["$: 1 is not bool"]),
+        ("1", NUMBER, ["$: '1' is not int"]),
+        ({"a": 1}, [int], ["$: {'a': 1} is not a list"]),
+        ([1, "2"], [int], ["$[1]: '2' is not int"]),
+        ({}, {"a": int}, ["$.a: is not there"]),
+        ({"a": {"b": None}}, {"a": {"b": str}}, ["$.a.b: None is not str"]),
+        ({"a": ""}, {str: int}, ["$.a: '' is not int"]),
+        ([], {"a": int}, ["$: [] is not an object"]),
+    ],
+)
+def test_what_does_not_fit_is_named_by_its_path(value: Any, shape: Any, found: list[str]) -> None:
+    assert misfits(value, shape) == found

@@ -1,17 +1,22 @@
-"""What the names of versions tell and how Scrapyd sorts them; what is in use on a node, what may go, what differs."""
+"""What the names of versions and the ids of jobs tell; what is in use on a node, what may go, what differs."""
 
 import random
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from packaging.version import InvalidVersion, Version
+from scrapyd_dist.cli.context import versions_by_job
 from scrapyd_dist.deploy.node_versions import NodeVersions, differences, in_use, only_crawls, plan
 from scrapyd_dist.deploy.rollout import common_name
 
+from scrapyd_dist.batches import Crawl, WorkerEntry, worker_id
+from scrapyd_dist.batches import job_id as attempt_id
 from scrapyd_dist.errors import ConnectionRefused
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Job, JobState
+from scrapyd_dist.scrapyd.jobs import content_of, crawl_in, job_id
 from scrapyd_dist.scrapyd.versions import (
     behind,
     by_time,
@@ -210,3 +215,77 @@ def test_where_only_crawls_have_been_it_is_said() -> None:
 )
 def test_the_one_name_of_a_content_on_all_nodes(there: list[list[str]], more: dict[str, Any], name: str | None) -> None:
     assert common_name(there, HASH, **more) == name
+
+
+NOW = datetime(2026, 1, 2, 4, 4, 5, tzinfo=timezone(timedelta(hours=1)))
+HASH = "0123456789ab"
+NAME = f"20251231T000000Z-{HASH}"
+
+
+@pytest.mark.parametrize("version", [NAME, f"{NAME}-dirty", f"{NAME}-git-v1-2-main-dirty"])
+def test_it_tells_the_content(version: str) -> None:
+    made = job_id("shop", version, NOW)
+    assert made.startswith(f"shop-20260102T030405Z-{HASH}-")
+    assert content_of(made) == HASH
+    assert job_id("shop", version, NOW) != made
+
+
+@pytest.mark.parametrize("version", [None, "1_10", "git-v1", "20251231T000000Z-short"])
+def test_where_the_version_does_not_tell_neither_does_it(version: str | None) -> None:
+    made = job_id("shop", version, NOW)
+    assert made.startswith("shop-20260102T030405Z-")
+    assert content_of(made) is None
+
+
+@pytest.mark.parametrize(("spider", "begins"), [("a b/c.d", "a-b-c-d-2026"), ("--x", "x-2026"), ("ü", "job-2026")])
+def test_it_is_a_good_file_name(spider: str, begins: str) -> None:
+    assert job_id(spider, None, NOW).startswith(begins)
+
+
+@pytest.mark.parametrize("id_", ["", "x", "6487ec79947edab326d6db28a2d86511e8247444", "easy-20260102T030405Z.b1.a1"])
+def test_other_ids_tell_nothing(id_: str) -> None:
+    assert content_of(id_) is None
+
+
+def test_what_holds_a_version_on_a_node() -> None:
+    made, lost = (job_id("shop", version, NOW) for version in (NAME, "20250101T000000Z-ffffffffffff"))
+    jobs = tuple(job(name) for name in (made, "stranger", lost))
+    # The same content under two names: it may run either, so it holds both.
+    again = f"20260101T000000Z-{HASH}"
+    use = in_use(seen(NAME, again, "other", jobs=jobs), unknown)
+    assert use.jobs == {NAME: (made,), again: (made,)}
+    assert use.unknown == ("stranger", lost)
+
+
+@pytest.mark.parametrize(
+    ("id_", "ours"),
+    [
+        (attempt_id("easy-1", 12, 3), "easy-1"),
+        (worker_id("easy-1", 4), "easy-1"),
+        ("easy.b1.w2.a1", None),
+        ("easy-1.b1", None),
+        *((id_, None) for id_ in ("", "easy-1", "easy-1.b1.ax", "a.b.b1.a1")),
+        (f"easy.b{'9' * 5000}.a1", None),
+    ],
+)
+def test_an_id_of_ours_is_read_in_one_place(id_: str, ours: str | None) -> None:
+    assert crawl_in(id_) == ours
+
+
+@pytest.mark.parametrize("listed_in_options", [True, False])
+def test_beside_workers_of_ours_only_what_they_run_stays(*, listed_in_options: bool) -> None:
+    theirs = WorkerEntry(
+        job="far.w2.a1", number=2, url="http://a:6800", pool="", since=1.0, version=MID, introduces=True
+    )
+    ours = replace(theirs, job="shop.w1.a1", version="")
+    # An older version has listed them in the options.
+    lists = [{"workers": {"hired": [asdict(one)]}} if listed_in_options else {} for one in (ours, theirs)]
+    crawls = [
+        Crawl(id="shop", project="p", spider="s", created=0.0, version=NEW, options=lists[0]),
+        Crawl(id="far", project="q", spider="s", created=0.0, version="z", options=lists[1]),
+    ]
+    version_of = versions_by_job(crawls, [] if listed_in_options else [ours, theirs])
+    jobs = tuple(job(name) for name in ("shop.w1.a1", "shop.b3.a2", "far.w2.a1"))
+    found = plan(seen(OLD, MID, NEW, jobs=jobs), 1, version_of)
+    assert (found.versions, found.use.unknown) == ((OLD,), ())
+    assert found.use.jobs == {MID: ("far.w2.a1",)}
