@@ -1,4 +1,4 @@
-"""A request travels whole, or is refused by name."""
+"""Which requests are for the fleet; a request travels whole, or is refused by name."""
 
 import json
 import string
@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 from scrapy import FormRequest, Item, Request, Spider
 from scrapy.http import HtmlResponse, JsonRequest, XmlRpcRequest
 from scrapy.linkextractors import LinkExtractor
+from scrapy.settings import Settings
 from scrapy.spiders import CrawlSpider, Rule
 from scrapyd_dist.middlewares.codec import CannotTravel, WatchedDict, from_value, rule_of, to_value
+from scrapyd_dist.middlewares.targets import find_target, only_rule
 
+from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.payload import from_json, to_json
 
 
@@ -41,7 +44,7 @@ class Plain(Spider):
 
 class Ruled(CrawlSpider):
     name = "ruled"
-    rules = (
+    rules: tuple[Rule, ...] = (
         Rule(LinkExtractor(allow="index")),
         Rule(LinkExtractor(allow="item"), callback="parse_item", cb_kwargs={"a": 1}, errback="gone"),
     )
@@ -287,3 +290,84 @@ def test_an_errback_that_we_put_around_the_spiders_does_not_travel() -> None:
     check_same(watched.replace(errback=SPIDER.gone))
     assert there_and_back(watched).errback == SPIDER.gone
     assert there_and_back(Request("http://web/", errback=WatchedDict(heard, None))).errback is None
+
+
+class Two(Ruled):
+    name = "two"
+    rules = (
+        *Ruled.rules,
+        Rule(LinkExtractor(), callback="parse_other"),
+        Rule(LinkExtractor(), callback="parse_item", follow=True),
+    )
+
+    def parse_other(self, response: Any) -> None: ...
+
+
+class NoEnd(Ruled):
+    name = "noend"
+    rules = (Rule(LinkExtractor(), callback="parse_item", follow=True),)
+
+
+def of_rule(spider: CrawlSpider, number: int) -> Request:
+    return Request("http://web/", callback=spider._callback, meta={"rule": number})
+
+
+def test_the_only_rule_that_ends_at_a_page_is_meant() -> None:
+    target = find_target(RULED, Settings())
+    assert (only_rule(RULED), target.rules) == (1, frozenset({1}))
+    assert "its only rule" in target.how
+    assert [target.takes(of_rule(RULED, n), RULED) for n in (0, 1)] == [False, True]
+    assert not target.takes(Request("http://web/"), RULED)
+    assert not target.takes(Request("http://web/", callback=RULED.parse_item), RULED)
+
+
+@pytest.mark.parametrize(
+    ("values", "rules", "callbacks"),
+    [
+        ({"DISTRIBUTED_TARGET_RULE": 1}, [1], []),
+        ({"DISTRIBUTED_TARGET_RULE": "2"}, [2], []),
+        ({"DISTRIBUTED_TARGET_CALLBACKS": "parse_item"}, [1, 3], ["parse_item"]),
+        ({"DISTRIBUTED_TARGET_CALLBACKS": ["parse_item"]}, [1, 3], ["parse_item"]),
+    ],
+)
+def test_a_rule_can_be_named_or_a_callback_with_the_rules_that_call_it(
+    values: dict[str, Any], rules: list[int], callbacks: list[str]
+) -> None:
+    spider = Two()
+    target, names = find_target(spider, Settings(values)), ("parse_item", "parse_other")
+    assert [n for n in range(4) if target.takes(of_rule(spider, n), spider)] == rules
+    requests = {name: Request("http://web/", callback=getattr(spider, name)) for name in names}
+    assert [name for name, request in requests.items() if target.takes(request, spider)] == callbacks
+
+
+def test_a_plain_spider_names_a_callback() -> None:
+    target = find_target(SPIDER, Settings({"DISTRIBUTED_TARGET_CALLBACKS": "parse_item,parse"}))
+    assert target.takes(Request("http://web/", callback=SPIDER.parse_item), SPIDER)
+    assert target.takes(Request("http://web/"), SPIDER)
+    assert not target.takes(Request("http://web/", callback=LAMBDA), SPIDER)
+
+
+def test_a_mark_in_the_meta_is_enough() -> None:
+    target = find_target(SPIDER, Settings({"DISTRIBUTED_TARGET_BY_META": True}))
+    assert target.takes(Request("http://web/", meta={"distribute": True}), SPIDER)
+    assert not target.takes(Request("http://web/", meta={"distribute": False}), SPIDER)
+    assert find_target(RULED, Settings()).takes(Request("http://web/", meta={"distribute": True}), RULED)
+
+
+WRONG: list[tuple[Spider, dict[str, Any], str]] = [
+    (SPIDER, {}, "Nothing says which requests of the spider plain.* Plain has no rules"),
+    (Two(), {}, "rule 0: callback none, follows; rule 1: callback parse_item, does not follow; rule 2: callback"),
+    (NoEnd(), {}, "Nothing says"),
+    (RULED, {"DISTRIBUTED_TARGET_RULE": 2}, "has no rule 2. Its rules are"),
+    (RULED, {"DISTRIBUTED_TARGET_RULE": 0}, "Rule 0 of the spider ruled has no callback"),
+    (SPIDER, {"DISTRIBUTED_TARGET_RULE": 0}, "has no rule 0"),
+    (RULED, {"DISTRIBUTED_TARGET_RULE": "second"}, "is 'second', and must be the number of a rule"),
+    (SPIDER, {"DISTRIBUTED_TARGET_CALLBACKS": "parse_items"}, "has no method 'parse_items'"),
+    (SPIDER, {"DISTRIBUTED_TARGET_CALLBACKS": "title"}, "has no method 'title'"),
+]
+
+
+@pytest.mark.parametrize(("spider", "values", "why"), WRONG)
+def test_what_is_not_there_is_told_with_what_is(spider: Spider, values: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        find_target(spider, Settings(values))
