@@ -46,7 +46,7 @@ def test_every_kind_of_list(project: MakeProject, run_cli: RunCommand, start_com
         {"url": "http://a/1", "method": "POST", "body": "q=ü", "headers": {"X-Who": "me"}, "callback": "parse_article",
          "cb_kwargs": {"n": 1}, "priority": 7},
         "http://a/2",
-        {"url": "http://a/3", "priority": 1, "nobody": "knows"},
+        {"url": "http://a/3", "priority": 1, "unknown": "field"},
         {"address": "http://a/4"},
     ])))  # fmt: skip
     it.write("table.csv", "name;link\none;http://b/1\ntwo;http://b/2\nthree;\n")
