@@ -58,7 +58,7 @@ class Case:
     quick: bool = False
 
 
-#: the reasons themselves: unit/test_targets, test_options, test_parts and test_api
+#: the reasons themselves: unit/test_codec, test_options, test_parts and test_api
 CASES = {
     "rule that does not exist": Case(
         ("no rule 7", "rule 1: callback parse_item"), {"DISTRIBUTED_TARGET_RULE": 7}, quick=True
