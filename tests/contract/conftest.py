@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import pytest
 from rig.badpeer import BadPeer
@@ -41,26 +41,23 @@ class _Blocking:
     def __init__(self, sender: AsyncSender, run: Callable[[Awaitable[Any]], Any]) -> None:
         self._sender, self._run = sender, run
 
-    def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
-        result: T = self._run(self._sender.send(node, call, timeout=timeout))
-        return result
+    def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> Any:
+        return self._run(self._sender.send(node, call, timeout=timeout))
 
-    def download(self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = 30) -> T:
-        result: T = self._run(self._sender.download(node, call, sink, silence=silence))
-        return result
+    def download(self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = 30) -> Any:
+        return self._run(self._sender.download(node, call, sink, silence=silence))
 
     def close(self) -> None:
         self._sender.close()
 
 
-def _in_reactor(awaitable: Awaitable[T]) -> T:
+def _in_reactor(awaitable: Awaitable[Any]) -> Any:
     from twisted.internet import reactor
 
     def start() -> Deferred[Any]:
         return Deferred.fromFuture(asyncio.ensure_future(awaitable))
 
-    result: Any = blockingCallFromThread(reactor, start)
-    return cast("T", result)
+    return blockingCallFromThread(reactor, start)
 
 
 def _in_other_loop(awaitable: Awaitable[T]) -> T:

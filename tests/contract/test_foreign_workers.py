@@ -1,6 +1,8 @@
 """Work for spiders of other projects, on nodes in memory: who they are is asked first, and every call names theirs."""
 
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -28,6 +30,16 @@ def with_shop(name: str, **options: Any) -> ModelNode:
     node = model(name, **options)
     node.versions = {"shop": ("r1", "r2")}
     return node
+
+
+@asynccontextmanager
+async def with_work(
+    tmp_path: Path, *nodes: ModelNode, sizes: tuple[int, ...] = (1,), **options: Any
+) -> AsyncIterator[Bench]:
+    """A scheduler with batches of these sizes for the spider of shop."""
+    async with leasing(tmp_path, *nodes, key=KEY, **options) as o:
+        o.add(*sizes, slot=LANE)
+        yield o
 
 
 async def of_shop(o: Bench, number: int = 1) -> ModelWorker:
@@ -65,8 +77,7 @@ async def test_who_it_is_is_asked_first_and_then_it_gets_the_key_and_the_work(tm
         crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", args={"a": "1"},
         settings={"ITEM_PIPELINES": "{}", "DISTRIBUTED_LABELS": "x"}, shared={"DISTRIBUTED_SLOTS": "4"},
     )  # fmt: skip
-    async with leasing(tmp_path, one, producer="me", key=KEY, spec=spec) as o:
-        o.add(1, 1, 1, slot=LANE)
+    async with with_work(tmp_path, one, producer="me", spec=spec, sizes=(1, 1, 1)) as o:
         first = (await of_shop(o)).begin()
         job, told = o_job(first), o_job(first).told
         assert (job.spider, job.version, job.args, told["introduce"]) == ("login", "r2", {}, True)
@@ -98,8 +109,7 @@ def test_the_newest_version_is_the_last_one_that_sdist_deployed() -> None:
 async def test_a_job_of_another_project_is_cancelled_as_one_of_that(tmp_path: Path) -> None:
     """Scrapyd finds a job among those of the project that it is asked for, and nowhere else."""
     one = with_shop("one")
-    async with leasing(tmp_path, one, producer="me", key=KEY) as o:
-        o.add(1, slot=LANE)
+    async with with_work(tmp_path, one, producer="me") as o:
         worker = await introduced(o)
         worker.lease(seconds=0.05)  # and no word from it any more
         await until(lambda: o_job(worker).state is JobState.FINISHED, "the one that hangs is told to end")
@@ -114,8 +124,7 @@ async def test_a_job_of_another_project_is_cancelled_as_one_of_that(tmp_path: Pa
 
 async def test_only_the_node_that_has_the_project_gets_its_work(tmp_path: Path) -> None:
     lacking, having = model("lacking", slots=9), with_shop("having", slots=2)
-    async with leasing(tmp_path, lacking, having, producer="me", key=KEY) as o:
-        o.add(1, 1, slot=LANE)
+    async with with_work(tmp_path, lacking, having, producer="me", sizes=(1, 1)) as o:
         (await introduced(o)).work_off().end()
         await o.over()
         assert o.states() == ["done", "done"]
@@ -138,8 +147,7 @@ async def test_where_the_project_is_there_is_made_room_for_it(tmp_path: Path) ->
 
 async def test_an_idle_worker_elsewhere_does_not_keep_one_there_from_making_room(tmp_path: Path) -> None:
     lacking, having = model("lacking", slots=1), with_shop("having", slots=1)
-    async with leasing(tmp_path, lacking, having, producer="me", key=KEY, scaling=ScalingPolicy(per_slot=1)) as o:
-        o.add(1, slot=LANE)
+    async with with_work(tmp_path, lacking, having, producer="me", scaling=ScalingPolicy(per_slot=1)) as o:
         (await introduced(o)).work_off().end()
         await until(lambda: o.states() == ["done"], "which node has it is known")
         for number, slot in enumerate(("p0", "p1"), 1):
@@ -155,8 +163,7 @@ async def test_an_idle_worker_elsewhere_does_not_keep_one_there_from_making_room
 
 async def test_another_spider_of_a_known_project_introduces_itself_too(tmp_path: Path) -> None:
     """It may be one that would not know that it is a worker, and enter its own start."""
-    async with leasing(tmp_path, with_shop("one", slots=4), key=KEY) as o:
-        o.add(1, slot=LANE)
+    async with with_work(tmp_path, with_shop("one", slots=4)) as o:
         await introduced(o)
         o.add(1, slot="@shop:search")
         first = await of_shop(o, 3)
@@ -168,8 +175,7 @@ async def test_another_spider_of_a_known_project_introduces_itself_too(tmp_path:
 
 async def test_one_round_goes_on_until_it_is_known_who_can_do_the_work(tmp_path: Path) -> None:
     lacking, having = model("lacking", slots=4), with_shop("having", slots=3)
-    async with leasing(tmp_path, lacking, having, key=KEY, scaling=ScalingPolicy(every=0)) as o:
-        o.add(1, slot=LANE)
+    async with with_work(tmp_path, lacking, having, scaling=ScalingPolicy(every=0)) as o:
         (await of_shop(o)).begin().introduce()
         worker = await of_shop(o, 2)
         await o.ended()
@@ -180,8 +186,7 @@ async def test_one_round_goes_on_until_it_is_known_who_can_do_the_work(tmp_path:
 async def test_the_node_that_has_the_project_is_waited_for_and_named_when_it_stays_away(tmp_path: Path) -> None:
     lacking, having = model("lacking", slots=1), with_shop("having", slots=2)
     patient = replace(QUICK, fleet_timeout=QUICK.node_timeout * 20)
-    async with leasing(tmp_path, lacking, having, producer="me", key=KEY, limits=patient) as o:
-        o.add(1, slot=LANE)
+    async with with_work(tmp_path, lacking, having, producer="me", limits=patient) as o:
         (await of_shop(o)).begin().introduce()
         await of_shop(o, 2)
         having.down, began = ConnectionRefused, time.monotonic()
@@ -192,8 +197,7 @@ async def test_the_node_that_has_the_project_is_waited_for_and_named_when_it_sta
 async def test_a_node_that_cannot_say_which_versions_it_has_is_not_asked_without_a_pause(tmp_path: Path) -> None:
     one, began = with_shop("one"), time.monotonic()
     one.failing = {"listversions.json": ServerFailed}
-    async with leasing(tmp_path, one, key=KEY, limits=replace(QUICK, poll=0.1, fleet_timeout=60)) as o:
-        o.add(1, slot=LANE)
+    async with with_work(tmp_path, one, limits=replace(QUICK, poll=0.1, fleet_timeout=60)) as o:
         await until(lambda: one.calls.count("listversions.json") == 5, "it is asked again and again")
         assert time.monotonic() - began > 4 * 0.1  # never more often than nodes are looked at
         assert o.states() == ["sealed"]
@@ -201,8 +205,7 @@ async def test_a_node_that_cannot_say_which_versions_it_has_is_not_asked_without
 
 async def test_a_project_that_no_node_has_is_named_with_what_to_do_and_its_work_is_dead(tmp_path: Path) -> None:
     one, two = model("one"), model("two")
-    async with leasing(tmp_path, one, two, key=KEY) as o:
-        o.add(2, slot=LANE)
+    async with with_work(tmp_path, one, two, sizes=(2,)) as o:
         reason = await given_up(o)
         assert reason.startswith("one, two: there is no project shop;")
         assert "sdist deploy-all" in reason
@@ -220,15 +223,13 @@ async def test_a_spider_that_the_project_does_not_have_is_dead_too(tmp_path: Pat
 
     one = with_shop("one")
     one.plays = [refuse] * 9
-    async with leasing(tmp_path, one, producer="me", key=KEY) as o:
-        o.add(2, slot=LANE)
+    async with with_work(tmp_path, one, producer="me", sizes=(2,)) as o:
         assert "spider 'login' not found" in await given_up(o)
 
 
 async def test_a_project_whose_jobs_say_nothing_is_asked_twice_and_never_given_work(tmp_path: Path) -> None:
     one = with_shop("one")
-    async with leasing(tmp_path, one, producer="me", key=KEY) as o:
-        o.add(2, slot=LANE)
+    async with with_work(tmp_path, one, producer="me", sizes=(2,)) as o:
         for number in (1, 2):
             worker = (await of_shop(o, number)).begin()
             worker.node.files.clear()
@@ -247,15 +248,13 @@ async def test_a_project_whose_jobs_say_nothing_is_asked_twice_and_never_given_w
 async def test_code_of_another_version_or_with_a_problem_gets_no_work_and_the_reason_is_told(
     tmp_path: Path, fields: dict[str, Any], why: str
 ) -> None:
-    async with leasing(tmp_path, with_shop("one"), producer="me", key=KEY) as o:
-        o.add(2, slot=LANE)
+    async with with_work(tmp_path, with_shop("one"), producer="me", sizes=(2,)) as o:
         (await of_shop(o)).begin().end(**{"public": "x", **fields})
         assert why in await given_up(o)
 
 
 async def test_that_its_code_does_not_get_at_the_store_is_not_the_nodes_doing(tmp_path: Path) -> None:
-    async with leasing(tmp_path, with_shop("one"), producer="me", key=KEY) as o:
-        o.add(2, slot=LANE)
+    async with with_work(tmp_path, with_shop("one"), producer="me", sizes=(2,)) as o:
         (await introduced(o)).end("refused", unreached=True, problem="The store is out of reach: why.")
         reason = await given_up(o)
         assert "the version r2 of the project shop cannot work" in reason
@@ -267,8 +266,7 @@ async def test_that_its_code_does_not_get_at_the_store_is_not_the_nodes_doing(tm
 
 async def test_an_introduction_of_an_earlier_process_counts(tmp_path: Path) -> None:
     one = with_shop("one")
-    async with leasing(tmp_path, one, producer="me", key=KEY) as o:
-        o.add(2, slot=LANE)
+    async with with_work(tmp_path, one, producer="me", sizes=(2,)) as o:
         worker = (await of_shop(o)).begin()
         await until(lambda: o.store.workers(CRAWL), "it is written down")
     async with leasing(tmp_path, one, producer="me", key=KEY) as o:
