@@ -16,10 +16,15 @@ from test_store_fair import (  # type: ignore[import-not-found]  # noqa: F401 - 
     test_slots_take_turns_whatever_lies_in_them,
 )
 from test_store_frontier import *  # type: ignore[import-not-found]  # noqa: F403 - the same contract
+from test_store_throttle import (  # type: ignore[import-not-found]  # noqa: F401 - the same contract
+    test_a_page_that_is_handed_back_makes_room,
+    test_the_pages_of_a_budget_can_be_forgotten_and_those_of_others_stay,
+    test_what_has_changed_since_a_version_is_told_by_domain,
+    test_what_nobody_asks_for_is_forgotten_unless_it_counts_still,
+)
 
 from scrapyd_dist.errors import StoreError
-from scrapyd_dist.store import Store, open_store
-from scrapyd_dist.throttle.permits import Limit, PermitRequest, Rule, SiteNews
+from scrapyd_dist.store import open_store
 
 _numbers = itertools.count(1)
 
@@ -41,22 +46,6 @@ def where(request: pytest.FixtureRequest) -> str:
     """The address of an empty store; on the cluster they lie on different nodes."""
     servers: ServerCluster | RedisServer = request.getfixturevalue(request.param)
     return f"{servers.url}?prefix=test{next(_numbers)}:"
-
-
-def test_permits_are_given_back_and_forgotten(store: Store) -> None:
-    asked = PermitRequest(
-        key="a.com", domain="a.com", count=3, limit=Limit(hits=10, window=1000.0), pages=9, budget="c"
-    )
-    assert store.change_rules({"b.com": Rule(paused=True)}) == 1
-    taken = store.take_permits([asked], 0)
-    assert (taken.changed, len(taken.answers[0].permits)) == (frozenset({"b.com"}), 3)
-    store.return_permits(taken.answers[0].permits[1:])
-    store.tell_sites([SiteNews(domain="a.com", crawl_delay=30.0)])
-    (state,) = store.domain_states()
-    assert (state.keys, state.delay, state.pages) == ({"a.com": 1}, 30.0, {"c": 1})
-    store.forget_pages(["c"])
-    store.forget_permits(state.next_at + 1e6)
-    assert [one.pages for one in store.domain_states()] in ([], [{}])
 
 
 def test_a_store_lies_on_one_node_and_several_on_several(cluster: ServerCluster) -> None:

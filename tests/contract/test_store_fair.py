@@ -18,14 +18,9 @@ THIRD = Lessee(job="c.w3.a1", node="three", url="http://three:6800")
 
 
 def turn(
-    store: Store,
-    lessee: Lessee = LESSEE,
-    *,
-    limit: int = 1,
-    slots: Collection[str] = (),
-    enough: Collection[str] = (),
-    fair: str = SPREAD,
-) -> list[Leased]:
+    store: Store, lessee: Lessee = LESSEE, *, limit: int = 1, fair: str = SPREAD,
+    slots: Collection[str] = (), enough: Collection[str] = (),
+) -> list[Leased]:  # fmt: skip
     return store.lease_next("c", lessee, seconds=60.0, limit=limit, slots=slots, fair=fair, enough=enough, now=5.0)
 
 

@@ -115,31 +115,23 @@ def test_a_server_s_rows_without_a_signature_are_believed_when_a_person_has_said
 
 
 def test_a_process_is_interrupted_only_if_this_machine_knows_it_as_the_crawl_s(
-    tmp_path: Path, mine: Store, start_sleeper: Callable[[], Any]
+    tmp_path: Path, mine: Store, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
-    other = start_sleeper()
-    mine.add_crawl(replace(MINE, pid=other.pid, host=gethostname(), beat=time.time() + 60))
+    mine.add_crawl(replace(MINE, pid=sleeper.pid, host=gethostname(), beat=time.time() + 60))
     folder = producer_process.crawl_folder(tmp_path, "c")
     folder.mkdir(parents=True)
     producer_process.interrupt(tmp_path, mine.crawl("c"))
     assert producer_process.lives(mine.crawl("c"))
-    note_pid(folder, other.pid)
+    note_pid(folder, sleeper.pid)
     producer_process.interrupt(tmp_path, mine.crawl("c"))
-    other.wait(20)
+    sleeper.wait(20)
 
 
 @pytest.fixture
-def start_sleeper() -> Iterator[Callable[[], Any]]:
-    started: list[Any] = []
-
-    def start() -> Any:
-        started.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
-        return started[-1]
-
-    yield start
-    for one in started:
+def sleeper() -> "Iterator[subprocess.Popen[bytes]]":
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as one:
+        yield one
         one.kill()
-        one.wait()
 
 
 class Raw:
@@ -152,12 +144,17 @@ class Raw:
             self._prefix = tagged(prefix or "")
             self._client: Any = redis.Redis.from_url(url)
 
+    def _run(self, statement: str, *values: Any) -> list[Any]:
+        """What the file answers."""
+        assert self._file
+        with closing(sqlite3.connect(self._file)) as db, db:
+            return db.execute(statement, values).fetchall()
+
     def swap_options(self, one: str, other: str) -> None:
         if self._file:
-            with closing(sqlite3.connect(self._file)) as db, db:
-                rows = dict(db.execute("SELECT id, options FROM crawls"))
-                for name, text in ((one, rows[other]), (other, rows[one])):
-                    db.execute("UPDATE crawls SET options = ? WHERE id = ?", (text, name))
+            rows = dict(self._run("SELECT id, options FROM crawls"))
+            for name, text in ((one, rows[other]), (other, rows[one])):
+                self._run("UPDATE crawls SET options = ? WHERE id = ?", text, name)
             return
         keys = [f"{self._prefix}c:{name}:crawl" for name in (one, other)]
         texts = [self._client.hget(key, "options") for key in keys]
@@ -167,8 +164,7 @@ class Raw:
     def set_size(self, size: int) -> None:
         """How many requests batch 1 is said to have."""
         if self._file:
-            with closing(sqlite3.connect(self._file)) as db, db:
-                db.execute("UPDATE batches SET size = ? WHERE number = 1", (size,))
+            self._run("UPDATE batches SET size = ? WHERE number = 1", size)
         else:
             self._client.hset(f"{self._prefix}c:c:b:1", "size", str(size))
 
@@ -184,15 +180,11 @@ class Raw:
     def places(self) -> list[tuple[Any, ...]]:
         """All that can be written over."""
         if self._file:
-            with closing(sqlite3.connect(self._file)) as db:
-                tables = [
-                    row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-                    if row[0] not in {"seen", "leases"} and not row[0].startswith("sqlite")
-                ]  # fmt: skip
-                return [
-                    (table, column[1]) for table in sorted(tables)
-                    for column in db.execute(f"PRAGMA table_info({table})")
-                ]  # fmt: skip
+            tables = [
+                name for (name,) in self._run("SELECT name FROM sqlite_master WHERE type = 'table'")
+                if name not in {"seen", "leases"} and not name.startswith("sqlite")
+            ]  # fmt: skip
+            return [(table, row[1]) for table in sorted(tables) for row in self._run(f"PRAGMA table_info({table})")]
         found: list[tuple[Any, ...]] = []
         for key in sorted(self._client.scan_iter(f"{self._prefix}[!o]*")):
             kind = self._client.type(key).decode()

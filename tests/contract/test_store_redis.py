@@ -14,10 +14,14 @@ from typing import Any
 import pytest
 import redis
 from rig.badpeer import BadPeer
+from rig.crawls import assert_one_paragraph
+from rig.fixtures import MakeProject
 from rig.oldstores import KEY_OF_OLD, STORES, check_old, check_workers_taken_over
 from rig.redis import PASSWORD, RedisServer
 from rig.stores import CRAWL, LESSEE, add, attempt, fail, lease, seal
 from rig.tls import Authority
+from scrapyd_dist.cli import main
+from scrapyd_dist.cli.commands import CODES
 
 from scrapyd_dist.errors import ConfigError, StoreBarred, StoreError
 from scrapyd_dist.store import Store, open_store
@@ -248,3 +252,45 @@ def test_it_is_reached_by_a_socket_too(redis_server: RedisServer, at: Callable[.
     with contextlib.closing(open_store(f"{redis_server.socket_url}&prefix=socket:")) as store:
         store.add_crawl(CRAWL)
     assert at("socket:").crawl("c") == CRAWL
+
+
+# a store that refuses its password: every command says so, and ends as the table of exit codes says
+
+#: command -> what it wants to know besides its name
+WORDS = {
+    "crawl": ["easy"],
+    "resume": ["c"], "watch": ["c"], "wait": ["c"], "retry": ["c"], "clean": ["c", "--yes"], "pause": ["c"],
+    "trust": ["c"], "stop": ["c"],
+    "batches": ["c"], "misses": ["c"], "items merge": ["c", "-o", "x.jl"], "items tail": ["c"], "items pull": ["c"],
+    "consume": ["easy", "shop"],
+    "throttle apply": ["limits.yml"], "throttle set": ["a.com", "--hits", "1", "--window", "1"],
+    "throttle unset": ["a.com"], "throttle block": ["a.com"], "throttle unblock": ["a.com"],
+    "throttle pause": ["a.com"], "throttle resume": ["a.com"],
+    "frontier count": ["shop"], "frontier dump": ["shop", "p0"], "frontier add": ["shop", "urls.txt"],
+    "frontier move": ["shop", "p", "q", "2"], "frontier requeue": ["shop"],
+    "frontier delete": ["shop", "--all", "--yes"],
+    "nodes drain": ["node1"], "nodes resume": ["node1"], "nodes remove": ["node1"], "nodes add": ["http://h:1/"],
+    "schedule": ["easy"], "logs": ["j"], "stats": ["c"], "grep": ["x"],
+    "cancel": ["j"], "api": ["node1", "daemonstatus"],
+    "deploy": ["node1"], "prune": ["--keep", "1", "--yes"],
+}  # fmt: skip
+#: makes its plan without a store, in a process that answers for itself
+NOT_OPENED = {"plan"}
+#: all that open it: to ask nodes is to read there which nodes were added
+BARRED = sorted(path for path, codes in CODES.items() if 6 in codes and path not in NOT_OPENED)
+
+
+def test_a_store_that_refuses_its_password_ends_every_command_with_6(
+    project: MakeProject, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    it = project(extra="[deploy:node1]\nurl = http://127.0.0.1:1/\nproject = properties\n")
+    it.write("urls.txt", "http://a.com/\n")
+    it.write("limits.yml", "blacklist: [a.com]\n")
+    monkeypatch.chdir(it.path)
+    monkeypatch.setenv("SDIST_STORE", f"redis://:not-this@127.0.0.1:{redis_server.port}/0")
+    ended = {}
+    for path in BARRED:
+        ended[path] = main._run([*path.split(), *WORDS.get(path, ())], debug=False)
+        assert_one_paragraph(said := capsys.readouterr().err)
+        assert "invalid username-password pair" in said
+    assert ended == dict.fromkeys(BARRED, 6)

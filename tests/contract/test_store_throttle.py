@@ -192,33 +192,23 @@ def test_who_knows_too_old_a_version_or_none_of_this_store_is_told_that_all_have
     assert store.take_permits([], 4).changed == {"a.com"}
 
 
-def test_a_change_by_an_older_version_of_this_program_is_one_of_all(redis_server: RedisServer) -> None:
+def test_a_change_by_an_older_version_of_this_program_is_one_of_all(on_redis: Any) -> None:
     """It shares a Redis store, and counts the versions only."""
-    with closing(open_store(f"{redis_server.url}?prefix=older:")) as store:
-        store.change_rules({"a.com": Rule(paused=True)})
-        store.connection.client.incr("{older}:t:version")  # type: ignore[attr-defined]  # as it does
-        store.change_rules({"b.com": Rule(paused=True)})
-        assert [store.tell_sites([], known).changed for known in (0, 1, 2)] == [{ALL}, {ALL}, {"b.com"}]
+    on_redis.change_rules({"a.com": Rule(paused=True)})
+    on_redis.connection.client.incr("{throttle}:t:version")  # as it does
+    on_redis.change_rules({"b.com": Rule(paused=True)})
+    assert [on_redis.tell_sites([], known).changed for known in (0, 1, 2)] == [{ALL}, {ALL}, {"b.com"}]
 
 
-def test_a_name_that_no_domain_has_is_noted_as_all_of_them(redis_server: RedisServer) -> None:
+def test_a_name_that_no_domain_has_is_noted_as_all_of_them(on_redis: Any) -> None:
     """The words of an answer are told apart by what is between them."""
-    with closing(open_store(f"{redis_server.url}?prefix=odd:")) as store:
-        store.change_rules({"a b": Rule(paused=True)})
-        assert store.tell_sites([], 0) == DomainLook(version=1, changed=frozenset({ALL}))
+    on_redis.change_rules({"a b": Rule(paused=True)})
+    assert on_redis.tell_sites([], 0) == DomainLook(version=1, changed=frozenset({ALL}))
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"hits": 5},
-        {"window": 1.0},
-        {"hits": 0, "window": 1.0},
-        {"hits": 1, "window": 0.0},
-        {"scale": 1.5},
-        {"scale": -1},
-    ],
-)
+@pytest.mark.parametrize("wrong", [
+    {"hits": 5}, {"window": 1.0}, {"hits": 0, "window": 1.0}, {"hits": 1, "window": 0.0}, {"scale": 1.5}, {"scale": -1},
+])  # fmt: skip
 def test_of_rules_that_cannot_be_none_is_kept(store: Store, wrong: dict[str, Any]) -> None:
     with pytest.raises(StoreError):
         store.change_rules({"a.com": Rule(blocked=True), "b.com": Rule(**wrong)}, replace=True)
@@ -252,7 +242,7 @@ def test_pages_are_counted_and_end(store: Store) -> None:
 def test_a_page_that_is_handed_back_makes_room(store: Store) -> None:
     permits = take(store, count=2, limit=None, pages=2, budget="c").permits
     store.return_permits(permits[:1])
-    store.return_permits(permits[:1])  # again, as one does who has heard no answer
+    store.return_permits(permits[:1])  # again, as when no answer has come
     assert len(take(store, count=2, limit=None, pages=2, budget="c").permits) == 1
     assert take(store, limit=None, pages=2, budget="c").used_up
 
@@ -261,7 +251,9 @@ def test_without_a_limit_pages_leave_at_once(store: Store) -> None:
     assert offsets(store.take_permits([ask(count=3, limit=None, pages=9, budget="c")])) == [0.0] * 3
 
 
-def test_no_page_is_charged_to_a_domain_that_is_held(store: Store) -> None:
+def test_what_has_no_limit_leaves_nothing_behind_and_no_page_is_charged_to_a_domain_that_is_held(store: Store) -> None:
+    take(store, limit=None)
+    assert store.domain_states() == []
     store.change_rules({"a.com": Rule(paused=True)})
     assert take(store, count=3, pages=9, budget="c") == HELD
     assert store.domain_states() == []
@@ -290,11 +282,6 @@ def test_a_domain_tells_how_it_stands(store: Store) -> None:
     assert (found.rest_until, found.pace, found.delay, found.gap) == (0.0, 1.0, 0.0, 0.0)
 
 
-def test_what_has_no_limit_leaves_nothing_behind(store: Store) -> None:
-    take(store, limit=None)
-    assert store.domain_states() == []
-
-
 def test_what_nobody_asks_for_is_forgotten_unless_it_counts_still(store: Store) -> None:
     now = take(store).permits[0].at
     short = Limit(hits=1, window=0.001)
@@ -312,7 +299,7 @@ def test_what_nobody_asks_for_is_forgotten_unless_it_counts_still(store: Store) 
 
 
 def two_hours_later(store: Any) -> None:
-    """Whoever was asked for was so two hours before."""
+    """Each domain was asked for two hours before."""
     server = store.connection
     if hasattr(server, "db"):
         server.db.execute("UPDATE throttle_domains SET asked = asked - 7200000000")
@@ -323,7 +310,7 @@ def two_hours_later(store: Any) -> None:
 
 
 def test_what_a_broad_crawl_has_left_behind_goes_while_others_come_unless_it_counts_still(store: Store) -> None:
-    """C5: nobody has to clean up. What was given out within a window stays, a rest, a delay, and pages of a crawl."""
+    """C5: it needs no cleaning. What was given out within a window stays, a rest, a delay, and pages of a crawl."""
     short = Limit(hits=1, window=0.001)
     left = [ask(f"left{number}.com", limit=short) for number in range(200)]
     store.take_permits([*left, ask("window.com"), ask("pages.com", limit=short, pages=9, budget="c")])
