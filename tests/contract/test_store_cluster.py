@@ -18,6 +18,7 @@ from test_store_fair import (  # type: ignore[import-not-found]  # noqa: F401 - 
 from test_store_frontier import *  # type: ignore[import-not-found]  # noqa: F403 - the same contract
 from test_store_throttle import (  # type: ignore[import-not-found]  # noqa: F401 - the same contract
     test_a_page_that_is_handed_back_makes_room,
+    test_a_permit_that_was_handed_back_is_given_to_the_next,
     test_the_pages_of_a_budget_can_be_forgotten_and_those_of_others_stay,
     test_what_has_changed_since_a_version_is_told_by_domain,
     test_what_nobody_asks_for_is_forgotten_unless_it_counts_still,
