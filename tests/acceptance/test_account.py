@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from rig.bad_days import IMPATIENT, batches
-from rig.crawls import ADDON, QUICK, last_crawl, misses
+from rig.crawls import ADDON, QUICK, assert_each_page_once, last_crawl, misses
 from rig.fixtures import MakeProject, RunCommand, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
@@ -33,8 +33,7 @@ def crawl(project: MakeProject, run_scrapy: RunCommand, pair: list[ScrapydNode])
 def test_offsite_and_duplicates_are_filtered_once_and_counted(crawl: Callable[..., Project], site: StartSite) -> None:
     there = site(90, offsite=2, duplicates=3)  # on each of three index pages
     it = crawl(there)
-    assert there.differences(it.items("items.jl")) == {}
-    assert set(there.item_hits().values()) == {1}
+    assert_each_page_once(there, it.items("items.jl"))
     summary = last_crawl(it).summary
     account = {name: summary[name] for name in ("offsite", "duplicate", "refused", "local", "sealed")}
     assert account == {"offsite": 6, "duplicate": 9, "refused": 0, "local": 0, "sealed": 90}
@@ -94,7 +93,7 @@ def test_of_each_page_without_an_item_it_is_known_why(crawl: Callable[..., Proje
     summary = last_crawl(it).summary
     assert (summary["gone_urls"], summary["failed_urls"], summary["batches"]["failed"]) == (6, 8, 0)
     rows = {row["url"]: row for row in misses(it)}
-    assert rows.keys() == {there.detail(number) for number in BAD_PAGES}
+    assert rows.keys() == set(map(there.detail, BAD_PAGES))
     for number, (_, kind, reason) in BAD_PAGES.items():
         row = rows[there.detail(number)]
         assert row["kind"] == kind, row
@@ -150,12 +149,10 @@ def test_a_page_that_kills_its_worker(crawl: Callable[..., Project], site: Start
     source = KILLER.format(url=pages.site.detail_path(18))
     settings = {**IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 8, "DISTRIBUTED_MAX_ATTEMPTS": 2}
     it = crawl(pages, "killer", source, **settings, code=3)
-    dead = [batch for batch in batches(it) if batch.state is BatchState.DEAD]
-    assert [batch.size for batch in dead] == [1], "the page is not alone"
-    assert "died while it worked" in dead[0].reason
+    (dead,) = [batch for batch in batches(it) if batch.state is BatchState.DEAD]
+    assert (dead.size, "died while it worked" in dead.reason) == (1, True), dead
     summary = last_crawl(it).summary
     assert (summary["sealed"], summary["items"], summary["dead_urls"]) == (32, 31, 1)
     assert pages.differences(it.items("items.jl")) == {"missing": ["18"]}
-    listed = [row for row in misses(it) if row["kind"] == "dead"]
-    assert [row["url"] for row in listed] == [pages.detail(18)]
-    assert "died while it worked" in listed[0]["reason"]
+    (listed,) = [row for row in misses(it) if row["kind"] == "dead"]
+    assert (listed["url"], "died while it worked" in listed["reason"]) == (pages.detail(18), True), listed

@@ -101,8 +101,7 @@ def test_the_drain_stays_when_the_waiting_ends(shop: Shop, pair: list[ScrapydNod
         draining = shop.start("nodes", "drain", "node?")
         draining.wait_text("node2: 1 running")
         draining.interrupt()
-        done = draining.wait(code=130)
-        assert "sdist nodes resume" in done.err
+        draining.wait().expect(130, "sdist nodes resume")
         assert shop.node_states() == {"node1": "draining", "node2": "draining"}
         shop.run("schedule", "good").expect(2, "sdist nodes resume node1 node2")
         shop.run("nodes", "drain", "--all", "--timeout", "1").expect(124, "The time is up")
@@ -146,8 +145,8 @@ def test_nodes_are_added_and_removed(shop: Shop, pair: list[ScrapydNode]) -> Non
     netrc.chmod(0o600)  # Python takes no other one
     try:
         shop.project.targets(pair[:1])
-        again = shop.run("nodes", "add", address, "--name", "spare", "--json")
-        assert (again.code, [row["state"] for row in again.json()["nodes"]]) == (0, ["up"]), again.err
+        again = shop.run("nodes", "add", address, "--name", "spare", "--json", code=0)
+        assert [row["state"] for row in again.json()["nodes"]] == ["up"]
         assert shop.node_states() == {"node1": "up", "spare": "up"}
         assert shop.scheduled("good", "--on", "spare")[0]["state"] == "scheduled"
         shop.run("nodes", "add", "127.0.0.1:1", "--name", "node1").expect(2, "node1")
@@ -160,8 +159,7 @@ def test_nodes_are_added_and_removed(shop: Shop, pair: list[ScrapydNode]) -> Non
         netrc.unlink()
         shop.run("nodes", "remove", "spare")
     pair[1].wait_idle()
-    store = (shop.project.path / ".sdist" / "store.db").read_bytes()
-    assert b"hush" not in store
+    assert b"hush" not in (shop.project.path / ".sdist" / "store.db").read_bytes()
 
 
 @pytest.mark.black_box
@@ -187,8 +185,7 @@ def test_behind_tls(shop: Shop, pair: list[ScrapydNode], tmp_path: Any) -> None:
         plain = f"[deploy:plain]\nurl = http{front.url.removeprefix('https')}\n"
         plain += f"[deploy:none]\nurl = https{pair[0].url.removeprefix('http')}\n"
         shop.project.targets([], "\n".join([strange.section("shop", "strange"), plain]))
-        done = shop.run("doctor", "--json", "--connect-timeout", "1", code=6)
-        found = findings(done)
+        found = findings(shop.run("doctor", "--json", "--connect-timeout", "1", code=6))
         assert "ca = FILE" in found["strange", "tls"]["remedy"]
         assert f"url = {front.url}" in found["plain", "tls"]["remedy"]
         assert f"url = {pair[0].url}" in found["none", "tls"]["remedy"]
@@ -253,8 +250,7 @@ def test_two_hundred_nodes_are_drawn_as_they_answer(shop: Shop) -> None:
             command.wait_text("150 of 200 nodes answered")
             assert "NAME" not in command.out  # the dead are still waited for
             assert "web1" in command.out
-            done = command.wait(60)
-    assert done.code == 3
+            done = command.wait(60, code=3)
     table = done.out[done.out.index("NAME") :]
     assert table.index("hole49") < table.index("web0") < table.index("web149")
     assert "and 45 nodes more" in table
@@ -265,10 +261,9 @@ def test_two_hundred_nodes_are_drawn_as_they_answer(shop: Shop) -> None:
 
 def test_all_up(run_cli: RunCommand, project: MakeProject, pair: list[ScrapydNode]) -> None:
     made = project(nodes=pair)
-    done = run_cli(made, "nodes", "--json")
-    assert (done.code, done.err) == (0, "")
+    done = run_cli(made, "nodes", "--json", code=0)
     document = done.json()
-    assert document["schema"] == 1
+    assert (document["schema"], done.err) == (1, "")
     assert [(row["name"], row["state"], row["running"], row["pending"]) for row in document["nodes"]] == [
         (node.name, "up", 0, 0) for node in pair
     ]
@@ -284,10 +279,9 @@ def test_one_that_hangs_does_not_keep_the_others_from_answering(
 ) -> None:
     pair[0].pause()
     try:
-        done = run_cli(project(nodes=pair), "nodes", "--json", "--timeout", "1")
+        done = run_cli(project(nodes=pair), "nodes", "--json", "--timeout", "1", code=3)
     finally:
         pair[0].go_on()
-    assert done.code == 3
     assert [row["state"] for row in done.json()["nodes"]] == ["busy", "up"]
     assert "time-out" in done.json()["nodes"][0]["reason"]
 
@@ -296,7 +290,7 @@ def test_local_nodes_come_are_listed_and_go(run_cli: RunCommand, project: MakePr
     made = project()
     up = run_cli(made, "nodes", "up", "1", "--slots", "2", "--json")
     try:
-        assert up.code == 0, up.err
+        up.expect(0)
         assert [(row["name"], row["slots"]) for row in up.json()["nodes"]] == [("local1", 2)]
         assert run_cli(made, "nodes", "up", "1", "--json").json() == up.json()  # it is there already
         assert [row["state"] for row in run_cli(made, "nodes", "--json").json()["nodes"]] == ["up"]

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from rig.browser import Browser, browser
-from rig.commands import Result
 from rig.crawls import QUICK
 from rig.fixtures import MakeProject, RunCommand
 from rig.projects import Project
@@ -69,11 +68,11 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield one
 
 
-def crawl(run_cli: RunCommand, project: Project, name: str) -> Result:
+def crawl(run_cli: RunCommand, project: Project, name: str) -> None:
     site = project.site  # type: ignore[attr-defined]  # set above
-    return run_cli(
+    run_cli(
         project, "crawl", "easy", "-a", f"start={site.start_url}", "--index", site.template, "--pages", site.site.pages,
-        "--shards", "4", "--name", name, "-O", "items.jl",
+        "--shards", "4", "--name", name, "-O", "items.jl", code=0,
     )  # fmt: skip
 
 
@@ -82,8 +81,8 @@ def drawn(page: Browser) -> set[str]:
     return set(page.run(f"{SHOWN}.map(chart => chart.id)"))
 
 
-def check(page: Browser, path: Path) -> None:
-    """What must hold for every page, at every width."""
+def check(page: Browser, path: Path, *pictures: str) -> None:
+    """What must hold for every page, at every width, with these pictures at least."""
     for width in (360, 1200):
         page.open(path, width=width)
         assert page.asked_for() == [path.as_uri()]
@@ -93,18 +92,15 @@ def check(page: Browser, path: Path) -> None:
         assert page.run(OVERLAPS) == []
         assert page.run(CUT_OFF) == []
         assert page.run("document.scripts.length") == 0
+        assert drawn(page) >= {*pictures}
 
 
 def test_a_crawl_as_a_page(crawled: Project, run_cli: RunCommand, opened: Browser) -> None:
-    crawl(run_cli, crawled, "first").expect(0)
+    crawl(run_cli, crawled, "first")
     made = run_cli(crawled, "report", "first", "-o", "out.html", "--ask-nodes")
     assert (made.code, made.out, made.err) == (0, "out.html\n", "")
     path = crawled.path / "out.html"
-    check(opened, path)
-    opened.open(path, width=1200)
-    assert drawn(opened) >= PICTURES
-    opened.open(path, width=360)
-    assert drawn(opened) >= PICTURES
+    check(opened, path, *PICTURES)
     opened.open(path, width=360, dark=True)
     assert opened.run("getComputedStyle(document.body).backgroundColor") == "rgb(14, 19, 24)"
     assert "On the nodes now" in opened.run("document.body.innerText")
@@ -125,14 +121,13 @@ def test_without_a_crawl_that_is_said(crawled: Project, run_cli: RunCommand) -> 
 
 @pytest.mark.black_box
 def test_runs_are_compared(crawled: Project, run_cli: RunCommand, opened: Browser) -> None:
-    assert crawl(run_cli, crawled, "again").code == 0
+    crawl(run_cli, crawled, "again")
     with closing(open_store(crawled.path / ".sdist" / "store.db")) as store:
         row = store.crawl("again")
         for number in range(2):  # as if it had been crawled before
             store.add_crawl(replace(row, id=f"earlier{number}", created=row.created - 60))
     assert run_cli(crawled, "report").out == "again.html\n"
-    check(opened, crawled.path / "again.html")
-    assert drawn(opened) >= {*PICTURES, "runs"}
+    check(opened, crawled.path / "again.html", *PICTURES, "runs")
     assert run_cli(crawled, "report", "--json").json()["runs"]["items"][-1] >= 300
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rig.commands import SDIST
 from rig.fixtures import MakeProject, RunCommand, StartCommand
 from rig.http import fetch
 from rig.nodes import free_port
@@ -20,7 +21,6 @@ from rig.projects import Project
 from rig.waiting import wait_for
 
 SECRET = "hush-7%&$x"
-SCRIPTS = str(Path(sys.executable).parent)
 
 
 class ConfiguredNode:
@@ -141,15 +141,14 @@ def test_settings_that_cannot_be_loaded_are_told_and_the_rest_is_shown(
 def test_on_a_terminal_it_asks(project: MakeProject) -> None:
     made = project()
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "scrapyd_dist", "init", "--timeout", "1", "-p", "shop"]
     with subprocess.Popen(
-        command, cwd=made.path, env=private_environment(made.home), stdin=theirs, stdout=subprocess.PIPE, stderr=theirs,
+        [*SDIST, "init", "--timeout", "1", "-p", "shop"],
+        cwd=made.path, env=private_environment(made.home), stdin=theirs, stdout=subprocess.PIPE, stderr=theirs,
         start_new_session=True,
     ) as process:  # fmt: skip
         os.close(theirs)
-        os.write(
-            ours, f"http://me:x@127.0.0.1\n127.0.0.1:{free_port()}\nbig one\n127.0.0.1:{free_port()}\nbig\n\n".encode()
-        )
+        closed = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+        os.write(ours, "\n".join(["http://me:x@127.0.0.1", closed[0], "big one", closed[1], "big", "", ""]).encode())
         said = b""
         with suppress(OSError):  # the other end is closed
             while piece := os.read(ours, 65536):
@@ -162,7 +161,7 @@ def test_on_a_terminal_it_asks(project: MakeProject) -> None:
 
 
 def in_shell(made: Project, *command: str) -> str:
-    env = private_environment(made.home, {"PATH": f"{SCRIPTS}:{os.environ['PATH']}"})
+    env = private_environment(made.home, {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"})
     made.home.mkdir(exist_ok=True)
     done = subprocess.run(command, cwd=made.path, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")

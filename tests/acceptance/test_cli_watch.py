@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from pathlib import Path
 
 import pytest
 from rig.fixtures import MakeProject, RunCommand, StartCommand
@@ -125,10 +124,9 @@ def test_ctrl_c_leaves_the_crawl_running(
 
 
 def test_yes_stops_the_crawl_in_good_order(terminal: Terminal, producer: subprocess.Popen[str]) -> None:
-    terminal.interrupt()
-    terminal.wait_text("Press Ctrl-C again")
-    terminal.interrupt()
-    terminal.wait_text("Stop the crawl c? [y/N]")
+    for text in ("Press Ctrl-C again", "Stop the crawl c? [y/N]"):
+        terminal.interrupt()
+        terminal.wait_text(text)
     terminal.type("y\n")
     terminal.wait_text("Crawl c stopped: 7 items.")
     assert terminal.process.wait(20) == 130
@@ -147,9 +145,8 @@ def test_without_a_terminal_ctrl_c_leaves_at_once(
 
 
 def test_a_watch_with_a_time_limit(run_cli: RunCommand, made: Project, producer: subprocess.Popen[str]) -> None:
-    done = run_cli(made, "watch", "c", "--timeout", "0.2", "-q")
-    assert (done.code, done.out) == (124, "")
-    assert done.err.startswith("sdist: The crawl c still runs")
+    done = run_cli(made, "watch", "c", "--timeout", "0.2", "-q", code=124)
+    assert (done.out, done.err.startswith("sdist: The crawl c still runs")) == ("", True)
     assert producer.poll() is None
 
 
@@ -165,7 +162,6 @@ def test_status_and_list_of_a_crawl_whose_process_died(
     run_cli(made, "watch", "c").expect(1, "sdist resume c")
 
 
-def test_a_project_without_crawls_lists_none(run_cli: RunCommand, made: Project, tmp_path: Path) -> None:
-    done = run_cli(made, "crawls", "--json")
-    assert (done.code, done.json()) == (0, {"schema": 1, "crawls": []})
+def test_a_project_without_crawls_lists_none(run_cli: RunCommand, made: Project) -> None:
+    assert run_cli(made, "crawls", "--json", code=0).json() == {"schema": 1, "crawls": []}
     assert not (made.path / ".sdist").exists()
