@@ -1,12 +1,19 @@
-"""The documents name what the code has, and nothing else."""
+"""The documents name what the code has, and nothing else; each row of docs/parity.md names tests that exist."""
 
+import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 SETTING = re.compile(r"DISTRIBUTED_[A-Z_]+[A-Z]")
+ROW = re.compile(r"^\| ([A-Z]\d+) \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
+ROWS = {row: (here, shown) for row, _, here, shown in ROW.findall((ROOT / "docs" / "parity.md").read_text("utf-8"))}
+#: what the list of parity has to answer for
+LAST = {"H": 38, "C": 14, "B": 9, "N": 18}
+WANTED = [f"{letter}{number}" for letter, last in LAST.items() for number in range(1, last + 1)] + ["L12", "W5"]
 
 
 def settings_in(*paths: Path) -> set[str]:
@@ -15,6 +22,32 @@ def settings_in(*paths: Path) -> set[str]:
 
 CODE = settings_in(*(ROOT / "middlewares").rglob("*.py"), ROOT / "scrapyd_dist" / "payload.py")
 DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+@cache
+def names_in(path: Path) -> frozenset[str]:
+    tree = ast.parse(path.read_text("utf-8"))
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def test_every_row_is_answered_once() -> None:
+    lines = ROW.findall((ROOT / "docs" / "parity.md").read_text("utf-8"))
+    assert sorted(row for row, *_ in lines) == sorted(WANTED)
+
+
+@pytest.mark.parametrize("row", sorted(ROWS))
+def test_a_row_names_its_tests_or_says_why_it_has_none(row: str) -> None:
+    here, shown = ROWS[row]
+    if shown == "-":
+        assert "does not apply" in here.lower()
+        return
+    names = re.findall(r"`([^`]+)`", shown)
+    assert names
+    for name in names:
+        module, _, test = name.partition("::")
+        found = list((ROOT / "tests").glob(f"*/{module}.py"))
+        assert len(found) == 1, f"{module} is in {found}"
+        assert test in names_in(found[0]), name
 
 
 def test_every_setting_is_documented_and_every_documented_one_is_read() -> None:
