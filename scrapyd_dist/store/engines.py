@@ -11,6 +11,8 @@ from scrapyd_dist.store.base import Store
 
 #: what reading and computing with a value of another type or size ends with
 _TRIPPED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+#: how SQLite's errors begin that say nothing of what is stored: others of the class do, such as text that is not UTF-8
+_FOR_NOW = ("database ", "disk I/O error", "interrupted", "unable to open")
 #: not guarded: these give what they find bit by bit, and must not fail
 _UNGUARDED = {"fingerprints", "close"}
 
@@ -58,9 +60,9 @@ def _guarded(verb: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return verb(*args, **kwargs)
-        except sqlite3.OperationalError as error:  # it is in use, or cannot be read
-            raise StoreError(f"the store failed: {error}.") from error
         except (*_TRIPPED, sqlite3.Error) as error:
+            if isinstance(error, sqlite3.OperationalError) and str(error).startswith(_FOR_NOW):
+                raise StoreError(f"the store failed: {error}.") from error
             raise ForeignRow(
                 f"The store has something that no version of sdist has written, so it cannot {verb.__name__} there:"
                 f" {type(error).__name__}: {str(error)[:200]}. Another program has written to it, or it is damaged."

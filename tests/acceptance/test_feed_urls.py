@@ -8,11 +8,10 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from rig.bad_days import attempts
-from rig.crawls import ADDON, QUICK, crawls, last_crawl
+from rig.crawls import ADDON, QUICK, crawls, last_crawl, visible
 from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.ftp import FtpServer
 from rig.nodes import ScrapydNode
-from rig.processes import with_home
 from rig.projects import Project
 from rig.sites import SiteProcess
 from rig.waiting import wait_for
@@ -79,16 +78,6 @@ def test_fields_that_a_feed_url_lacks_are_added_and_crawls_do_not_collide(
         assert the_site.differences(_lines(mine)) == {}
 
 
-def _visible(it: Project, nodes: list[ScrapydNode]) -> str:
-    """What can be read while jobs run: process lists, job lists, logs, reports, the state folder."""
-    texts = [json.dumps(node.api("listjobs.json")) for node in nodes]
-    texts += [str(with_home(home)) for home in (it.home, *(node.home for node in nodes))]
-    files = [path for node in nodes for path in node.logs_dir.rglob("*") if path.is_file()]
-    files += [path for path in (it.path / ".sdist").rglob("*") if path.is_file()]
-    texts += [path.read_text(errors="replace") for path in files if path.exists()]
-    return "\n".join([*texts, *(node.log for node in nodes)])
-
-
 @pytest.mark.black_box
 def test_a_password_in_the_deployed_settings_is_seen_nowhere(
     make: MakeProject, site: StartSite, start_scrapy: StartCommand, pair: list[ScrapydNode],
@@ -100,10 +89,10 @@ def test_a_password_in_the_deployed_settings_is_seen_nowhere(
     it = make(START_URL=slow.start_url, DISTRIBUTED_TARGET_FEED_URL=feed, **few)
     command = start_scrapy(it, "crawl", "easy", "-o", "items.jl")
     wait_for(lambda: any(node.job_pids() for node in pair), 60, "a job that runs")
-    while_running = _visible(it, pair)
+    while_running = visible(it, pair)
     done = command.wait(120, code=0)
     assert slow.differences(it.items("items.jl")) == {}
-    everything = while_running + _visible(it, pair) + done.out + done.err
+    everything = while_running + visible(it, pair) + done.out + done.err
     assert "DISTRIBUTED_START_URLS" in while_running, "jobs were seen"
     for secret in (PASSWORD, feed.partition("@")[0].rpartition(":")[2]):
         assert secret not in everything

@@ -263,7 +263,7 @@ def test_where_no_worker_finds_the_store_the_crawl_says_so_and_can_begin_when_th
     """A container with its own disk: its address is this machine's, and only a worker there finds out."""
     elsewhere = fleet(1, poll_interval=0.2, env={"SDIST_STORE": str(tmp_path / "not-here.db")})
     at = scene(20, per_page=20, nodes=elsewhere)
-    done = at.crawl("--pull", "--workers", 2, code=2)
+    done = at.run("crawl", "easy", "--pull", "--workers", 2, "-o", ITEMS, code=2)
     assert "there is no file" in done.out + done.err
     assert at.pages.item_hits() == {}
     row = last_crawl(at.it)

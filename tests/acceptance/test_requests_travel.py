@@ -5,10 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rig.crawls import ADDON, QUICK, last_crawl, said
+from rig.crawls import ADDON, QUICK, last_crawl, said, visible
 from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
-from rig.processes import with_home
 from rig.projects import Project
 from rig.sites import SiteProcess
 from rig.waiting import wait_for
@@ -108,15 +107,6 @@ def _without_jar(text: str) -> str:
     return json.dumps(item, sort_keys=True)
 
 
-def _visible(it: Project, nodes: list[ScrapydNode]) -> str:
-    texts = [json.dumps(node.api("listjobs.json")) for node in nodes]
-    texts += [str(with_home(home)) for home in (it.home, *(node.home for node in nodes))]
-    files = [path for node in nodes for path in node.logs_dir.rglob("*.log")]
-    files += [path for path in (it.path / ".sdist").rglob("*") if path.is_file() and path.suffix != ".jl"]
-    texts += [path.read_bytes().decode("latin-1") for path in files]
-    return "\n".join([*texts, *(node.log for node in nodes)])
-
-
 @pytest.mark.black_box
 def test_what_they_carry_can_be_read_nowhere(
     make: MakeProject, start_scrapy: StartCommand, fleet: StartFleet, site: StartSite
@@ -133,9 +123,9 @@ def test_what_they_carry_can_be_read_nowhere(
         60,
         "jobs that run and jobs that wait",
     )
-    during = _visible(it, nodes)
+    during = visible(it, nodes)
     done = command.wait(120, code=0)
-    seen = during + _visible(it, nodes) + done.err
+    seen = during + visible(it, nodes) + done.err
     assert "DISTRIBUTED_START_URLS=e:" in during, "an encrypted batch was seen"
     assert [secret for secret in SECRETS if secret in seen] == []
     assert len(list(it.items("items.jl"))) == 24

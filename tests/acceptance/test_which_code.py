@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 from rig.bad_days import ITEMS, MakeScene, attempts, wait_state
-from rig.crawls import QUICK, crawls, last_crawl, said
+from rig.crawls import NEWS, QUICK, crawls, last_crawl, said
 from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.sites import SiteProcess
-from rig.spiders import NEWS
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import CrawlState

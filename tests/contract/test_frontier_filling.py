@@ -160,7 +160,9 @@ for step in count():
 """
 
 
-def test_what_a_killed_producer_had_written_is_there_once_and_it_can_go_on(where: str, shop: Store) -> None:
+def test_what_a_killed_producer_had_written_is_there_once_and_it_can_go_on(
+    where: str, opened: Callable[[], Store]
+) -> None:
     process = subprocess.Popen([sys.executable, "-c", PRODUCER, where], stdout=subprocess.PIPE, text=True)
     assert process.stdout
     with process:
@@ -169,6 +171,7 @@ def test_what_a_killed_producer_had_written_is_there_once_and_it_can_go_on(where
             told = int(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
         told = int((process.stdout.read().split() or [str(told)])[-1])
+    shop = opened()
     there = stored(shop)
     assert set(there.values()) == {1}
     steps, rest = divmod(len(there), 25)

@@ -402,7 +402,7 @@ async def test_one_round_gives_each_slot_what_it_may_have_and_leaves_the_workers
         o.add(1, 1, 1, slot="p0")
         await o.ended()
         assert [worker.slots for worker in o.workers()] == [["p0"], ["p0"]]
-        assert o.scheduler.stopped == ""
+        assert (len(o.posts()), o.scheduler.stopped) == (2, "")
 
 
 async def test_a_producer_that_does_not_wait_leaves_when_workers_are_sent(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from rig.fixtures import MakeProject, StartSite
+from rig.forks import ForkedProgram
 from rig.nodes import IMPORTS, Nodes
 from rig.processes import private_environment, with_home
 from rig.waiting import wait_for
@@ -38,6 +39,7 @@ def test_a_forked_node_is_like_one_that_was_started_by_its_command(
         (node.work / "probe.py").write_text(PROBE, encoding="utf-8")
         node.start()
         node.wait()
+        assert isinstance(node._daemon, ForkedProgram) is bool(preload)
         answers = [node.api(f"{name}.json") for name in ("daemonstatus", "listprojects", "listjobs")]
         added = node.add_version("p", "1", egg)
         assert added["status"] == "ok", added

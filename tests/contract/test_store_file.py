@@ -17,7 +17,7 @@ from rig.oldstores import KEY_OF_OLD, STORES, check_old, check_workers_taken_ove
 from rig.stores import CRAWL, LESSEE, accept, add, seal
 
 from scrapyd_dist.batches import BatchState, CrawlState
-from scrapyd_dist.errors import ConfigError, NoPlaceForStore, StoreError
+from scrapyd_dist.errors import ConfigError, ForeignRow, NoPlaceForStore, StoreError
 from scrapyd_dist.store import open_store, sqlite_file
 
 
@@ -74,12 +74,17 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, co
     assert path.read_bytes() == content
 
 
-def test_a_read_that_fails_for_now_is_not_taken_for_foreign_data(tmp_path: Path) -> None:
+def test_a_read_that_fails_for_now_is_told_apart_from_foreign_data(tmp_path: Path) -> None:
     store: Any = open_store(tmp_path / "store.db")
     with contextlib.closing(store):
+        store.add_crawl(CRAWL)
+        seal(store)
+        run(tmp_path / "store.db", "UPDATE batches SET reason = cast(x'1b5b33316dff' AS TEXT)")
+        with pytest.raises(ForeignRow, match="Could not decode"):
+            store.batches(CRAWL.id)
         store.connection.db.set_progress_handler(lambda: 1, 1)
         with pytest.raises(StoreError, match="the store failed: interrupted") as caught:
-            store.crawl(CRAWL.id)
+            store.batches(CRAWL.id)
     assert type(caught.value) is StoreError
 
 

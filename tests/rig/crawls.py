@@ -10,6 +10,7 @@ from scrapyd_dist.store import open_store
 
 from .commands import Result
 from .nodes import ScrapydNode
+from .processes import with_home
 from .projects import Project
 from .sites import SiteProcess
 
@@ -23,6 +24,31 @@ QUICK: Mapping[str, Any] = {
     "RETRY_TIMES": 1,
     "DISTRIBUTED_MIN_FREE": 1,
 }
+#: a plain spider, whose code says nothing of nodes; its items say which code made them, and in which process
+NEWS = """
+import os
+
+import scrapy
+
+BY = "first"
+
+
+class News(scrapy.Spider):
+    name = "news"
+
+    async def start(self):
+        yield scrapy.Request(self.settings["START_URL"])
+
+    def parse(self, response):
+        yield {"index": response.url, "by": BY, "pid": os.getpid()}
+        for link in response.css('a[itemprop="url"]::attr(href)').getall():
+            yield response.follow(link, self.parse_article)
+        for link in response.css("a.next::attr(href), .next a::attr(href)").getall():
+            yield response.follow(link)
+
+    def parse_article(self, response):
+        yield {"article": response.url, "by": BY, "pid": os.getpid()}
+"""
 
 
 def crawls(project: Project) -> list[Crawl]:
@@ -81,6 +107,16 @@ def assert_nothing_left(project: Project, nodes: Iterable[ScrapydNode] = ()) -> 
         assert node.jobs() == []
     left = [path for path in project.path.rglob("*") if path.name.endswith((".part", ".jl"))]
     assert left == []
+
+
+def visible(project: Project, nodes: list[ScrapydNode]) -> str:
+    """What can be read while jobs run: process lists, job lists, logs, reports, the state folder."""
+    texts = [json.dumps(node.api("listjobs.json")) for node in nodes]
+    texts += [str(with_home(home)) for home in (project.home, *(node.home for node in nodes))]
+    files = [path for node in nodes for path in node.logs_dir.rglob("*") if path.is_file()]
+    files += [path for path in (project.path / ".sdist").rglob("*") if path.is_file()]
+    texts += [path.read_text(errors="replace") for path in files if path.exists()]
+    return "\n".join([*texts, *(node.log for node in nodes)])
 
 
 def said(done: Result) -> str:

@@ -36,7 +36,7 @@ class Authority:
         return self._serve(self._certificate(_named("a server"), key.public_key(), names, is_ca=False), key)
 
     def self_signed(self) -> ssl.SSLContext:
-        """What a server needs that vouches for itself: it has the name and the key of the authority."""
+        """What a server needs that vouches for itself: it has the authority's name and key, and must not be trusted."""
         names = [_alternative("127.0.0.1")]
         return self._serve(self._certificate(self._name, self._key.public_key(), names, is_ca=False), self._key)
 

@@ -278,7 +278,7 @@ def test_local_feeds_are_read_where_they_are(
 ) -> None:
     asked = [uri.format(shared) for uri in uris]
     copies, warnings = read_back(asked, template.format(shared), tmp_path / "copies")
-    assert [json.loads(path.read_text())["a"] for _, path in copies] == read
+    assert [(path.parent, json.loads(path.read_text())["a"]) for _, path in copies] == [(shared, one) for one in read]
     assert all(said in warning for said, warning in zip(warned, warnings, strict=True))
 
 
