@@ -3,7 +3,7 @@
 import sqlite3
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 
 from scrapyd_dist.store.base import ThrottleStore
 from scrapyd_dist.store.sqlite_file import SqlitePort
@@ -88,12 +88,21 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
             return []
         key, full = self._key(ask, terms, now)
         start = max(start, full)
-        own = self._grants("SELECT at FROM grants WHERE key = ? AND at > ? ORDER BY at", key, start - terms.reach)
-        given = moments(count, start, own, terms, self._others(ask, start, terms))
+        near = self._binding(key, count, start, terms)
+        own = self._grants("SELECT at FROM grants WHERE key = ? AND at > ? ORDER BY at", key, start - near.reach)
+        given = moments(count, start, own, near, self._others(ask, start, terms))
         self._db.executemany("INSERT INTO grants VALUES (?, ?)", [(key, at) for at in given])
         self._db.execute("UPDATE throttle_keys SET full = ?, seen = ? WHERE number = ?", (given[-1], now, key))
         self._purge(key, now - terms.memory, terms.memory)
         return given
+
+    def _binding(self, key: int, count: int, start: int, terms: WindowTerms) -> WindowTerms:
+        """The terms without the window, where so many more fit into any: its grants need not be read then."""
+        if count > terms.hits:
+            return terms
+        query = "SELECT at FROM grants WHERE key = ? ORDER BY at DESC LIMIT 1 OFFSET ?"
+        first = self._value(query, key, terms.hits - count)
+        return replace(terms, hits=0) if first is None or first <= start - terms.window else terms
 
     def _others(self, ask: PermitRequest, start: int, terms: WindowTerms) -> list[int]:
         """Grants of the domain's other keys that may be too near; none, where only limits of keys count."""

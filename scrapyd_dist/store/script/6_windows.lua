@@ -38,7 +38,16 @@ local function with_room(own, moment, terms)
   return moment
 end
 
+-- The terms without the window, where so many more fit into any: its grants need not be read then.
+local function binding(grants, count, start, terms)
+  if count > terms.hits then return terms end
+  local first = redis.call('ZREVRANGE', grants, terms.hits - count, terms.hits - count)[1]
+  if first and tonumber(first) > start - terms.window then return terms end
+  return {hits = 0, window = terms.window, gap = terms.gap, apart = terms.apart}
+end
+
 local function moments(grants, count, start, terms, others)
+  terms = binding(grants, count, start, terms)
   local reach = terms.hits > 0 and math.max(terms.window, terms.gap) or terms.gap
   local own = numbers(redis.call('ZRANGEBYSCORE', grants, '(' .. whole(start - reach), '+inf'))
   local given, at, beside = {}, 1, 1
