@@ -23,7 +23,8 @@ from scrapyd_dist.batches import AttemptState, CrawlState
 from scrapyd_dist.store import open_store
 
 
-@pytest.mark.parametrize("way", ["scrapy", pytest.param("sdist", marks=pytest.mark.black_box)])
+@pytest.mark.black_box
+@pytest.mark.parametrize("way", ["scrapy", "sdist"])
 def test_all_nodes_die_in_the_middle(way: str, scene: MakeScene, fleet: StartFleet) -> None:
     at = scene(300, "--latency=0.2", per_page=100, nodes=fleet(2))
     it, command = at.it, at.start(way=way)
@@ -91,7 +92,6 @@ def assert_stopped(done: Result, project: Project) -> str:
     return row.id
 
 
-@pytest.mark.black_box
 def test_ctrl_c_while_it_finds(scene: MakeScene) -> None:
     # 30 index pages, one after the other, most of them slow: far from its end when the first batch is home. No batch
     # ends with a page.
