@@ -18,7 +18,7 @@ servers:  ## a Redis server and a browser for the tests (apt as root, else it na
 test: .venv-test/ready servers  ## unit and contract tests, and one acceptance path per command (about 6 minutes on two cores)
 	$(TESTS) -m "not black_box"
 
-acceptance: .venv-test/ready servers  ## the black-box rows against real nodes (about 27 minutes on two cores)
+acceptance: .venv-test/ready servers  ## the black-box rows against real nodes (about 20 minutes on two cores)
 	$(TESTS) -m black_box
 
 durations: .venv-test/ready servers  ## both of them, writing the seconds of each test file into tests/durations.json

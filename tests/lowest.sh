@@ -21,7 +21,7 @@ fi
 unset SDIST_NODE_PYTHON
 if [ $# -eq 0 ]; then
     # test_rig.py is about the tests' own tools, with feeds that only newer Scrapys can write.
-    set -- tests/contract --ignore tests/contract/test_rig.py tests/acceptance/test_settings_only.py \
+    set -- -n 2 --dist loadfile tests/contract --ignore tests/contract/test_rig.py tests/acceptance/test_settings_only.py \
         tests/acceptance/test_book_ways.py tests/acceptance/test_fair.py \
         tests/acceptance/test_feed_urls.py tests/acceptance/test_requests_travel.py tests/acceptance/test_account.py \
         tests/acceptance/test_shards.py tests/acceptance/test_passed_on.py tests/acceptance/test_bad_input.py \

@@ -44,7 +44,7 @@ MUTANTS = [
      "contract/test_worker_leases.py::test_a_loop_that_stands_still_lets_others_have_the_work"),
     ("no window of the throttle has more than its hits",
      "return own[place - hits] + window", "return own[place - hits] + window - 1",
-     "unit/test_throttle_windows.py::test_who_asks_on_and_on_gets_all_that_there_is"),
+     "unit/test_throttle_windows.py::test_endless_asking_gets_all_that_there_is_and_one_by_one_or_all_at_once_is_the_same"),
     ("the server's arithmetic of the throttle is that of the file's",
      "if place >= hits and moment - own[place - hits + 1] < window then return own[place - hits + 1] + window end",
      "if place >= hits and moment - own[place - hits + 1] < window then return own[place] + 1 end", BURST),
