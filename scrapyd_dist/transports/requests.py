@@ -157,11 +157,9 @@ class ThreadTransport:
 
 def _pieces(response: requests.Response, node: Node, call: Call[T], seconds: float, deadline: float) -> Iterator[bytes]:
     """Yield the raw body as it arrives, until its end or the deadline."""
-    # Older releases of urllib3 lack read1, and wait until a piece is full.
-    read = getattr(response.raw, "read1", None) or response.raw.read
     while True:
         try:
-            piece = read(PIECE, decode_content=False)
+            piece = response.raw.read1(PIECE, decode_content=False)
         except (urllib3.exceptions.TimeoutError, TimeoutError) as e:
             raise no_reply(node, call, seconds) from e
         except (urllib3.exceptions.HTTPError, HTTPException, OSError) as e:
