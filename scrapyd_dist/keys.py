@@ -85,7 +85,7 @@ def unseal(token: str, key: bytes) -> bytes:
 def _box(pair: X25519PrivateKey, theirs: bytes, publics: bytes) -> Fernet:
     """Return what encrypts between two key pairs; `publics` is the public key of the sealing pair, then the other."""
     from cryptography.fernet import Fernet  # noqa: PLC0415 - see the module
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey  # noqa: PLC0415 - as above
 
     shared = pair.exchange(X25519PublicKey.from_public_bytes(theirs))
     return Fernet(base64.urlsafe_b64encode(_derived(shared, _OF_A_SEAL + publics)))
@@ -105,7 +105,7 @@ def _public(pair: X25519PrivateKey) -> bytes:
 
 def _derived(secret: bytes, what_for: bytes) -> bytes:
     from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415 - see the module
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415 - as above
 
     return HKDF(algorithm=SHA256(), length=32, salt=None, info=what_for).derive(secret)
 

@@ -212,9 +212,9 @@ TARGETS: dict[str, tuple[str, str, int]] = {
     "wrong password": ("[deploy:locked]\nurl = {url}\nusername = me\npassword = wrong-one\n",
                        "user name or password refused", 6),
     "no page there": ("[deploy:behind]\nurl = {url}base/path\n" + LOGIN, "page not found", 5),
-    "nobody on IPv6": ("[deploy:six]\nurl = http://[::1]:1/\n", "[::1]:1", 5),
+    "nothing on IPv6": ("[deploy:six]\nurl = http://[::1]:1/\n", "[::1]:1", 5),
     "self-signed": ("[deploy:self signed]\nurl = https://127.0.0.1:{tls}/\n", "certificate verify failed", 6),
-    "nobody, with a space": ("[deploy:my node]\nurl = http://127.0.0.1:1\n", "my node", 5),
+    "nothing, and a space": ("[deploy:my node]\nurl = http://127.0.0.1:1\n", "my node", 5),
     "no such host": ("[deploy:web]\nurl = http://nosuchhost.invalid:6800\n", "nosuchhost.invalid", 5),
     "something else": ("[deploy:other]\nurl = http://127.0.0.1:{html}/\n", "not Scrapyd's", 5),
 }  # fmt: skip

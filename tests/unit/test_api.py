@@ -167,7 +167,7 @@ class TestReplies:
         (pending,), (running,), (finished,) = jobs.pending, jobs.running, jobs.finished
         assert (pending.id, pending.version, pending.settings, pending.args) == ("a", None, {"X": "1"}, {"n": "2"})
         # Scrapyd tells no zone
-        assert (running.id, running.pid, running.start_time) == ("b", 7, datetime(2026, 1, 2, 3, 4, 5))  # noqa: DTZ001
+        assert (running.id, running.pid, running.start_time) == ("b", 7, datetime(2026, 1, 2, 3, 4, 5))  # noqa: DTZ001 - nodes name none
         assert (finished.state, finished.log_url) == (api.JobState.FINISHED, "/logs/p/s/c.log")
         assert finished.start_time == datetime(2026, 1, 2, 3, 4, 5, 500_000)  # noqa: DTZ001 - local, as Scrapyd has it
 

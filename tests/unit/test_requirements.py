@@ -65,7 +65,7 @@ class TestRequirements:
     @pytest.mark.parametrize("how", [{"pure": False}, {"extra": ("fastdep/core.cpython-311-x86_64-linux-gnu.so",)}])
     def test_what_is_compiled_is_refused_by_name(self, shop: Path, how: dict[str, object]) -> None:
         # `how` is a row of the table above, with values of several types
-        lines = [wheel(shop / "w", "tinydep"), wheel(shop / "w", "fastdep", **how)]  # type: ignore[arg-type]
+        lines = [wheel(shop / "w", "tinydep"), wheel(shop / "w", "fastdep", **how)]  # type: ignore[arg-type]  # as parametrized
         (shop / "requirements.txt").write_text("\n".join(lines), "utf-8")
         with pytest.raises(ConfigError, match=r"travel in an egg: fastdep\. Take") as caught:
             read_requirements(shop)
