@@ -348,6 +348,29 @@ class AttemptStore(Protocol):
         self._step(AttemptMove(crawl, batch, attempt, AttemptState.FAILED, ends, BatchState.FAILED, fails, out=out))
         return end
 
+    def ack(
+        self,
+        crawl: str,
+        batch: int,
+        attempt: int,
+        holder: str,
+        *,
+        report: Mapping[str, Any],
+        new: Sequence[NewBatch] = (),
+        now: float,
+        counts: Mapping[str, int] | None = None,
+    ) -> None:
+        """The holder has ended it: its report is kept, its lease is over, and what it has found is added, in one step.
+
+        Raises `StepRefused` when the attempt is over, or another worker has the lease; `SeenBefore` as
+        `add_batches`; nothing was done then.
+        """
+        ends = {"report": json.dumps(dict(report)), "ended_at": now}
+        found = [fresh_from(one, now) for one in new]
+        self._step(
+            AttemptMove(crawl, batch, attempt, AttemptState.ACKED, ends, holder=holder, new=found, counts=counts or {})
+        )
+
     def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
         """In the order they were opened; all of them when no state is named."""
 
@@ -420,26 +443,6 @@ class QueueStore(Protocol):
             )
         )  # fmt: skip
 
-    def ack(
-        self,
-        crawl: str,
-        batch: int,
-        attempt: int,
-        holder: str,
-        *,
-        report: Mapping[str, Any],
-        new: Sequence[NewBatch] = (),
-        now: float,
-        counts: Mapping[str, int] | None = None,
-    ) -> None:
-        """The holder has ended it: its report is kept, its lease is over, and what it has found is added, in one step.
-
-        Raises `StepRefused` when the attempt is over, or another worker has the lease; `SeenBefore` as
-        `add_batches`; nothing was done then.
-        """
-        ends = {"report": json.dumps(dict(report)), "ended_at": now}
-        self._ack(crawl, batch, attempt, holder, ends, [fresh_from(one, now) for one in new], counts or {})
-
     def register_producer(self, crawl: str, producer: str, seconds: float) -> None:
         """It may add something until `seconds` from now, or until it says so again, or signs off."""
 
@@ -464,12 +467,6 @@ class QueueStore(Protocol):
     def _add(self, crawl: str, new: Sequence[FreshBatch], counts: Mapping[str, int]) -> list[Batch]: ...
 
     def _lease_next(self, wanted: LeaseRequest) -> list[Leased]: ...
-
-    def _ack(
-        self, crawl: str, batch: int, attempt: int, holder: str, ends: Mapping[str, Any], new: Sequence[FreshBatch],
-        counts: Mapping[str, int],
-    ) -> None:  # fmt: skip
-        """End the attempt with these changes of its row."""
 
 
 class ThrottleStore(Protocol):

@@ -42,6 +42,8 @@ class AttemptMove:
     batch_to: BatchState | None = None
     batch_changes: Mapping[str, Any] = field(default_factory=dict)
     misses: Sequence[Miss] = ()
+    new: Sequence[FreshBatch] = ()  #: batches that are added in the same step
+    counts: Mapping[str, int] = field(default_factory=dict)  #: what is added to the account
     holder: str | None = None  #: only for the holder of the lease, if one is named
     out: bool = False  #: only an attempt that is not acked
 
@@ -168,6 +170,10 @@ def backlog_of(
 
 def lost_lease(batch: int, attempt: int, holder: str) -> StepRefused:
     return StepRefused(f"{holder} does not hold attempt {attempt} of batch {batch}: it is over, or another worker's")
+
+
+def over(batch: int, attempt: int, current: object) -> StepRefused:
+    return StepRefused(f"attempt {attempt} of batch {batch} is over; attempt {current} is the one that counts")
 
 
 def check_not_out(number: int, state: BatchState) -> None:

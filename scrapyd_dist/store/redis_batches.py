@@ -1,8 +1,9 @@
 """The Redis store's verbs about batches, their attempts and leases; each step goes by the tables of batches.py."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from functools import partial
 from typing import Any
 
 from scrapyd_dist.batches import (
@@ -18,9 +19,10 @@ from scrapyd_dist.batches import (
     check_step,
     job_id,
 )
-from scrapyd_dist.errors import NothingMatched, StepRefused, StoreError
+from scrapyd_dist.errors import NothingMatched, StepRefused
+from scrapyd_dist.frontier.backlog import SeenBefore
 from scrapyd_dist.store.base import AttemptStore, BatchStore
-from scrapyd_dist.store.frontier_rows import AttemptMove, FreshBatch, joined, lost_lease, parted
+from scrapyd_dist.store.frontier_rows import AttemptMove, FreshBatch, joined, lost_lease, over, parted, prints_of
 from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.redis_crawls import RedisCrawls
 from scrapyd_dist.store.redis_link import (
@@ -35,18 +37,12 @@ from scrapyd_dist.store.redis_link import (
     unpacked,
     whole,
 )
-from scrapyd_dist.store.rows import retried_already, storable
+from scrapyd_dist.store.rows import check_done, retried_already, storable
 
 #: buckets of fingerprints that are read together
 _BUCKETS = 100
 #: batches that are signed together
 _TOGETHER = 100
-
-
-def before(state: BatchState | AttemptState) -> list[str]:
-    """The states from which the tables lead into this one."""
-    steps: Mapping[Any, Collection[Any]] = STEPS if isinstance(state, BatchState) else ATTEMPT_STEPS
-    return [json.dumps(old.value) for old, new in steps.items() if state in new]
 
 
 class RedisBatches(RedisPort, BatchStore):
@@ -55,10 +51,8 @@ class RedisBatches(RedisPort, BatchStore):
         self._crawls = crawls
 
     def _seal(self, crawl: str, new: FreshBatch, fingerprints: Iterable[bytes], counts: Mapping[str, int]) -> Batch:
-        needed, counting = [self._there(crawl)], self._counting(crawl, counts)
+        needed, counting = [self._still_there(crawl)], self._counting(crawl, counts)
         answer = self.make("seal", crawl, [new], joined(fingerprints), needed=needed, writes=counting)
-        if "refused" in answer:
-            raise StoreError(f"there is no crawl {crawl!r} in {self._server.shown}.")
         return numbered([new], answer)[0]
 
     def fingerprints(self, crawl: str) -> Iterator[bytes]:
@@ -78,7 +72,7 @@ class RedisBatches(RedisPort, BatchStore):
     def batch(self, crawl: str, number: int) -> Batch:
         row = self._server.read(lambda: self._client.hgetall(self._batch_key(crawl, number)))
         if not row:
-            raise NothingMatched(f"crawl {crawl} has no batch {number}.")
+            raise no_batch(crawl, number)
         return self._door.batch(unpacked(row))
 
     def batches(self, crawl: str, states: Collection[BatchState] = ()) -> list[Batch]:
@@ -92,7 +86,7 @@ class RedisBatches(RedisPort, BatchStore):
         looks = [("HGETALL", self._batch_key(crawl, number)), ("GET", f"{self._base(crawl)}p:{number}")]
         row, text = self._server.ask(looks)
         if not row or text is None:
-            raise NothingMatched(f"crawl {crawl} has no batch {number}.")
+            raise no_batch(crawl, number)
         return self._door.payload(crawl, self._door.batch(unpacked(row)), text)
 
     def trust(self, crawl: str) -> int:
@@ -108,32 +102,27 @@ class RedisBatches(RedisPort, BatchStore):
 
     def requeue(self, crawl: str, numbers: Collection[int]) -> list[int]:
         wanted = sorted(set(numbers))
-        there = [(self._batch_key(crawl, number), "state", THERE) for number in wanted]
+        there = [
+            Condition(self._batch_key(crawl, one), "state", THERE, partial(no_batch, crawl, one)) for one in wanted
+        ]
         check_step(BatchState.DEAD, BatchState.SEALED)
         old, new = (json.dumps(state.value) for state in (BatchState.DEAD, BatchState.SEALED))
         # `from` is a word of Python's own
         states = {"from": old, "to": new}
-        answer = self._server.step("requeue", self._base(crawl), needed=there, batches=wanted, **states)
-        if "refused" in answer:
-            raise NothingMatched(f"crawl {crawl} has no batch {wanted[answer['refused'] - 1]}.")
-        return list(answer["numbers"])
+        return list(self._server.step("requeue", self._base(crawl), needed=there, batches=wanted, **states)["numbers"])
 
     def _split(self, crawl: str, number: int, new: Sequence[FreshBatch]) -> list[Batch]:
         key = self._batch_key(crawl, number)
-        needed = [(key, "state", before(BatchState.SPLIT))]
         writes = [("HSET", key, *packed({"state": BatchState.SPLIT.value}))]
-        answer = self.make("split", crawl, new, needed=needed, writes=writes, whole=number)
-        if "refused" in answer:
-            check_step(self.batch(crawl, number).state, BatchState.SPLIT)
-            raise StepRefused(f"batch {number} of crawl {crawl} was changed by another process meanwhile")
-        return numbered(new, answer)
+        needed = [self.batch_step(crawl, number, BatchState.SPLIT)]
+        return numbered(new, self.make("split", crawl, new, needed=needed, writes=writes, whole=number))
 
     def batch_fingerprints(self, crawl: str, number: int) -> list[bytes]:
         return parted(self._server.read(lambda: self._client.get(f"{self._base(crawl)}q:{number}")) or b"")
 
     def _retry(self, crawl: str, number: int, new: Sequence[FreshBatch], misses: Sequence[Miss]) -> list[Batch]:
         # What takes the misses away makes the batches: of two that retry at once only one does.
-        needed = [(self._batch_key(crawl, number), "state", [json.dumps(BatchState.DONE.value)])]
+        needed = [self.batch_in(crawl, number, [BatchState.DONE], partial(check_done, number))]
         taken = [json.dumps(storable(asdict(miss))) for miss in misses]
         answer = self.make("retry", crawl, new, needed=needed, misses=taken)
         if "refused" in answer:
@@ -150,6 +139,36 @@ class RedisBatches(RedisPort, BatchStore):
             blobs += [self._door.payload_text(crawl, batch, payload), joined(prints)]
         return self._server.step(verb, self._base(crawl), new=rows, blobs=[*blobs, *more], **step)
 
+    def add(self, crawl: str, new: Sequence[FreshBatch], **step: Any) -> list[Batch]:
+        """Keep batches with their fingerprints, of which none may be there; `step` has what else is done."""
+        prints = prints_of(new)
+        answer = self.make("add", crawl, new, **step)
+        if "seen" in answer:
+            raise SeenBefore(frozenset(prints[place - 1] for place in answer["seen"]))
+        return numbered(new, answer)
+
+    def batch_step(self, crawl: str, number: int, to: BatchState) -> Condition:
+        """The batch may take this step."""
+        before = [old for old, new in STEPS.items() if to in new]
+        return self.batch_in(crawl, number, before, lambda state: check_step(state, to))
+
+    def batch_in(
+        self, crawl: str, number: int, states: Iterable[BatchState], check: Callable[[BatchState], None]
+    ) -> Condition:
+        """The batch has to be in one of these states; `check` raises what another one means."""
+
+        def error(found: str | None) -> Exception:
+            if found is None:
+                return no_batch(crawl, number)
+            check(BatchState(json.loads(found)))
+            return StepRefused(f"batch {number} of crawl {crawl} was changed by another process meanwhile")
+
+        return Condition(self._batch_key(crawl, number), "state", [json.dumps(one.value) for one in states], error)
+
+
+def no_batch(crawl: str, number: int, _found: str | None = None) -> NothingMatched:
+    return NothingMatched(f"crawl {crawl} has no batch {number}.")
+
 
 def numbered(new: Sequence[FreshBatch], answer: Mapping[str, Any]) -> list[Batch]:
     """The batches with the numbers that the step has given them."""
@@ -164,30 +183,40 @@ class RedisAttempts(RedisPort, AttemptStore):
         self._batches = batches
 
     def open_attempt(self, crawl: str, attempt: Attempt) -> None:
-        key, batch = self._attempt_key(crawl, attempt.batch, attempt.number), self._batch_key(crawl, attempt.batch)
-        old = self._server.read(lambda: self._client.hget(key, "state"))
-        fresh = old is None
-        row = {**asdict(attempt), "report": "{}"}
-        if not fresh:  # what the refused post of this number left is forgotten
+        batch, number, key = attempt.batch, attempt.number, self._attempt_key(crawl, attempt.batch, attempt.number)
+        row, opens = {**asdict(attempt), "report": "{}"}, self._attempt_step(crawl, batch, number, attempt.state)
+        if self._server.read(lambda: self._client.hget(key, "state")) is None:
+            opens = opens._replace(values=())
+        else:  # what the refused post of this number left is forgotten
             kept = {name: getattr(attempt, name) for name in ("node", "url", "sent_at", "worker")}
             row = {**kept, "state": attempt.state.value, "ended_at": None, "reason": ""}
-        needed: list[Condition] = [
-            (batch, "state", before(BatchState.SENT)),
-            (key, "state", () if fresh else before(AttemptState.SENDING)),
-        ]
         commands: list[Command] = [
-            ("HSET", batch, *packed({"state": BatchState.SENT.value, "attempts": attempt.number})),
+            ("HSET", self._batch_key(crawl, batch), *packed({"state": BatchState.SENT.value, "attempts": number})),
             ("HSET", key, *packed(storable(row))),
-            ("SADD", f"{self._base(crawl)}attempts", f"{attempt.batch}.{attempt.number}"),
+            ("SADD", f"{self._base(crawl)}attempts", f"{batch}.{number}"),
         ]
-        answer = self._move(crawl, attempt.batch, attempt.number, needed, commands)
-        self.check(answer, crawl, attempt.batch, attempt.number, [BatchState.SENT, AttemptState.SENDING])
+        needed = [self._batches.batch_step(crawl, batch, BatchState.SENT), opens]
+        self._move(crawl, batch, number, needed=needed, writes=commands)
 
-    def _move(
-        self, crawl: str, batch: int, attempt: int, needed: Sequence[Condition], writes: Sequence[Command]
-    ) -> dict[str, Any]:
-        base, moved = self._base(crawl), [f"{batch}.{attempt}"]
-        return self._server.step("moves", base, needed=needed, writes=writes, batches=[batch], attempts=moved)
+    def _move(self, crawl: str, batch: int, number: int, new: Sequence[FreshBatch] = (), **step: Any) -> None:
+        """Make a step in which this batch and its attempt change, and perhaps new ones are added."""
+        step |= {"batches": [batch], "attempts": [f"{batch}.{number}"]}
+        if new:
+            self._batches.add(crawl, new, **step)
+        else:
+            self._server.step("moves", self._base(crawl), **step)
+
+    def _attempt_step(self, crawl: str, batch: int, number: int, to: AttemptState) -> Condition:
+        """The attempt may take this step."""
+
+        def error(found: str | None) -> Exception:
+            if found is None:
+                return NothingMatched(f"crawl {crawl} has no attempt {number} of batch {batch}.")
+            check_attempt_step(AttemptState(json.loads(found)), to)
+            return StepRefused(f"attempt {number} of batch {batch} was changed by another process meanwhile")
+
+        before = [json.dumps(old.value) for old, new in ATTEMPT_STEPS.items() if to in new]
+        return Condition(self._attempt_key(crawl, batch, number), "state", before, error)
 
     def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
         if states and {state.value for state in states} <= set(OPEN):
@@ -212,74 +241,31 @@ class RedisAttempts(RedisPort, AttemptStore):
         return self._door.each(attempt, (pair for pair in zip(names, rows, strict=True) if pair[1]))
 
     def _step(self, move: AttemptMove) -> None:
-        crawl, batch, number, to, holder = move.crawl, move.batch, move.number, move.to, move.holder
-        needed = self.needed(crawl, batch, number, to, move.batch_to, holder)
-        if move.out:  # an attempt that was acked meanwhile is refused: `check` finds no other reason
-            key, field, states = needed[0]
-            needed[0] = key, field, [state for state in states if state != json.dumps(AttemptState.ACKED.value)]
-        changes = {**move.changes, "state": to.value}
-        commands = self.commands(crawl, batch, number, changes) + self._missing(crawl, move.misses)
+        crawl, batch, number, name = move.crawl, move.batch, move.number, f"{move.batch}.{move.number}"
+        base, key = self._base(crawl), self._batch_key(crawl, batch)
+        step = self._attempt_step(crawl, batch, number, move.to)
+        if move.out:
+            acked = json.dumps(AttemptState.ACKED.value)
+            step = step._replace(values=[state for state in step.values if state != acked])
+        needed = [step, Condition(key, "attempts", [number], lambda found: over(batch, number, found))]
+        changes = storable({**move.changes, "state": move.to.value})
+        writes: list[Command] = [("HSET", self._attempt_key(crawl, batch, number), *packed(changes))]
+        if "ended_at" in move.changes:  # then it has no lease
+            writes += [("ZREM", f"{base}leases", name), ("HDEL", f"{base}holders", name)]
+        if (holder := move.holder) is not None:
+            held = Condition(f"{base}holders", name, [holder], lambda _: lost_lease(batch, number, holder))
+            needed.insert(0, held)
         if move.batch_to is not None:
+            needed.append(self._batches.batch_step(crawl, batch, move.batch_to))
             row = storable({"state": move.batch_to.value, **move.batch_changes})
-            commands.append(("HSET", self._batch_key(crawl, batch), *packed(row)))
-        answer = self._move(crawl, batch, number, needed, commands)
-        self.check(answer, crawl, batch, number, [*([holder] if holder else []), to, None, move.batch_to])
-
-    def needed(
-        self,
-        crawl: str,
-        batch: int,
-        number: int,
-        to: AttemptState,
-        batch_to: BatchState | None = None,
-        holder: str | None = None,
-    ) -> list[Condition]:
-        """What has to be so for a step of an attempt; in this order, whose refusals `check` tells."""
-        key = self._batch_key(crawl, batch)
-        needed: list[Condition] = [
-            (self._attempt_key(crawl, batch, number), "state", before(to)),
-            (key, "attempts", [number]),
-        ]
-        if holder is not None:
-            needed.insert(0, (f"{self._base(crawl)}holders", f"{batch}.{number}", [holder]))
-        return needed if batch_to is None else [*needed, (key, "state", before(batch_to))]
-
-    def commands(self, crawl: str, batch: int, number: int, changes: Mapping[str, Any]) -> list[Command]:
-        """What a step writes into an attempt; one that has ended has no lease."""
-        commands: list[Command] = [("HSET", self._attempt_key(crawl, batch, number), *packed(storable(changes)))]
-        if "ended_at" in changes:
-            base, member = self._base(crawl), f"{batch}.{number}"
-            commands += [("ZREM", f"{base}leases", member), ("HDEL", f"{base}holders", member)]
-        return commands
-
-    def check(
-        self,
-        answer: Mapping[str, Any],
-        crawl: str,
-        batch: int,
-        number: int,
-        wanted: Sequence[AttemptState | BatchState | str | None],
-    ) -> None:
-        """Raise what the first condition that did not hold means."""
-        if "refused" not in answer:
-            return
-        state, found = wanted[answer["refused"] - 1], answer.get("found")
-        if isinstance(state, AttemptState):
-            if found is None:
-                raise NothingMatched(f"crawl {crawl} has no attempt {number} of batch {batch}.")
-            check_attempt_step(AttemptState(json.loads(found)), state)
-        elif isinstance(state, BatchState):
-            if found is None:
-                raise NothingMatched(f"crawl {crawl} has no batch {batch}.")
-            check_step(BatchState(json.loads(found)), state)
-        elif state is not None:
-            raise lost_lease(batch, number, state)
-        raise StepRefused(f"attempt {number} of batch {batch} is over; attempt {found} is the one that counts")
+            writes.append(("HSET", key, *packed(row)))
+        writes += self._missing(crawl, move.misses) + self._counting(crawl, move.counts)
+        self._move(crawl, batch, number, move.new, needed=needed, writes=writes)
 
     def _lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float, *, again: bool) -> bool:
-        current: list[Condition] = [
-            (self._batch_key(crawl, batch), "attempts", [attempt]),
-            (self._attempt_key(crawl, batch, attempt), "state", [json.dumps(state.value) for state in LEASABLE]),
+        current = [
+            Condition(self._batch_key(crawl, batch), "attempts", [attempt]),
+            Condition(self._attempt_key(crawl, batch, attempt), "state", [json.dumps(one.value) for one in LEASABLE]),
         ]
         base, name = self._base(crawl), f"{batch}.{attempt}"
         answer = self._server.step(

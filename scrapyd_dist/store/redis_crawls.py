@@ -11,7 +11,7 @@ from scrapyd_dist.errors import StoreError
 from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.store.base import AccountStore, CrawlStore
 from scrapyd_dist.store.judging import foreign, from_json, object_in
-from scrapyd_dist.store.redis_link import CHUNK, OPEN, RedisPort, packed, unpacked, whole, word
+from scrapyd_dist.store.redis_link import CHUNK, OPEN, Condition, RedisPort, packed, unpacked, whole, word
 from scrapyd_dist.store.rows import NODE_FIELDS, check_fields, node_row
 
 
@@ -40,8 +40,8 @@ class RedisCrawls(RedisPort, CrawlStore):
     def _add_row(self, crawl: str, row: Mapping[str, Any]) -> bool:
         base, index = self._base(crawl), f"{self._server.prefix}crawls"
         made = [("HSET", f"{base}crawl", *packed(row)), ("HSET", f"{base}meta", "indexed", 1)]
-        new = [(f"{base}crawl", "id", ())]
-        answer = self._server.step("crawl", base, needed=new, writes=made, keys=[index], index=index, id=crawl)
+        new = Condition(f"{base}crawl", "id", ())
+        answer = self._server.step("crawl", base, needed=[new], writes=made, keys=[index], index=index, id=crawl)
         return "refused" not in answer
 
     def _row(self, crawl: str) -> dict[str, Any]:
@@ -60,10 +60,10 @@ class RedisCrawls(RedisPort, CrawlStore):
         return sorted(crawls, key=lambda crawl: (crawl.created, order[crawl.id]), reverse=True)
 
     def _set_row(self, crawl: str, row: Mapping[str, Any], before: Mapping[str, Any] = MappingProxyType({})) -> bool:
-        base = self._base(crawl)
-        needed = [self._there(crawl), *((f"{base}crawl", name, [json.dumps(value)]) for name, value in before.items())]
-        change = ("HSET", f"{base}crawl", *packed(row))
-        return not row or "refused" not in self._server.step("steps", base, needed=needed, writes=[change])
+        key, as_before = f"{self._base(crawl)}crawl", {**before, "id": crawl}
+        needed = [Condition(key, name, [json.dumps(value)]) for name, value in as_before.items()]
+        writes = [("HSET", key, *packed(row))]
+        return not row or "refused" not in self._server.step("steps", self._base(crawl), needed=needed, writes=writes)
 
     def forget(self, crawl: str) -> None:
         base = self._base(crawl)
@@ -128,14 +128,12 @@ class RedisAccount(RedisPort, AccountStore):
         key = f"{self._base(crawl)}shards"
         values = {str(s.number): {**asdict(s), "state": s.state.value} for s in shards}
         rows = {number: self._door.signer.signed(row, "shard", crawl) for number, row in values.items()}
-        new = [self._there(crawl), *((key, number, ()) for number in rows)]
+        taken = StoreError(f"the store {self._server.shown} has shards of these numbers already.")
+        if len(rows) < len(shards):
+            raise taken
+        needed = [self._still_there(crawl), *(Condition(key, number, (), lambda _: taken) for number in rows)]
         commands = [("HSET", key, number, json.dumps(row)) for number, row in rows.items()]
-        if len(rows) < len(shards) or "refused" in self._server.step(
-            "steps", self._base(crawl), needed=new, writes=commands
-        ):
-            raise StoreError(
-                f"the store {self._server.shown} has shards of these numbers already, or no crawl {crawl!r}."
-            )
+        self._server.step("steps", self._base(crawl), needed=needed, writes=commands)
 
     def shards(self, crawl: str) -> list[Shard]:
         rows = self._server.read(lambda: self._client.hvals(f"{self._base(crawl)}shards"))
@@ -158,8 +156,7 @@ class RedisAccount(RedisPort, AccountStore):
         base = self._base(crawl)
         rows = [(worker.job, self._door.signer.signed(asdict(worker), "worker", crawl)) for worker in workers]
         commands = [("HSET", f"{base}workers", job, json.dumps(row)) for job, row in rows]
-        if "refused" in self._server.step("workers", base, needed=[self._there(crawl)], writes=commands, last=last):
-            raise self._door.no_crawl(crawl)
+        self._server.step("workers", base, needed=[self._there(crawl)], writes=commands, last=last)
 
     def remove_worker(self, crawl: str, job: str) -> None:
         base = self._base(crawl)

@@ -3,11 +3,11 @@
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
-from scrapyd_dist.batches import OUT, AttemptState, Batch, BatchState
-from scrapyd_dist.errors import NothingMatched
-from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SLOT_NAME, Backlog, Leased, SeenBefore, SlotCount
+from scrapyd_dist.batches import OUT, Batch, BatchState
+from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SLOT_NAME, Backlog, Leased, SlotCount
 from scrapyd_dist.store.base import QueueStore
 from scrapyd_dist.store.frontier_rows import (
     HUNGRY,
@@ -16,10 +16,9 @@ from scrapyd_dist.store.frontier_rows import (
     backlog_of,
     check_not_out,
     joined,
-    prints_of,
     slot_counts,
 )
-from scrapyd_dist.store.redis_batches import RedisAttempts, RedisBatches, numbered
+from scrapyd_dist.store.redis_batches import RedisAttempts, RedisBatches
 from scrapyd_dist.store.redis_crawls import RedisAccount, RedisCrawls
 from scrapyd_dist.store.redis_link import RedisConnection, RedisPort, packed, unpacked, whole, word
 from scrapyd_dist.store.redis_throttle import RedisThrottle
@@ -31,50 +30,35 @@ STATES = frozenset(state.value for state in BatchState)
 
 
 class RedisFrontier(RedisPort, QueueStore):
-    def __init__(self, connection: RedisConnection, batches: RedisBatches, attempts: RedisAttempts) -> None:
+    def __init__(self, connection: RedisConnection, batches: RedisBatches) -> None:
         super().__init__(connection)
-        self._batches, self._attempts = batches, attempts
+        self._batches = batches
 
     # adding
 
     def _add(self, crawl: str, new: Sequence[FreshBatch], counts: Mapping[str, int]) -> list[Batch]:
         counting = self._counting(crawl, counts)
-        answer = self._add_new(crawl, new, needed=[self._there(crawl)], writes=counting, batches=[], attempts=[])
-        if "refused" in answer:
-            raise self._door.no_crawl(crawl)
-        return numbered(new, answer)
-
-    def _add_new(self, crawl: str, new: Sequence[FreshBatch], **step: Any) -> dict[str, Any]:
-        """The answer of the script; `step` has what else it needs, changes and writes."""
-        prints = prints_of(new)
-        answer = self._batches.make("add", crawl, new, **step)
-        if "seen" in answer:
-            raise SeenBefore(frozenset(prints[place - 1] for place in answer["seen"]))
-        return answer
+        return self._batches.add(crawl, new, needed=[self._there(crawl)], writes=counting, batches=[], attempts=[])
 
     def seen(self, crawl: str, fingerprints: Collection[bytes]) -> set[bytes]:
         prints, found = list(fingerprints), set()
         for start in range(0, len(prints), _PRINTS):
             some = prints[start : start + _PRINTS]
-            places = self._look("seen", crawl, blobs=[joined(some)])["places"]
+            places = self._ask("seen", crawl, blobs=[joined(some)])["places"]
             found |= {some[place - 1] for place in places}
         return found
 
-    def _look(self, look: str, crawl: str, **argument: Any) -> dict[str, Any]:
-        """The answer of a step of a crawl that has to be there."""
-        answer = self._server.step(look, self._base(crawl), needed=[self._there(crawl)], **argument)
-        if "refused" in answer:
-            raise self._door.no_crawl(crawl)
-        return answer
+    def _ask(self, verb: str, crawl: str, **argument: Any) -> dict[str, Any]:
+        """Make a step of a crawl that has to be there."""
+        return self._server.step(verb, self._base(crawl), needed=[self._there(crawl)], **argument)
 
     # leasing
 
     def _lease_next(self, wanted: LeaseRequest) -> list[Leased]:
         crawl = wanted.crawl
-        answer = self._server.step(
+        answer = self._ask(
             "lease_next",
-            self._base(crawl),
-            needed=[self._there(crawl)],
+            crawl,
             limit=wanted.limit,
             seconds=wanted.seconds,
             holder=wanted.lessee.job,
@@ -87,8 +71,6 @@ class RedisFrontier(RedisPort, QueueStore):
             slots=list(wanted.slots),
             enough=list(wanted.enough),
         )
-        if answer.get("refused"):
-            raise self._door.no_crawl(crawl)
         pairs = [name.split(".") for name in answer.get("attempts", ())]
         base = self._base(crawl)
         if not pairs:  # idle workers ask again and again
@@ -105,21 +87,10 @@ class RedisFrontier(RedisPort, QueueStore):
 
         return self._door.each(leased, zip((attempt for _, attempt in pairs), rows, payloads, strict=True))
 
-    def _ack(
-        self, crawl: str, batch: int, attempt: int, holder: str, ends: Mapping[str, Any], new: Sequence[FreshBatch],
-        counts: Mapping[str, int],
-    ) -> None:  # fmt: skip
-        changes = {**ends, "state": AttemptState.ACKED.value}
-        commands = [*self._attempts.commands(crawl, batch, attempt, changes), *self._counting(crawl, counts)]
-        needed = self._attempts.needed(crawl, batch, attempt, AttemptState.ACKED, holder=holder)
-        step = {"needed": needed, "writes": commands, "batches": [batch], "attempts": [f"{batch}.{attempt}"]}
-        answer = self._add_new(crawl, new, **step)
-        self._attempts.check(answer, crawl, batch, attempt, [holder, AttemptState.ACKED, None])
-
     # producers
 
     def register_producer(self, crawl: str, producer: str, seconds: float) -> None:
-        self._look("producer", crawl, name=producer, seconds=seconds)
+        self._ask("producer", crawl, name=producer, seconds=seconds)
 
     def sign_off(self, crawl: str, producer: str) -> None:
         base = self._base(crawl)
@@ -128,7 +99,7 @@ class RedisFrontier(RedisPort, QueueStore):
     # looking
 
     def backlog(self, crawl: str) -> Backlog:
-        found = self._look("backlog", crawl)
+        found = self._ask("backlog", crawl)
         counts = iter(found["slots"])
         return backlog_of(
             _slots(dict(zip(counts, counts, strict=True))),
@@ -152,16 +123,8 @@ class RedisFrontier(RedisPort, QueueStore):
         return self._door.each(lambda row: self._door.batch(unpacked(row)), filter(None, rows))
 
     def drop_batch(self, crawl: str, number: int, *, forget: bool) -> None:
-        key = self._batch_key(crawl, number)
-        states = [json.dumps(state.value) for state in BatchState if state not in OUT]
-        answer = self._server.step(
-            "drop", self._base(crawl), needed=[(key, "state", states)], batch=number, forget=forget
-        )
-        if "refused" not in answer:
-            return
-        if "found" not in answer:
-            raise NothingMatched(f"crawl {crawl} has no batch {number}.")
-        check_not_out(number, BatchState(json.loads(answer["found"])))
+        needed = [self._batches.batch_in(crawl, number, set(BatchState) - OUT, partial(check_not_out, number))]
+        self._server.step("drop", self._base(crawl), needed=needed, batch=number, forget=forget)
 
 
 def _leased_fields(wanted: LeaseRequest) -> list[str]:
@@ -190,6 +153,5 @@ def redis_parts(url: str, *, key: bytes | None) -> tuple[object, ...]:
     connection = RedisConnection(url, key=key)
     crawls = RedisCrawls(connection)
     batches = RedisBatches(connection, crawls)
-    attempts = RedisAttempts(connection, batches)
-    frontier = RedisFrontier(connection, batches, attempts)
+    attempts, frontier = RedisAttempts(connection, batches), RedisFrontier(connection, batches)
     return connection, crawls, RedisAccount(connection), batches, attempts, frontier, RedisThrottle(connection)

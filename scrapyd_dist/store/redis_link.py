@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from threading import Event
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from scrapyd_dist.batches import Miss
 from scrapyd_dist.errors import ConfigError, StoreBarred, StoreError
@@ -18,8 +18,6 @@ from scrapyd_dist.store.address import VARIABLE, shown, tagged, without_prefix
 from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.rows import Door, Signer, storable
 
-#: a key, a field, and the values that it may have: none means that it must not be there
-Condition = tuple[str, str, Collection[object]]
 Command = Sequence[object]
 
 T = TypeVar("T")
@@ -42,6 +40,16 @@ _NO_PASSWORD = ("HELLO must be called with the client already authenticated", "A
 CHUNK = 500
 #: what these commands find where nothing is
 _NOTHING: dict[object, Any] = {"HGETALL": {}, "GET": None, "LRANGE": [], "HKEYS": []}
+
+
+class Condition(NamedTuple):
+    """What has to hold before a step."""
+
+    key: str
+    field: str
+    values: Collection[object]  #: one of which the field has; none: the field must not be there
+    #: what is raised when it does not hold, by the value that was found; None: the step's answer tells it
+    error: Callable[[str | None], Exception] | None = None
 
 
 class RedisConnection:
@@ -156,17 +164,20 @@ class RedisConnection:
 
         Nothing is done unless all conditions in `needed` hold. `writes` are commands, their key second; `keys` are
         others that the step is known to need; `blobs` are what JSON cannot carry; of `argument`, None is left out.
-        Gives its answer. With `refused` it was not made: the number of the first condition that did not hold, from 1
-        on, whose value is `found`; 0 where there was something else.
+        Gives its answer. With `refused` it was not made, since a condition without an error did not hold (its number,
+        from 1 on), or for another reason (0).
         """
         token = f"{self.prefix}op:{secrets.token_hex(12)}"
         commands = [[str(word) for word in command] for command in writes]
-        values = [(key, field, [str(value) for value in allowed]) for key, field, allowed in needed]
+        values = [(one.key, one.field, [str(value) for value in one.values]) for one in needed]
         document = {"base": base, "needed": values, "writes": commands, **argument}
         text = json.dumps({name: one for name, one in document.items() if one is not None}, ensure_ascii=False)
-        named = dict.fromkeys([token, *(one[0] for one in needed), *(one[1] for one in commands), *keys])
+        named = dict.fromkeys([token, *(one.key for one in needed), *(one[1] for one in commands), *keys])
         words = [len(named), *named, verb, KEPT, text, *blobs]
         answer: dict[str, Any] = json.loads(self.read(lambda: self._run(words)))
+        error = needed[answer["refused"] - 1].error if answer.get("refused") else None
+        if error is not None:
+            raise error(answer.get("found"))
         return answer
 
     def _run(self, words: Sequence[object]) -> bytes:
@@ -303,12 +314,16 @@ class RedisPort:
         return f"{self._server.prefix}c:{crawl}:"
 
     def _there(self, crawl: str) -> Condition:
-        return f"{self._base(crawl)}crawl", "id", THERE
+        return Condition(f"{self._base(crawl)}crawl", "id", THERE, lambda _: self._door.no_crawl(crawl))
+
+    def _still_there(self, crawl: str) -> Condition:
+        """The same for what is written by processes of the crawl, to which its end is a failure of the store."""
+        error = StoreError(f"there is no crawl {crawl!r} in {self._server.shown}.")
+        return self._there(crawl)._replace(error=lambda _: error)
 
     def _write(self, crawl: str, *commands: Command) -> None:
         """Make changes to a crawl that has to be there."""
-        if "refused" in self._server.step("steps", self._base(crawl), needed=[self._there(crawl)], writes=commands):
-            raise StoreError(f"there is no crawl {crawl!r} in {self._server.shown}.")
+        self._server.step("steps", self._base(crawl), needed=[self._still_there(crawl)], writes=commands)
 
     def _batch_key(self, crawl: str, number: int) -> str:
         return f"{self._base(crawl)}b:{number}"

@@ -16,8 +16,9 @@ from scrapyd_dist.batches import (
     check_step,
 )
 from scrapyd_dist.errors import NothingMatched, StepRefused
+from scrapyd_dist.frontier.backlog import SeenBefore
 from scrapyd_dist.store.base import AttemptStore, BatchStore
-from scrapyd_dist.store.frontier_rows import AttemptMove, FreshBatch, joined, lost_lease, parted
+from scrapyd_dist.store.frontier_rows import AttemptMove, FreshBatch, joined, lost_lease, over, parted, prints_of
 from scrapyd_dist.store.rows import check_done, retried_already, storable, text
 from scrapyd_dist.store.sqlite_crawls import SqliteCrawls
 from scrapyd_dist.store.sqlite_file import SqliteConnection, SqlitePort
@@ -51,6 +52,14 @@ class SqliteBatches(SqlitePort, BatchStore):
         prints = joined(new.fingerprints) if new.fingerprints else None
         self._db.execute("INSERT INTO payloads VALUES (?, ?, ?, ?)", (crawl, last, settings, prints))
         return batch
+
+    def add(self, crawl: str, new: Sequence[FreshBatch]) -> list[Batch]:
+        """Keep batches with their fingerprints, of which none may be there."""
+        number, keep = self._crawl_number(crawl), "INSERT INTO seen VALUES (?, ?) ON CONFLICT DO NOTHING"
+        there = {one for one in prints_of(new) if not self._db.execute(keep, (number, one)).rowcount}
+        if there:
+            raise SeenBefore(frozenset(there))
+        return [self.insert(crawl, one) for one in new]
 
     def fingerprints(self, crawl: str) -> Iterator[bytes]:
         query = "SELECT fingerprint FROM seen WHERE crawl = (SELECT number FROM crawls WHERE id = ?)"
@@ -178,15 +187,18 @@ class SqliteAttempts(SqlitePort, AttemptStore):
         crawl, batch, number = move.crawl, move.batch, move.number
         with self._file.step():
             if move.holder is not None:
-                self.check_holder(crawl, batch, number, move.holder)
+                self._check_holder(crawl, batch, number, move.holder)
             if move.out and self._attempt_state(crawl, batch, number) is AttemptState.ACKED:
                 raise StepRefused(f"attempt {number} of batch {batch} was acked meanwhile")
-            self.move(crawl, batch, number, move.to, move.changes)
+            self._move(crawl, batch, number, move.to, move.changes)
             if move.batch_to is not None:
                 self._batches.move(crawl, batch, move.batch_to, move.batch_changes)
             self._insert_misses(crawl, move.misses)
+            if move.new:
+                self._batches.add(crawl, move.new)
+            self._add_counts(crawl, move.counts)
 
-    def check_holder(self, crawl: str, batch: int, number: int, holder: str) -> None:
+    def _check_holder(self, crawl: str, batch: int, number: int, holder: str) -> None:
         """Raise `StepRefused` unless this is the holder of the attempt's lease."""
         query = "SELECT holder FROM leases WHERE crawl = ? AND batch = ? AND attempt = ?"
         if self._value(query, crawl, batch, number) != holder:
@@ -203,14 +215,14 @@ class SqliteAttempts(SqlitePort, AttemptStore):
         state = self._value(query, crawl, batch, number)
         return None if state is None else AttemptState(state)
 
-    def move(self, crawl: str, batch: int, number: int, state: AttemptState, changes: Mapping[str, Any]) -> None:
+    def _move(self, crawl: str, batch: int, number: int, state: AttemptState, changes: Mapping[str, Any]) -> None:
         old = self._attempt_state(crawl, batch, number)
         if old is None:
             raise NothingMatched(f"batch {batch} of crawl {crawl} has no attempt {number}.")
         check_attempt_step(old, state)
         current = self._batches.batch(crawl, batch).attempts
         if number != current:
-            raise StepRefused(f"attempt {number} of batch {batch} is over; attempt {current} is the one that counts")
+            raise over(batch, number, current)
         if "ended_at" in changes:
             self._db.execute("DELETE FROM leases WHERE crawl = ? AND batch = ? AND attempt = ?", (crawl, batch, number))
         row = storable({"state": state.value, **changes})

@@ -3,10 +3,9 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
-from typing import Any
 
-from scrapyd_dist.batches import AttemptState, Batch, BatchState
-from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, Leased, SeenBefore, SlotCount
+from scrapyd_dist.batches import Batch, BatchState
+from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, Leased, SlotCount
 from scrapyd_dist.store.base import QueueStore
 from scrapyd_dist.store.frontier_rows import (
     HUNGRY,
@@ -15,7 +14,6 @@ from scrapyd_dist.store.frontier_rows import (
     Share,
     backlog_of,
     check_not_out,
-    prints_of,
     slot_counts,
 )
 from scrapyd_dist.store.sqlite_batches import BATCH, NOW, SqliteAttempts, SqliteBatches
@@ -120,17 +118,9 @@ class SqliteFrontier(SqlitePort, QueueStore):
 
     def _add(self, crawl: str, new: Sequence[FreshBatch], counts: Mapping[str, int]) -> list[Batch]:
         with self._file.step():
-            batches = self._add_new(crawl, new)
+            batches = self._batches.add(crawl, new)
             self._add_counts(crawl, counts)
         return batches
-
-    def _add_new(self, crawl: str, new: Sequence[FreshBatch]) -> list[Batch]:
-        number = self._crawl_number(crawl)
-        keep = "INSERT INTO seen VALUES (?, ?) ON CONFLICT DO NOTHING"
-        there = {one for one in prints_of(new) if not self._db.execute(keep, (number, one)).rowcount}
-        if there:
-            raise SeenBefore(frozenset(there))
-        return [self._batches.insert(crawl, one) for one in new]
 
     def seen(self, crawl: str, fingerprints: Collection[bytes]) -> set[bytes]:
         number = self._crawl_number(crawl)
@@ -213,16 +203,6 @@ class SqliteFrontier(SqlitePort, QueueStore):
         )
         leased = replace(batch, state=BatchState.RUNNING, attempts=number)
         return self._door.leased(crawl, leased, number, self._batches.payload_text(crawl, batch.number))
-
-    def _ack(
-        self, crawl: str, batch: int, attempt: int, holder: str, ends: Mapping[str, Any], new: Sequence[FreshBatch],
-        counts: Mapping[str, int],
-    ) -> None:  # fmt: skip
-        with self._file.step():
-            self._attempts.check_holder(crawl, batch, attempt, holder)
-            self._attempts.move(crawl, batch, attempt, AttemptState.ACKED, ends)
-            self._add_new(crawl, new)
-            self._add_counts(crawl, counts)
 
     # producers
 
