@@ -36,7 +36,6 @@ from scrapyd_dist.store.rows import (
     check_done,
     check_fields,
     check_parts,
-    crawl_row,
     signed_row,
     unsigned,
 )
@@ -68,7 +67,7 @@ class CrawlStore(Protocol):
 
     def add_crawl(self, crawl: Crawl) -> None:
         """Raises `NameTaken` when the id is."""
-        row = crawl_row({name: getattr(crawl, name) for name in CRAWL_COLUMNS})
+        row: dict[str, Any] = {name: getattr(crawl, name) for name in CRAWL_COLUMNS}
         row["options"] = signed_row(self._door.signer, row, crawl.options)
         if not self._add_row(crawl.id, row):
             raise NameTaken(f"there is a crawl {crawl.id} already; give this one another name.")
@@ -93,9 +92,8 @@ class CrawlStore(Protocol):
         Raises `ForeignRow` when what is signed would change, and this project has not signed what is there.
         """
         check_fields("crawl", changes, CRAWL_FIELDS)
-        row = crawl_row(changes)
         if not {"options", *SIGNED} & changes.keys():
-            self._set_row(crawl, row)
+            self._set_row(crawl, changes)
             return
         for _ in range(_TRIES):
             try:
@@ -103,7 +101,7 @@ class CrawlStore(Protocol):
             except NothingMatched:
                 return
             new = replace(self._door.own(self._door.crawl(kept, crawl)), **changes)
-            row["options"] = signed_row(self._door.signer, crawl_row(vars(new)), new.options)
+            row = {**changes, "options": signed_row(self._door.signer, vars(new), new.options)}
             # What the signature covers is as it was read, or all of this is done once more.
             if self._set_row(crawl, row, {name: kept[name] for name in ("options", *SIGNED) if name in kept}):
                 return
@@ -130,7 +128,7 @@ class CrawlStore(Protocol):
 
     def sign(self, crawl: str) -> None:
         """Sign the row as it is; `trust` signs the batches as well."""
-        options = signed_row(self._door.signer, crawl_row(vars(self.crawl(crawl))), self.unchecked(crawl))
+        options = signed_row(self._door.signer, vars(self.crawl(crawl)), self.unchecked(crawl))
         self._set_row(crawl, {"options": options})
 
     def forget(self, crawl: str) -> None:

@@ -7,13 +7,14 @@ is `ForeignRow`, which says which row it is.
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from scrapyd_dist.errors import ForeignRow
 
 Check = Callable[[Any], Any]
+V = TypeVar("V")
 
 #: the largest number that JSON, Lua and SQLite all keep exactly
 LARGEST = (1 << 53) - 1
@@ -28,13 +29,8 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _CONTROL_BUT_LINES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-def judged(
-    what: str, row: Mapping[str, Any], checks: Mapping[str, Check], needed: Collection[str] = ()
-) -> dict[str, Any]:
-    """The fields of a row that are known here, each as its check gives it.
-
-    Raises `ForeignRow` when one is not what it can be, or one that is needed is not there.
-    """
+def judged(what: str, row: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str, Any]:
+    """The fields of a row that are known here, each as its check gives it; `ForeignRow` when one is no such thing."""
     values = {}
     for name, check in checks.items():
         if name in row:
@@ -42,9 +38,15 @@ def judged(
                 values[name] = check(row[name])
             except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
                 raise foreign(what, f"its {name} {error}") from None
-    if not set(needed) <= values.keys():
-        raise foreign(what, "it is not whole")
     return values
+
+
+def made(kind: Callable[..., V], what: str, values: Mapping[str, Any]) -> V:
+    """A value of these fields; `ForeignRow` when one is missing."""
+    try:
+        return kind(**values)
+    except TypeError:
+        raise foreign(what, "it is not whole") from None
 
 
 def foreign(what: str, why: str) -> ForeignRow:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -113,7 +113,7 @@ class RedisBatches(RedisPort, BatchStore):
 
     def _split(self, crawl: str, number: int, new: Sequence[FreshBatch]) -> list[Batch]:
         key = self._batch_key(crawl, number)
-        writes = [("HSET", key, *packed({"state": BatchState.SPLIT.value}))]
+        writes = [("HSET", key, *packed({"state": BatchState.SPLIT}))]
         needed = [self.batch_step(crawl, number, BatchState.SPLIT)]
         return numbered(new, self.make("split", crawl, new, needed=needed, writes=writes, whole=number))
 
@@ -134,8 +134,7 @@ class RedisBatches(RedisPort, BatchStore):
         rows: list[list[str]] = []
         blobs: list[bytes | str] = []
         for batch, payload, prints in new:
-            row = {field.name: getattr(batch, field.name) for field in fields(Batch) if field.name != "number"}
-            rows.append(packed({**row, "state": batch.state.value}))
+            rows.append(packed({name: value for name, value in vars(batch).items() if name != "number"}))
             blobs += [self._door.payload_text(crawl, batch, payload), joined(prints)]
         return self._server.step(verb, self._base(crawl), new=rows, blobs=[*blobs, *more], **step)
 
@@ -184,15 +183,15 @@ class RedisAttempts(RedisPort, AttemptStore):
 
     def open_attempt(self, crawl: str, attempt: Attempt) -> None:
         batch, number, key = attempt.batch, attempt.number, self._attempt_key(crawl, attempt.batch, attempt.number)
-        row, opens = {**asdict(attempt), "report": "{}"}, self._attempt_step(crawl, batch, number, attempt.state)
+        row, opens = vars(attempt), self._attempt_step(crawl, batch, number, attempt.state)
         if self._server.read(lambda: self._client.hget(key, "state")) is None:
             opens = opens._replace(values=())
         else:  # what the refused post of this number left is forgotten
-            kept = {name: getattr(attempt, name) for name in ("node", "url", "sent_at", "worker")}
-            row = {**kept, "state": attempt.state.value, "ended_at": None, "reason": ""}
+            kept = {name: getattr(attempt, name) for name in ("node", "url", "state", "sent_at", "worker")}
+            row = {**kept, "ended_at": None, "reason": ""}
         commands: list[Command] = [
-            ("HSET", self._batch_key(crawl, batch), *packed({"state": BatchState.SENT.value, "attempts": number})),
-            ("HSET", key, *packed(storable(row))),
+            ("HSET", self._batch_key(crawl, batch), *packed({"state": BatchState.SENT, "attempts": number})),
+            ("HSET", key, *packed(row)),
             ("SADD", f"{self._base(crawl)}attempts", f"{batch}.{number}"),
         ]
         needed = [self._batches.batch_step(crawl, batch, BatchState.SENT), opens]
@@ -248,8 +247,8 @@ class RedisAttempts(RedisPort, AttemptStore):
             acked = json.dumps(AttemptState.ACKED.value)
             step = step._replace(values=[state for state in step.values if state != acked])
         needed = [step, Condition(key, "attempts", [number], lambda found: over(batch, number, found))]
-        changes = storable({**move.changes, "state": move.to.value})
-        writes: list[Command] = [("HSET", self._attempt_key(crawl, batch, number), *packed(changes))]
+        changes = packed({**move.changes, "state": move.to})
+        writes: list[Command] = [("HSET", self._attempt_key(crawl, batch, number), *changes)]
         if "ended_at" in move.changes:  # then it has no lease
             writes += [("ZREM", f"{base}leases", name), ("HDEL", f"{base}holders", name)]
         if (holder := move.holder) is not None:
@@ -257,8 +256,7 @@ class RedisAttempts(RedisPort, AttemptStore):
             needed.insert(0, held)
         if move.batch_to is not None:
             needed.append(self._batches.batch_step(crawl, batch, move.batch_to))
-            row = storable({"state": move.batch_to.value, **move.batch_changes})
-            writes.append(("HSET", key, *packed(row)))
+            writes.append(("HSET", key, *packed({"state": move.batch_to, **move.batch_changes})))
         writes += self._missing(crawl, move.misses) + self._counting(crawl, move.counts)
         self._move(crawl, batch, number, move.new, needed=needed, writes=writes)
 

@@ -12,13 +12,13 @@ from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.store.base import AccountStore, CrawlStore
 from scrapyd_dist.store.judging import foreign, from_json, object_in
 from scrapyd_dist.store.redis_link import CHUNK, OPEN, Condition, RedisPort, packed, unpacked, whole, word
-from scrapyd_dist.store.rows import NODE_FIELDS, check_fields, node_row
+from scrapyd_dist.store.rows import NODE_FIELDS, check_fields, storable
 
 
 class RedisCrawls(RedisPort, CrawlStore):
     def nodes(self) -> list[NodeRecord]:
         names = sorted(map(word, self._server.read(lambda: self._client.smembers(f"{self._server.prefix}nodes"))))
-        empty = node_row(asdict(NodeRecord(name="")))
+        empty = storable(asdict(NodeRecord(name="")))
         looks = [("HGETALL", f"{self._server.prefix}node:{name}") for name in names]
         *rows, signatures = self._server.ask([*looks, ("HGETALL", f"{self._server.prefix}nodes:signed")])
 
@@ -30,7 +30,7 @@ class RedisCrawls(RedisPort, CrawlStore):
 
     def update_node(self, name: str, **changes: Any) -> None:
         check_fields("node", changes, NODE_FIELDS)
-        row = packed({**node_row(changes), "name": name})
+        row = packed({**changes, "name": name})
         commands = [("SADD", f"{self._server.prefix}nodes", name), ("HSET", f"{self._server.prefix}node:{name}", *row)]
         if "url" in changes:  # beside the record, which an older version reads as a whole
             signature = self._door.node_signature(name, changes["url"])

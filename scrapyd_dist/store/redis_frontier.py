@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -22,7 +21,6 @@ from scrapyd_dist.store.redis_batches import RedisAttempts, RedisBatches
 from scrapyd_dist.store.redis_crawls import RedisAccount, RedisCrawls
 from scrapyd_dist.store.redis_link import RedisConnection, RedisPort, packed, unpacked, whole, word
 from scrapyd_dist.store.redis_throttle import RedisThrottle
-from scrapyd_dist.store.rows import storable
 
 #: fingerprints that are looked for together
 _PRINTS = 5_000
@@ -130,8 +128,7 @@ class RedisFrontier(RedisPort, QueueStore):
 def _leased_fields(wanted: LeaseRequest) -> list[str]:
     """An attempt as it is when it is leased; its batch, its number and its job are told by its name."""
     attempt = wanted.attempt_at(0, 0)
-    row = {**asdict(attempt), "state": attempt.state.value, "report": "{}"}
-    return packed(storable({name: value for name, value in row.items() if name not in {"batch", "number", "job"}}))
+    return packed({name: value for name, value in vars(attempt).items() if name not in {"batch", "number", "job"}})
 
 
 def _slots(counts: Mapping[str, Any]) -> list[SlotCount]:

@@ -278,7 +278,7 @@ _KEPT_COUNT = "sealed"
 
 def packed(row: Mapping[str, Any]) -> list[str]:
     """Names and values, one after the other, as a hash keeps them."""
-    return [word for name, value in row.items() for word in (name, json.dumps(value))]
+    return [word for name, value in storable(row).items() for word in (name, json.dumps(value))]
 
 
 def unpacked(words: Mapping[bytes, bytes]) -> dict[str, Any]:

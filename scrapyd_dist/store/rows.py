@@ -43,6 +43,7 @@ from scrapyd_dist.store.judging import (
     judged,
     like,
     line,
+    made,
     maybe,
     moment,
     number,
@@ -106,6 +107,7 @@ def _made(key: bytes, plain: Mapping[str, Any], about: tuple[object, ...]) -> st
 logger = logging.getLogger(__name__)
 R = TypeVar("R")
 V = TypeVar("V")
+J = TypeVar("J", Attempt, WorkerEntry)
 #: what is kept of a crawl
 CRAWL_COLUMNS = tuple(field.name for field in fields(Crawl) if field.name != "foreign")
 CRAWL_FIELDS = frozenset(CRAWL_COLUMNS) - {"id"}
@@ -113,7 +115,6 @@ WORKER_COLUMNS = tuple(field.name for field in fields(WorkerEntry))
 NODE_FIELDS = frozenset(field.name for field in fields(NodeRecord)) - {"name"}
 #: fields of a crawl that its signature covers: what is done for it, in which code
 SIGNED = ("id", "project", "spider", "created", "kind", "standing", "version")
-_DOCUMENTS = ("options", "summary")
 #: rows that cannot be used and are told of
 TOLD = 10
 _MANY = 10_000_000
@@ -177,23 +178,21 @@ _NODE = {
 
 
 def text(value: str) -> str:
-    """Text that a database can hold: error messages of spiders may have halves of surrogate pairs."""
+    """Plain text that a database can hold: error messages of spiders may have halves of surrogate pairs."""
     return value.encode("utf-8", "replace").decode()
 
 
 def storable(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: text(value) if isinstance(value, str) else value for name, value in row.items()}
+    """A row as it is kept: texts that a database can hold, states by their names, documents and lists as JSON."""
+    return {name: _storable(value) for name, value in row.items()}
 
 
-def crawl_row(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a crawl, or some of them, as they are kept."""
-    row = storable(changes)
-    for name in _DOCUMENTS:
-        if name in row:
-            row[name] = json.dumps(dict(row[name]))
-    if "state" in row:
-        row["state"] = CrawlState(row["state"]).value
-    return row
+def _storable(value: Any) -> Any:
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, Mapping):
+        return json.dumps(dict(value))
+    return json.dumps(list(value)) if isinstance(value, (list, tuple)) else value
 
 
 def signed_row(signer: Signer, values: Mapping[str, Any], options: Mapping[str, Any]) -> str:
@@ -220,14 +219,6 @@ def check_fields(what: str, changes: Collection[str], known: Collection[str]) ->
     unknown = set(changes) - set(known)
     if unknown:
         raise StoreError(f"a {what} has no {', '.join(sorted(unknown))}")
-
-
-def node_row(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a node's record, or some of them, as they are kept."""
-    row = storable(changes)
-    if "idle_looks" in row:
-        row["idle_looks"] = json.dumps(list(row["idle_looks"]))
-    return row
 
 
 class Door:
@@ -293,7 +284,7 @@ class Door:
 
     def batch(self, row: Mapping[str, Any]) -> Batch:
         what = f"a row of batch {str(row.get('number'))[:20]}"
-        return Batch(**judged(what, row, _BATCH, needed={"number", "size"}))
+        return made(Batch, what, judged(what, row, _BATCH))
 
     def payload_text(self, crawl: str, batch: Batch, payload: Mapping[str, str]) -> str:
         """What a batch carries, as it is kept."""
@@ -330,20 +321,16 @@ class Door:
     def attempt(self, crawl: str, row: Mapping[str, Any]) -> Attempt:
         what = f"a row of an attempt of batch {str(row.get('batch'))[:20]} of {crawl}"
         row = {**row, "report": from_json(what, row.get("report") or "{}")}
-        values = judged(what, row, _ATTEMPT, needed={"batch", "number", "job", "node", "url"})
-        _check_job(what, values["job"], crawl)
-        return Attempt(**values)
+        return _of_crawl(crawl, what, made(Attempt, what, judged(what, row, _ATTEMPT)))
 
     def shard(self, crawl: str, row: Mapping[str, Any]) -> Shard:
         what = f"a shard of {crawl}"
-        return Shard(**judged(what, self._signed(what, row, "shard", crawl), _SHARD, needed={"number", "url"}))
+        return made(Shard, what, judged(what, self._signed(what, row, "shard", crawl), _SHARD))
 
     def worker(self, crawl: str, row: Mapping[str, Any]) -> WorkerEntry:
         what = f"a worker of {crawl}"
-        plain = self._signed(what, row, "worker", crawl)
-        values = judged(what, plain, _WORKER, needed={"number", "job", "url", "pool", "since"})
-        _check_job(what, values["job"], crawl)
-        return WorkerEntry(**values)
+        values = judged(what, self._signed(what, row, "worker", crawl), _WORKER)
+        return _of_crawl(crawl, what, made(WorkerEntry, what, values))
 
     def _signed(self, what: str, row: Mapping[str, Any], kind: str, crawl: str) -> dict[str, Any]:
         """The row without its signature, if that is believed."""
@@ -355,7 +342,7 @@ class Door:
     def miss(self, crawl: str, row: Mapping[str, Any]) -> Miss:
         what = f"a miss of {crawl}"
         plain = document(row) if isinstance(row, dict) else {}
-        return Miss(**judged(what, plain, _MISS, needed={"url", "kind", "reason"}))
+        return made(Miss, what, judged(what, plain, _MISS))
 
     def sample(self, crawl: str, at: Any, text: Any) -> tuple[float, dict[str, Any]]:
         what = f"a sample of {crawl}"
@@ -401,9 +388,11 @@ class Door:
         return str(self.signer.signed({"url": url}, "node", name).get("signature", ""))
 
 
-def _check_job(what: str, job: str, crawl: str) -> None:
-    if not job.startswith(f"{crawl}."):
+def _of_crawl(crawl: str, what: str, found: J) -> J:
+    """The value, if its job is one of the crawl."""
+    if not found.job.startswith(f"{crawl}."):
         raise foreign(what, "its job is not one of the crawl")
+    return found
 
 
 def check_done(batch: int, state: BatchState) -> None:

@@ -19,7 +19,7 @@ from scrapyd_dist.errors import NothingMatched, StepRefused
 from scrapyd_dist.frontier.backlog import SeenBefore
 from scrapyd_dist.store.base import AttemptStore, BatchStore
 from scrapyd_dist.store.frontier_rows import AttemptMove, FreshBatch, joined, lost_lease, over, parted, prints_of
-from scrapyd_dist.store.rows import check_done, retried_already, storable, text
+from scrapyd_dist.store.rows import check_done, retried_already, text
 from scrapyd_dist.store.sqlite_crawls import SqliteCrawls
 from scrapyd_dist.store.sqlite_file import SqliteConnection, SqlitePort
 
@@ -46,8 +46,7 @@ class SqliteBatches(SqlitePort, BatchStore):
         )
         last = self._value("SELECT last FROM batch_numbers WHERE crawl = ?", crawl)
         batch = replace(new.batch, number=last)
-        row = {field.name: getattr(batch, field.name) for field in fields(Batch)}
-        self._insert("batches", {**row, "crawl": crawl, "state": batch.state.value})
+        self._insert("batches", {**vars(batch), "crawl": crawl})
         settings = self._door.payload_text(crawl, batch, new.payload)
         prints = joined(new.fingerprints) if new.fingerprints else None
         self._db.execute("INSERT INTO payloads VALUES (?, ?, ?, ?)", (crawl, last, settings, prints))
@@ -142,7 +141,7 @@ class SqliteBatches(SqlitePort, BatchStore):
         self, crawl: str, batch: int, state: BatchState, changes: Mapping[str, Any] = MappingProxyType({})
     ) -> None:
         check_step(self.batch(crawl, batch).state, state)
-        self._update("batches", storable({"state": state.value, **changes}), crawl=crawl, number=batch)
+        self._update("batches", {"state": state, **changes}, crawl=crawl, number=batch)
 
 
 def in_states(states: Collection[BatchState] | Collection[AttemptState]) -> tuple[str, list[str]]:
@@ -174,14 +173,14 @@ class SqliteAttempts(SqlitePort, AttemptStore):
         old = self._attempt_state(crawl, attempt.batch, attempt.number)
         if old is not None:
             check_attempt_step(old, attempt.state)
-        names = ("batch", "number", "job", "node", "url", "sent_at", "worker")
+        names = ("batch", "number", "job", "node", "url", "state", "sent_at", "worker")
         row = {name: getattr(attempt, name) for name in names}
         again = (
             "ON CONFLICT (crawl, batch, number) DO UPDATE SET node = excluded.node, url = excluded.url,"
             " state = excluded.state, sent_at = excluded.sent_at, worker = excluded.worker, ended_at = NULL,"
             " reason = ''"
         )
-        self._insert("attempts", {**row, "crawl": crawl, "state": attempt.state.value}, again)
+        self._insert("attempts", {**row, "crawl": crawl}, again)
 
     def _step(self, move: AttemptMove) -> None:
         crawl, batch, number = move.crawl, move.batch, move.number
@@ -225,8 +224,7 @@ class SqliteAttempts(SqlitePort, AttemptStore):
             raise over(batch, number, current)
         if "ended_at" in changes:
             self._db.execute("DELETE FROM leases WHERE crawl = ? AND batch = ? AND attempt = ?", (crawl, batch, number))
-        row = storable({"state": state.value, **changes})
-        self._update("attempts", row, crawl=crawl, batch=batch, number=number)
+        self._update("attempts", {"state": state, **changes}, crawl=crawl, batch=batch, number=number)
 
     def _lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float, *, again: bool) -> bool:
         lease = {"crawl": crawl, "batch": batch, "attempt": attempt, "holder": holder, "seconds": seconds}

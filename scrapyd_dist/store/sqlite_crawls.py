@@ -9,7 +9,7 @@ from typing import Any
 from scrapyd_dist.batches import Crawl, Miss, Shard, ShardState, WorkerEntry
 from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.store.base import AccountStore, CrawlStore
-from scrapyd_dist.store.rows import CRAWL_COLUMNS, NODE_FIELDS, WORKER_COLUMNS, check_fields, node_row
+from scrapyd_dist.store.rows import CRAWL_COLUMNS, NODE_FIELDS, WORKER_COLUMNS, check_fields
 from scrapyd_dist.store.sqlite_file import SqlitePort
 
 _CRAWL_COLUMNS = ", ".join(CRAWL_COLUMNS)
@@ -28,7 +28,7 @@ class SqliteCrawls(SqlitePort, CrawlStore):
         with self._file.step():
             self._db.execute("INSERT OR IGNORE INTO nodes (name) VALUES (?)", (name,))
             if changes:
-                self._update("nodes", node_row(changes), name=name)
+                self._update("nodes", changes, name=name)
 
     def _add_row(self, crawl: str, row: Mapping[str, Any]) -> bool:
         with self._file.step():
@@ -69,8 +69,7 @@ class SqliteCrawls(SqlitePort, CrawlStore):
             while removed == _ROWS:
                 with self._file.step():
                     removed = self._db.execute(f"DELETE FROM {table} WHERE ({key}) IN ({some})", (value,)).rowcount  # noqa: S608 - own names
-        with self._file.step():
-            self._db.execute("DELETE FROM crawls WHERE id = ?", (crawl,))
+        self._change("DELETE FROM crawls WHERE id = ?", (crawl,))
         self._give_back()
 
     def _give_back(self) -> None:
@@ -94,8 +93,7 @@ class SqliteAccount(SqlitePort, AccountStore):
         return self._door.counts(self._db.execute("SELECT name, value FROM counts WHERE crawl = ?", (crawl,)))
 
     def add_sample(self, crawl: str, at: float, values: Mapping[str, Any]) -> None:
-        with self._file.step():
-            self._db.execute("INSERT INTO samples VALUES (?, ?, ?)", (crawl, at, json.dumps(dict(values))))
+        self._change("INSERT INTO samples VALUES (?, ?, ?)", (crawl, at, json.dumps(dict(values))))
 
     def samples(self, crawl: str) -> list[tuple[float, dict[str, Any]]]:
         rows = self._db.execute("SELECT at, sample FROM samples WHERE crawl = ? ORDER BY at, rowid", (crawl,))
@@ -103,19 +101,15 @@ class SqliteAccount(SqlitePort, AccountStore):
 
     def add_shards(self, crawl: str, shards: Sequence[Shard]) -> None:
         rows = [(crawl, s.number, s.url, s.first_page, s.last_page, s.state.value) for s in shards]
-        with self._file.step():
-            self._db.executemany("INSERT INTO shards VALUES (?, ?, ?, ?, ?, ?)", rows)
+        self._change("INSERT INTO shards VALUES (?, ?, ?, ?, ?, ?)", *rows)
 
     def shards(self, crawl: str) -> list[Shard]:
         query = "SELECT number, url, first_page, last_page, state FROM shards WHERE crawl = ? ORDER BY number"
         return self._door.each(lambda row: self._door.shard(crawl, dict(row)), self._db.execute(query, (crawl,)))
 
     def finish_shards(self, crawl: str, numbers: Collection[int]) -> None:
-        with self._file.step():
-            self._db.executemany(
-                "UPDATE shards SET state = ? WHERE crawl = ? AND number = ?",
-                [(ShardState.FINISHED.value, crawl, number) for number in numbers],
-            )
+        rows = [(ShardState.FINISHED.value, crawl, number) for number in numbers]
+        self._change("UPDATE shards SET state = ? WHERE crawl = ? AND number = ?", *rows)
 
     def walk_again(self, crawl: str) -> None:
         with self._file.step():
@@ -132,8 +126,7 @@ class SqliteAccount(SqlitePort, AccountStore):
             self._db.executemany(query, [{"crawl": crawl, **asdict(worker)} for worker in workers])
 
     def remove_worker(self, crawl: str, job: str) -> None:
-        with self._file.step():
-            self._db.execute("DELETE FROM workers WHERE crawl = ? AND job = ?", (crawl, job))
+        self._change("DELETE FROM workers WHERE crawl = ? AND job = ?", (crawl, job))
 
     def workers(self, crawl: str) -> list[WorkerEntry]:
         query = f"SELECT {', '.join(WORKER_COLUMNS)} FROM workers WHERE crawl = ? ORDER BY number"  # noqa: S608 - own names

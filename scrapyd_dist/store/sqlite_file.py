@@ -3,7 +3,7 @@
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 from scrapyd_dist.batches import Miss
 from scrapyd_dist.errors import NoPlaceForStore, StoreError
 from scrapyd_dist.store.address import check_local
-from scrapyd_dist.store.rows import Door, Signer, text
+from scrapyd_dist.store.rows import Door, Signer, storable, text
 
 #: seconds that a call waits for another process's transaction
 BUSY_TIMEOUT = 30.0
@@ -195,17 +195,22 @@ class SqlitePort:
         row = self._db.execute(query, values).fetchone()
         return None if row is None else row[0]
 
+    def _change(self, query: str, *rows: Sequence[object]) -> None:
+        """One step: the change once for each row of values."""
+        with self._file.step():
+            self._db.executemany(query, rows)
+
     def _insert(self, table: str, row: Mapping[str, Any], more: str = "") -> int:
         """Gives the number of the row."""
         marks = ", ".join(f":{name}" for name in row)
         query = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks}) {more}"  # noqa: S608 - own names
-        return self._db.execute(query, row).lastrowid or 0
+        return self._db.execute(query, storable(row)).lastrowid or 0
 
     def _update(self, table: str, changes: Mapping[str, Any], **key: object) -> int:
         """Set fields of the rows that have these values; how many they are."""
         assignments = ", ".join(f"{name} = :{name}" for name in changes)
         place = " AND ".join(f"{name} {'IS' if value is None else '='} :key_{name}" for name, value in key.items())
-        values = {**changes, **{f"key_{name}": value for name, value in key.items()}}
+        values = {**storable(changes), **{f"key_{name}": value for name, value in key.items()}}
         return self._db.execute(f"UPDATE {table} SET {assignments} WHERE {place}", values).rowcount  # noqa: S608 - own names
 
     def _crawl_number(self, crawl: str) -> int:

@@ -95,11 +95,8 @@ class SqliteTurns(SqlitePort):
 
     def note_hunger(self, look: LeaseRequest) -> None:
         """It found nothing, though something waits: others have all slots."""
-        with self._file.step():
-            self._db.execute(
-                f"INSERT INTO hungry VALUES (?, ?, {NOW}) ON CONFLICT DO UPDATE SET at = excluded.at",  # noqa: S608 - own words
-                (look.crawl, look.lessee.job),
-            )
+        hungry = f"INSERT INTO hungry VALUES (?, ?, {NOW}) ON CONFLICT DO UPDATE SET at = excluded.at"  # noqa: S608 - own words
+        self._change(hungry, (look.crawl, look.lessee.job))
 
 
 #: in the very words of the index `waiting_batches`, or it would not be used
@@ -195,7 +192,7 @@ class SqliteFrontier(SqlitePort, QueueStore):
         crawl, number = look.crawl, batch.attempts + 1
         self._attempts.insert(crawl, look.attempt_at(batch.number, number))
         # Through SENT, in one step: a worker that leases a batch has it.
-        row = {"state": BatchState.RUNNING.value, "attempts": number}
+        row = {"state": BatchState.RUNNING, "attempts": number}
         self._update("batches", row, crawl=crawl, number=batch.number)
         self._db.execute(
             f"INSERT INTO leases VALUES (?, ?, ?, ?, {NOW} + ?)",  # noqa: S608 - own words
@@ -216,8 +213,7 @@ class SqliteFrontier(SqlitePort, QueueStore):
             )
 
     def sign_off(self, crawl: str, producer: str) -> None:
-        with self._file.step():
-            self._db.execute("DELETE FROM producers WHERE crawl = ? AND name = ?", (crawl, producer))
+        self._change("DELETE FROM producers WHERE crawl = ? AND name = ?", (crawl, producer))
 
     # looking
 

@@ -277,8 +277,7 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
         self._db.executemany(query, few)
 
     def forget_pages(self, budgets: Collection[str]) -> None:
-        with self._file.step():
-            self._db.executemany("DELETE FROM pages WHERE budget = ?", [(budget,) for budget in budgets])
+        self._change("DELETE FROM pages WHERE budget = ?", *((budget,) for budget in budgets))
 
 
 def _standing_of(row: sqlite3.Row) -> DomainRules:
