@@ -1,4 +1,4 @@
-"""The Redis store's verbs about the frontier: adding, leasing, acking; what is counted was counted as it came."""
+"""The Redis store's verbs about the frontier: adding and leasing; what is counted was counted as it came."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The SQLite store's verbs about the frontier: adding, leasing in turn or by priority, acking; triggers count."""
+"""The SQLite store's verbs about the frontier: adding, leasing in turn or by priority; triggers count."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
