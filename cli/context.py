@@ -360,16 +360,11 @@ class Context:
             raise ConfigError(f"Name the targets to {verb}, or globs like 'eu-*'. For all of them: --all.")
         return self.nodes(patterns)
 
-    @property
-    def node_records(self) -> dict[str, NodeRecord]:
-        """What the store remembers of nodes, by the node's name."""
+    def node_records(self, nodes: Iterable[Node]) -> dict[str, NodeRecord]:
+        """What the store remembers of these nodes, by the node's name; nothing but the name of one that it has not."""
         store = self.store_if_any
-        return {record.name: record for record in store.nodes()} if store is not None else {}
-
-    @property
-    def draining(self) -> dict[str, float]:
-        """The nodes that get no new work, and since when."""
-        return {name: record.draining for name, record in self.node_records.items() if record.draining is not None}
+        known = {record.name: record for record in store.nodes()} if store is not None else {}
+        return {node.name: known.get(node.name) or NodeRecord(name=node.name) for node in nodes}
 
     def remember(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
         """Keep these fields of these nodes in the store."""

@@ -1,123 +1,29 @@
-"""One look at every node, all at once: load, versions, clock; and which nodes are draining or start nothing.
-
-The rule it keeps: what is drawn in place on a terminal does not stay, as the table comes after it.
-"""
+"""One look at every node, all at once: load, versions, clock; and which nodes are draining or start nothing."""
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import DistError, NodeError, StoreError
-from scrapyd_dist.nodes import Node, NodeRecord
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling import node_state
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Load
-from scrapyd_dist.scrapyd.versions import current, newest, told_content
+from scrapyd_dist.scrapyd.versions import newest
 from scrapyd_dist.transports import Sender, sweep
 
 from .context import Context, exit_code
-from .output import complain, on_terminal
+from .output import complain, waiting
 
 #: seconds that a node gets to answer
 TIMEOUT = 10.0
-#: most drawings in a second; lines that are drawn on a terminal whose height is not known
-RATE, LINES = 4, 20
 #: crawls whose attempts tell how long nodes take to start a job
 CRAWLS = 5
-
-
-@dataclass(kw_only=True)
-class NodeStatus:
-    """One node, as far as it is known."""
-
-    node: Node
-    load: Load | None = None
-    error: NodeError | None = None
-    latency: float | None = None  #: seconds
-    skew: float | None = None  #: its clock minus ours, seconds
-    versions: tuple[str, ...] | None = None  #: of the project; None = not known
-    known: Mapping[str, float] = field(default_factory=dict)  #: when versions were sent whose names do not tell it
-    draining: float | None = None  #: since when, seconds since the epoch
-    wedged: bool = False
-
-    def ask_load(self, sender: Sender, timeout: float) -> None:
-        """Ask the node for its load; measures latency and clock skew. What goes wrong is kept as the error, too."""
-        began, before = time.monotonic(), time.time()
-        try:
-            load = sender.send(self.node, api.daemonstatus(), timeout=timeout)
-        except NodeError as error:
-            self.error = error
-            raise
-        self.latency = time.monotonic() - began
-        self.skew = node_state.skew_of(load.date, (before + time.time()) / 2)
-        self.load = load
-
-    def ask_versions(self, sender: Sender, project: str, timeout: float) -> None:
-        """Ask the node for its versions of the project, unless it did not answer before."""
-        if self.error is None:
-            self.versions = sender.send(self.node, api.listversions(self.node.project or project), timeout=timeout)
-
-    @property
-    def state(self) -> node_state.NodeHealth:
-        return node_state.state_of(self.error, wedged=self.wedged, draining=self.draining is not None)
-
-    @property
-    def idle(self) -> bool:
-        """Whether jobs wait there and none runs."""
-        return self.load is not None and bool(self.load.pending) and not self.load.running
-
-    @property
-    def version(self) -> str | None:
-        """The version that counts as the project's code there."""
-        return current(self.versions or (), self.known)
-
-    def drifts(self, newest: str | None) -> bool | None:
-        """Whether the node's newest code is another than the fleet's; None while it is not known."""
-        if self.versions is None or newest is None:
-            return None
-        return told_content(self.version) != told_content(newest)
-
-    @property
-    def reason(self) -> str:
-        """What is wrong with it, in a sentence."""
-        if self.error is not None:
-            return str(self.error).removeprefix(f"{self.node}: ")
-        return "jobs wait and none is ever started; `sdist doctor` says what to do" if self.wedged else ""
-
-    @property
-    def short(self) -> str:
-        """What is wrong with it, in a few words."""
-        if self.error is not None:
-            return self.error.short
-        return "nothing is started" if self.wedged else ""
-
-    def document(self, newest: str | None = None) -> dict[str, Any]:
-        """The node as `sdist nodes --json` gives it; newest: the fleet's version."""
-        load = self.load
-        return {
-            "name": self.node.name,
-            "url": self.node.url,
-            "state": self.state.value,
-            "reason": self.reason,
-            "slots": self.node.slots,
-            "running": load.running if load else None,
-            "pending": load.pending if load else None,
-            "finished": load.finished if load else None,
-            "latency_ms": None if self.latency is None else round(self.latency * 1000, 1),
-            "skew_s": self.skew,
-            "version": self.version if self.versions is not None else None,
-            "drift": self.drifts(newest),
-            "draining": moment(self.draining),
-            "wedged": self.wedged,
-        }
-
-
-def moment(at: float | None) -> str | None:
-    return None if at is None else datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds")
 
 
 def ask_nodes(
@@ -146,20 +52,16 @@ def ask_nodes(
 
 
 def look(
-    sender: Sender,
-    fleet: Sequence[Node],
-    project: str | None,
-    timeout: float,
-    *,
-    known: Mapping[str, float] | None = None,
-    shown: bool = False,
+    sender: Sender, fleet: Sequence[Node], project: str | None, timeout: float, known: Mapping[str, float] | None = None
 ) -> list[NodeStatus]:
-    """Ask all nodes at once, and draw the answers as they come; in the nodes' order."""
+    """Ask all nodes at once, and show on a terminal how they answer; in the nodes' order."""
     seen: dict[Node, NodeStatus] = {}
-    with drawing(len(fleet), shown=shown) as draw:
+    with waiting(0.0, terminal_only=True) as show:
         for one in ask_nodes(sender, fleet, project, timeout, known):
             seen[one.node] = one
-            draw(list(seen.values()))
+            show(
+                f"{len(seen)} of {len(fleet)} nodes answered … {one.node.name}: {one.state.value} {one.short}".rstrip()
+            )
     return [seen[node] for node in fleet]
 
 
@@ -200,14 +102,14 @@ class IdleWatch:
 def recognise(context: Context, sender: Sender, seen: Sequence[NodeStatus], timeout: float) -> None:
     """Tell draining and wedged nodes, by what was remembered and what was seen now, and remember that."""
     try:
-        known = context.node_records
+        known = context.node_records(one.node for one in seen)
     except StoreError as error:
         complain(f"{error} So it is not known which nodes are draining or wedged.")
         return
     delays = start_delays(context, {one.node.url: one.skew or 0.0 for one in seen if one.idle})
     changes: dict[str, dict[str, Any]] = {}
     for one in seen:
-        record = known.get(one.node.name) or NodeRecord(name=one.node.name)
+        record = known[one.node.name]
         one.draining = record.draining
         if one.load is None:
             continue
@@ -249,30 +151,3 @@ def _moved(sender: Sender, seen: NodeStatus, span: float, timeout: float) -> boo
     times = [at for job in (*jobs.running, *jobs.finished) for at in (job.start_time, job.end_time)]
     node_now = seen.load.date if seen.load else None
     return node_state.moved_since(times, span=span, node_now=node_now, offsets={here, timedelta()})
-
-
-@contextmanager
-def drawing(total: int, *, shown: bool) -> Iterator[Callable[[Sequence[NodeStatus]], None]]:
-    """Draws the nodes that have answered, the last ones where there is no room for all; nothing off a terminal."""
-    if not shown or not on_terminal():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    console = Console(stderr=True)
-    room = max(2, min(console.size.height - 3, LINES))
-    with Live("", console=console, refresh_per_second=RATE, transient=True) as live:
-
-        def draw(seen: Sequence[NodeStatus]) -> None:
-            lines = []
-            for one in seen[-room:]:
-                words = one.short if one.load is None else f"running {one.load.running}, pending {one.load.pending}"
-                lines.append(f"{one.node.name}  {one.state.value}  {words}".rstrip())
-            lines.append(f"{len(seen)} of {total} nodes answered …")
-            live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"))
-
-        draw([])
-        live.refresh()
-        yield draw

@@ -1,18 +1,21 @@
-"""Findings about one node and about a whole fleet, each with its remedy. Values and rules, no IO."""
+"""A node as it answers; findings about one node and about a whole fleet, each with its remedy."""
 
 import ipaddress
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from enum import Enum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from scrapyd_dist.errors import ConnectionRefused, HostNotFound, NodeError, NotFound, NotJson, TlsRefused
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling.node_state import SKEW, NodeHealth, state_of
+from scrapyd_dist.scheduling.node_state import SKEW, NodeHealth, skew_of, state_of
+from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Load
 from scrapyd_dist.scrapyd.versions import behind, current, is_crawls, told_content
+from scrapyd_dist.transports import Sender
 
 #: response time in seconds from which a node is reported as slow
 SLOW = 1.0
@@ -41,6 +44,96 @@ class Finding:
 _Row: TypeAlias = tuple[Severity, str, str, str]
 
 
+@dataclass(kw_only=True)
+class NodeStatus:
+    """One node, as far as it is known. None means unknown."""
+
+    node: Node
+    load: Load | None = None
+    error: NodeError | None = None
+    latency: float | None = None  #: seconds
+    skew: float | None = None  #: its clock minus ours, seconds
+    versions: tuple[str, ...] | None = None  #: of the project
+    known: Mapping[str, float] = field(default_factory=dict)  #: when versions were sent whose names do not tell it
+    draining: float | None = None  #: since when, seconds since the epoch
+    wedged: bool = False
+
+    def ask_load(self, sender: Sender, timeout: float) -> None:
+        """Ask the node for its load; measures latency and clock skew. What goes wrong is kept as the error, too."""
+        began, before = time.monotonic(), time.time()
+        try:
+            load = sender.send(self.node, api.daemonstatus(), timeout=timeout)
+        except NodeError as error:
+            self.error = error
+            raise
+        self.latency = time.monotonic() - began
+        self.skew = skew_of(load.date, (before + time.time()) / 2)
+        self.load = load
+
+    def ask_versions(self, sender: Sender, project: str, timeout: float) -> None:
+        """Ask the node for its versions of the project, unless it did not answer before."""
+        if self.error is None:
+            self.versions = sender.send(self.node, api.listversions(self.node.project or project), timeout=timeout)
+
+    @property
+    def state(self) -> NodeHealth:
+        return state_of(self.error, wedged=self.wedged, draining=self.draining is not None)
+
+    @property
+    def idle(self) -> bool:
+        """Whether jobs wait there and none runs."""
+        return self.load is not None and bool(self.load.pending) and not self.load.running
+
+    @property
+    def version(self) -> str | None:
+        """The version that counts as the project's code there."""
+        return current(self.versions or (), self.known)
+
+    def drifts(self, newest: str | None) -> bool | None:
+        """Whether the node's newest code is another than the fleet's; None while it is not known."""
+        if self.versions is None or newest is None:
+            return None
+        return told_content(self.version) != told_content(newest)
+
+    @property
+    def reason(self) -> str:
+        """What is wrong with it, in a sentence."""
+        if self.error is not None:
+            return str(self.error).removeprefix(f"{self.node}: ")
+        return "jobs wait and none is ever started; `sdist doctor` says what to do" if self.wedged else ""
+
+    @property
+    def short(self) -> str:
+        """What is wrong with it, in a few words."""
+        if self.error is not None:
+            return self.error.short
+        return "nothing is started" if self.wedged else ""
+
+    def document(self, newest: str | None = None) -> dict[str, Any]:
+        """The node as `sdist nodes --json` gives it; newest: the fleet's version."""
+        load = self.load
+        return {
+            "name": self.node.name,
+            "url": self.node.url,
+            "state": self.state.value,
+            "reason": self.reason,
+            "slots": self.node.slots,
+            "running": load.running if load else None,
+            "pending": load.pending if load else None,
+            "finished": load.finished if load else None,
+            "latency_ms": None if self.latency is None else round(self.latency * 1000, 1),
+            "skew_s": self.skew,
+            "version": self.version if self.versions is not None else None,
+            "drift": self.drifts(newest),
+            "draining": moment(self.draining),
+            "wedged": self.wedged,
+        }
+
+
+def moment(at: float | None) -> str | None:
+    return None if at is None else datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds")
+
+
 @dataclass(frozen=True, kw_only=True)
 class KeptLogs:
     """Which logs of a node's remembered finished jobs still exist."""
@@ -51,15 +144,10 @@ class KeptLogs:
     in_order: bool = True  #: whether, for each spider, all lost logs are older than all kept ones
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeDiagnosis:
-    """The examined state of a node. None means unknown."""
+@dataclass(kw_only=True)
+class NodeDiagnosis(NodeStatus):
+    """The examined state of a node."""
 
-    node: Node
-    error: NodeError | None = None
-    load: Load | None = None
-    latency: float | None = None  #: seconds
-    skew: float | None = None  #: its clock minus ours, seconds
     #: only if the node did not answer like Scrapyd: whether its port speaks TLS or plain HTTP
     speaks_tls: bool | None = None
     speaks_http: bool | None = None
@@ -71,15 +159,7 @@ class NodeDiagnosis:
     items: bool | None = None  #: whether it has an items_dir
     kept_logs: KeptLogs = KeptLogs()
     project: str | None = None  #: the examined project
-    versions: tuple[str, ...] | None = None
-    known: Mapping[str, float] = field(default_factory=dict)  #: upload times of versions whose names have no time
     eggs: str = ""  #: its error on reading its default version; empty if it can
-    draining: bool = False
-    wedged: bool = False
-
-    @property
-    def state(self) -> NodeHealth:
-        return state_of(self.error, wedged=self.wedged, draining=self.draining)
 
 
 def findings(exam: NodeDiagnosis, now: datetime) -> list[Finding]:
@@ -206,7 +286,7 @@ def _work(exam: NodeDiagnosis) -> Iterator[_Row]:
         text = f"{pending} jobs wait, and none was started in three looks: its process slots are lost"
         remedy = "Restart its Scrapyd: jobs that wait are kept. Oversized arguments and job ids with a slash do that."
         yield Severity.DANGER, "slots", text, remedy
-    if exam.draining:
+    if exam.draining is not None:
         remedy = f"sdist nodes resume {_shell(exam.node.name)}"
         yield Severity.NOTE, "draining", "it is draining: it gets no new work", remedy
 

@@ -12,6 +12,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import ConfigError, NodeError, NoNodeReachable, NothingMatched
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN
@@ -24,7 +25,6 @@ from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, known_times, names_of, project_name
 from ..crawls.crawl_options import pairs
-from ..node_status import NodeStatus
 from ..options import Nodes, Timeout, nodes, spiders
 from ..output import Output, complain_each, say
 
@@ -291,7 +291,8 @@ def schedule(
 
 def _fleet(context: Context, nodes: Sequence[Node], timeout: float) -> JobFleet:
     """The nodes that may get jobs; those that are draining are named and passed over."""
-    aside = [node for node in nodes if node.name in context.draining]
+    records = context.node_records(nodes)
+    aside = [node for node in nodes if records[node.name].draining is not None]
     if len(aside) == len(nodes):
         raise is_draining(*(node.name for node in aside))
     if aside:

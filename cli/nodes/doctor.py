@@ -16,14 +16,14 @@ import typer
 from scrapyd_dist.diagnostics import Finding, KeptLogs, NodeDiagnosis, Severity, findings, fleet_findings, host_of
 from scrapyd_dist.errors import ApiRefused, NodeError, NotFound, NotJson
 from scrapyd_dist.joblogs.verdict import Place
-from scrapyd_dist.nodes import Node, NodeRecord
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call, Job
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, known_times, quick_project
 from ..crawls.wording import counted
-from ..node_status import IdleWatch, NodeStatus, start_delays
+from ..node_status import IdleWatch, start_delays
 from ..options import CONNECT_TIMEOUT, ConnectTimeout, Timeout, nodes
 from ..output import Output, put, say, waiting
 
@@ -92,23 +92,22 @@ def certificate_end(node: Node, timeout: float) -> datetime | None:
     return datetime.fromtimestamp(ssl.cert_time_to_seconds(ends), timezone.utc) if isinstance(ends, str) else None
 
 
-def examine(sender: Sender, node: Node, project: str | None, timeout: float) -> NodeDiagnosis:
-    """Ask a node everything; project: whose code is looked at, timeout: seconds for each answer."""
-    exam = NodeDiagnosis(node=node, project=project)
-    seen = NodeStatus(node=node)
+def examine(sender: Sender, exam: NodeDiagnosis, timeout: float) -> None:
+    """Ask a node everything, and its project's code where it has one; timeout: seconds for each answer."""
     try:
-        seen.ask_load(sender, timeout)
+        exam.ask_load(sender, timeout)
     except NodeError as error:
-        return _not_reached(sender, replace(exam, error=error), timeout)
-    ends = certificate_end(node, timeout)
-    exam = replace(exam, load=seen.load, latency=seen.latency, skew=seen.skew, certificate_ends=ends)
+        _not_reached(sender, exam, error, timeout)
+        return
+    exam.certificate_ends = certificate_end(exam.node, timeout)
     try:
-        sender.send(node, api.status(NO_JOB), timeout=timeout)
-        knows_status: bool | None = True
+        sender.send(exam.node, api.status(NO_JOB), timeout=timeout)
+        exam.knows_status = True
     except NodeError as error:
-        knows_status = False if isinstance(error, NotFound) else None
-    exam = _files(sender, replace(exam, knows_status=knows_status), timeout)
-    return _code(sender, exam, timeout) if project is not None else exam
+        exam.knows_status = False if isinstance(error, NotFound) else None
+    _files(sender, exam, timeout)
+    if exam.project is not None:
+        _code(sender, exam, timeout)
 
 
 def _asked(sender: Sender, node: Node, call: Call[T], timeout: float) -> T | None:
@@ -118,34 +117,34 @@ def _asked(sender: Sender, node: Node, call: Call[T], timeout: float) -> T | Non
         return None
 
 
-def _not_reached(sender: Sender, exam: NodeDiagnosis, timeout: float) -> NodeDiagnosis:
+def _not_reached(sender: Sender, exam: NodeDiagnosis, error: NodeError, timeout: float) -> None:
     """What listens there, where it is no Scrapyd."""
-    node, error = exam.node, exam.error
-    if error is None or (error.exit_code == 6 and not node.url.startswith("https")):
-        return exam
-    tls = speaks_tls(node, timeout)
-    exam = replace(exam, speaks_tls=tls, speaks_http=None if tls else speaks_http(node, timeout))
+    node = exam.node
+    if error.exit_code == 6 and not node.url.startswith("https"):
+        return
+    exam.speaks_tls = speaks_tls(node, timeout)
+    exam.speaks_http = None if exam.speaks_tls else speaks_http(node, timeout)
     if isinstance(error, (NotFound, NotJson)):
         root = replace(node, url=host_of(node.url))
         if root.url != node.url and _asked(sender, root, api.daemonstatus(), timeout) is not None:
-            return replace(exam, found_at=root.url)
-    return exam
+            exam.found_at = root.url
 
 
-def _files(sender: Sender, exam: NodeDiagnosis, timeout: float) -> NodeDiagnosis:
+def _files(sender: Sender, exam: NodeDiagnosis, timeout: float) -> None:
     """Its log folder, its items folder, and which logs are left."""
     node = exam.node
-    logs = _asked(sender, node, api.serves_logs(), timeout)
-    items = _asked(sender, node, api.serves_items(), timeout)
+    exam.logs = _asked(sender, node, api.serves_logs(), timeout)
+    exam.items = _asked(sender, node, api.serves_items(), timeout)
     jobs = _asked(sender, node, api.listjobs(), timeout)
-    finished = jobs.finished if jobs is not None else ()
-    with_log = next((job for job in finished if job.log_url is not None), None)
-    ranges = None  # whether it gives a byte where a byte is asked for; a log may be too short to tell
-    if logs and with_log is not None:
+    if jobs is None or not exam.logs:
+        return
+    exam.kept_logs = kept_logs(jobs.finished)
+    with_log = next((job for job in jobs.finished if job.log_url is not None), None)
+    if with_log is not None:
         log = Place(node=node, project=with_log.project, spider=with_log.spider, job=with_log.id).log
         chunk = _asked(sender, node, api.fetch(log, start=0, limit=1), timeout)
-        ranges = len(chunk.body) == 1 if chunk is not None and (chunk.total or 0) > 1 else None
-    return replace(exam, logs=logs, items=items, ranges=ranges, kept_logs=kept_logs(finished) if logs else KeptLogs())
+        # Whether it gives a byte where a byte is asked for; a log may be too short to tell.
+        exam.ranges = len(chunk.body) == 1 if chunk is not None and (chunk.total or 0) > 1 else None
 
 
 def kept_logs(finished: Sequence[Job]) -> KeptLogs:
@@ -162,20 +161,18 @@ def kept_logs(finished: Sequence[Job]) -> KeptLogs:
     )
 
 
-def _code(sender: Sender, exam: NodeDiagnosis, timeout: float) -> NodeDiagnosis:
+def _code(sender: Sender, exam: NodeDiagnosis, timeout: float) -> None:
     """Its versions of the project, and whether it can read the one that it would run."""
-    node = exam.node
-    project = node.project or exam.project or ""
-    versions = _asked(sender, node, api.listversions(project), timeout)
-    exam = replace(exam, project=project, versions=versions)
+    exam.project = exam.node.project or exam.project or ""
+    exam.versions = _asked(sender, exam.node, api.listversions(exam.project), timeout)
     try:
-        if versions:
-            sender.send(node, api.listspiders(project, versions[-1]), timeout=max(timeout, api.SLOW_TIMEOUT))
+        if exam.versions:
+            call = api.listspiders(exam.project, exam.versions[-1])
+            sender.send(exam.node, call, timeout=max(timeout, api.SLOW_TIMEOUT))
     except ApiRefused as error:
-        return replace(exam, eggs=error.said)
+        exam.eggs = error.said
     except NodeError:
         pass
-    return exam
 
 
 def doctor(
@@ -207,13 +204,11 @@ def doctor(
     sender = context.sender_within(connect_timeout)
     name = quick_project(context.project, project)
     known = known_times(context.root, chosen, name)
-    done: dict[Node, NodeDiagnosis] = {}
+    exams = [NodeDiagnosis(node=one, project=name, known=known) for one in chosen]
     with waiting(30.0, terminal_only=True) as show:
-        for answer in sweep(chosen, lambda one: examine(sender, one, name, timeout)):
-            if answer.value is not None:
-                done[answer.asked] = replace(answer.value, known=known)
-            show(f"{len(done)} of {len(chosen)} nodes examined …")
-    exams = _watched(context, sender, [done[one] for one in chosen], timeout)
+        for done, _ in enumerate(sweep(exams, lambda one: examine(sender, one, timeout)), 1):
+            show(f"{done} of {len(chosen)} nodes examined …")
+    _watch(context, sender, exams, timeout)
     now = datetime.now(timezone.utc)
     results = [result for one in exams for result in findings(one, now)]
     results += fleet_findings(exams, () if node else context.project.targets)
@@ -228,21 +223,19 @@ def doctor(
     raise typer.Exit(exit_code(len(exams), unreached.values()))
 
 
-def _watched(context: Context, sender: Sender, exams: list[NodeDiagnosis], timeout: float) -> list[NodeDiagnosis]:
+def _watch(context: Context, sender: Sender, exams: Sequence[NodeDiagnosis], timeout: float) -> None:
     """Look again, and again, where work waits and none runs; and tell which nodes are draining."""
-    known = context.node_records
-    kept = {one.node: known.get(one.node.name) or NodeRecord(name=one.node.name) for one in exams}
-    exams = [replace(one, draining=kept[one.node].draining is not None) for one in exams]
-    suspects = [one for one in exams if one.load is not None and one.load.pending and not one.load.running]
+    records = context.node_records(one.node for one in exams)
+    for one in exams:
+        one.draining = records[one.node.name].draining
+    suspects = [one for one in exams if one.idle]
     if not suspects:
-        return exams
+        return
     delays = start_delays(context, {one.node.url: one.skew or 0.0 for one in suspects})
-    watches = {
-        one.node: IdleWatch(
-            start_delay=max(delays.get(one.node.url, 0.0), kept[one.node].start_delay), looks=(time.time(),)
-        )
-        for one in suspects
-    }
+    watches = {}
+    for one in suspects:
+        delay = max(delays.get(one.node.url, 0.0), records[one.node.name].start_delay)
+        watches[one.node] = IdleWatch(start_delay=delay, looks=(time.time(),))
     left, end = suspects, time.monotonic() + LOOKING
     with waiting(LOOKING) as show:
         while left and time.monotonic() < end:
@@ -255,8 +248,8 @@ def _watched(context: Context, sender: Sender, exams: list[NodeDiagnosis], timeo
                     watch.looks = ()
                 else:
                     watch.saw(load, time.time(), moved=one.load is not None and load.finished != one.load.finished)
-            left = [one for one in left if watches[one.node].looks and not watches[one.node].wedged]
-    return [replace(one, wedged=one.node in watches and watches[one.node].wedged) for one in exams]
+                one.wedged = watch.wedged
+            left = [one for one in left if watches[one.node].looks and not one.wedged]
 
 
 def _tell(exams: Sequence[NodeDiagnosis], results: Sequence[Finding], output: Output, *, verbose: bool) -> None:

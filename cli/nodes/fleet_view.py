@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scrapyd_dist.batches import home_of
+from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import NodeError
 from scrapyd_dist.joblogs.log_reads import look
 from scrapyd_dist.joblogs.verdict import STALL, Place
@@ -25,7 +26,7 @@ from ..crawls.live_view import LiveView, View, remark
 from ..crawls.watcher import WatchOptions, looked_out_for
 from ..crawls.wording import clock, counted
 from ..jobs.job_list import TIMEOUT, fetch_report
-from ..node_status import NodeStatus, recognise
+from ..node_status import recognise
 from ..output import Output, complain_each, on_terminal, one_line, put_json, say, table
 
 #: seconds between two looks at the nodes

@@ -14,13 +14,14 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest, write_
 from prometheus_client.registry import Collector
 
 from scrapyd_dist.batches import Crawl, CrawlState
+from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.version import __version__
 
 from ..context import Context
 from ..crawls.throttle_rules import rows_of, standing
 from ..crawls.wording import number
-from ..node_status import NodeStatus, look, recognise
+from ..node_status import look, recognise
 from ..options import Nodes, Timeout
 from ..output import say
 

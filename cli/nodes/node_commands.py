@@ -13,12 +13,13 @@ from typing import Annotated, Any, Optional
 import typer
 
 from scrapyd_dist.config import STATE_FOLDER, state_dir, with_netrc
+from scrapyd_dist.diagnostics import NodeStatus, moment
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
-from scrapyd_dist.nodes import Node, NodeRecord
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import SKEW
 
 from ..context import Context, added, exit_code, known_times, names_of, quick_project, unused_local
-from ..node_status import TIMEOUT, IdleWatch, NodeStatus, ask_nodes, exit_code_of, look, moment, newest_of, recognise
+from ..node_status import TIMEOUT, IdleWatch, ask_nodes, exit_code_of, look, newest_of, recognise
 from ..options import CONNECT_TIMEOUT, ConnectTimeout, Nodes, Timeout, group, seconds
 from ..options import nodes as node_names
 from ..output import Output, complain, poll_until, say, table, waiting
@@ -106,8 +107,7 @@ def drain(
     """
     limit = seconds("--timeout", timeout)
     nodes = context.nodes_or_all(node, everyone=all_, verb="drain")
-    known, now = context.node_records, time.time()
-    records = {one.name: known.get(one.name) or NodeRecord(name=one.name) for one in nodes}
+    records, now = context.node_records(nodes), time.time()
     since = {name: record.draining or now for name, record in records.items()}
     context.remember({name: {"draining": at} for name, at in since.items()})
     waited = [DrainResult(node=one, idle=IdleWatch(start_delay=records[one.name].start_delay)) for one in nodes]
@@ -171,7 +171,7 @@ def resume(context: Context, node: Names = None, all_: All = False, output: Outp
     Example: sdist nodes resume web3
     """
     nodes = context.nodes_or_all(node, everyone=all_, verb="resume")
-    known = context.draining
+    known = {name for name, record in context.node_records(nodes).items() if record.draining is not None}
     back = [one for one in nodes if one.name in known]
     context.remember({one.name: {"draining": None, "idle_looks": ()} for one in back})
     rows = [{"name": one.name, "url": one.url, "was_draining": one.name in known} for one in nodes]
@@ -213,7 +213,7 @@ def list_nodes(
     fleet = context.nodes(node)
     name = quick_project(context.project, project)
     sender, known = context.sender_within(connect_timeout), known_times(context.root, fleet, name)
-    seen = look(sender, fleet, name, timeout, known=known, shown=not output.as_json)
+    seen = look(sender, fleet, name, timeout, known)
     recognise(context, sender, seen, timeout)
     newest = newest_of(seen)
     if not output.document({"project": name, "version": newest, "nodes": [one.document(newest) for one in seen]}):

@@ -13,11 +13,12 @@ from scrapyd_dist.cli.context import Context, quick_project
 from scrapyd_dist.cli.jobs.job_list import remembered
 from scrapyd_dist.cli.jobs.logs import LogFilter, Search
 from scrapyd_dist.cli.jobs.schedule import JobFleet, JobRow, read_jobs
-from scrapyd_dist.cli.node_status import IdleWatch, NodeStatus, newest_of
+from scrapyd_dist.cli.node_status import IdleWatch, newest_of
 from scrapyd_dist.cli.nodes.node_commands import SILENT_LOOKS, DrainResult, clock
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.config import ProjectConfig, state_dir
+from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import AuthRefused, ConfigError, ConnectionRefused, NodeError, NothingMatched
 from scrapyd_dist.frontier.backlog import Lessee, NewBatch
 from scrapyd_dist.joblogs.joblog import LogLine, LogLines

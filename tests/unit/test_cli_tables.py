@@ -11,12 +11,13 @@ from scrapyd_dist.cli import context, output
 from scrapyd_dist.cli.crawls import crawl, demo
 from scrapyd_dist.cli.crawls.live_view import LiveView, crawl_picture
 from scrapyd_dist.cli.jobs.logs import put_line
-from scrapyd_dist.cli.node_status import NodeStatus, exit_code_of
+from scrapyd_dist.cli.node_status import exit_code_of
 from scrapyd_dist.cli.nodes import node_commands
 from scrapyd_dist.cli.options import seconds
 from scrapyd_dist.examples.pages import Site
 
 from scrapyd_dist.batches import Crawl, CrawlState
+from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import (
     ApiRefused,
     AuthRefused,

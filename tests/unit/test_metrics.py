@@ -4,10 +4,10 @@ from typing import Any
 
 from prometheus_client import generate_latest
 from rig.prometheus import Metric, parse
-from scrapyd_dist.cli.node_status import NodeStatus
 from scrapyd_dist.cli.nodes.metrics import RECENT, measure
 
 from scrapyd_dist.batches import Crawl, CrawlState
+from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import ConnectionRefused
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Load
