@@ -25,7 +25,7 @@ MUTANTS = [
     ("only the current attempt of a batch can change it (SQLite)",
      "if number != current:", "if False:", f"{STEPS}[sqlite]"),
     ("only the current attempt of a batch can change it (Redis)",
-     '(key, "attempts", [number]),', "", f"{STEPS}[redis]"),
+     ', Condition(key, "attempts", [number], lambda found: over(batch, number, found))', "", f"{STEPS}[redis]"),
     ("a batch that is done stays done",
      "BatchState.DONE: frozenset(),", "BatchState.DONE: frozenset({BatchState.SENT}),",
      "unit/test_batches.py::test_what_is_done_stays_done"),
