@@ -16,11 +16,13 @@ from scrapyd_dist.store.frontier_rows import (
     check_not_out,
     slot_counts,
 )
+from scrapyd_dist.store.judging import whole
 from scrapyd_dist.store.sqlite_batches import BATCH, NOW, SqliteAttempts, SqliteBatches
 from scrapyd_dist.store.sqlite_crawls import SqliteAccount, SqliteCrawls
 from scrapyd_dist.store.sqlite_file import SqliteConnection, SqlitePort
 from scrapyd_dist.store.sqlite_throttle import SqliteThrottle
 
+_count = whole()
 #: in the very words of the index `next_turns`, or it would not be used
 _LINE = "crawl = ? AND holder = ? AND waiting > 0 AND substr(slot, 1, 1) != '@'"
 
@@ -238,7 +240,8 @@ class SqliteFrontier(SqlitePort, QueueStore):
 
     def slots(self, crawl: str) -> list[SlotCount]:
         query = "SELECT slot, state, batches, requests FROM slot_counts WHERE crawl = ? AND batches > 0"
-        return slot_counts(tuple(row) for row in self._db.execute(query, (crawl,)))
+        rows = self._db.execute(query, (crawl,))
+        return slot_counts((slot, state, _count(batches), _count(requests)) for slot, state, batches, requests in rows)
 
     def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
         return self._next_batches(crawl, slot, limit)

@@ -21,7 +21,7 @@ from scrapyd_dist.cli.context import key_of
 from scrapyd_dist.cli.crawls import producer_process
 
 from scrapyd_dist.batches import Crawl, CrawlState, Miss, Shard, WorkerEntry
-from scrapyd_dist.errors import DistError, ForeignRow
+from scrapyd_dist.errors import DistError, ForeignRow, StoreError
 from scrapyd_dist.pidfile import note_pid
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import tagged, without_prefix
@@ -86,11 +86,20 @@ def test_rows_cannot_be_swapped(where: str, mine: Store) -> None:
     for name in "cd":
         assert "it was changed" in mine.crawl(name).foreign
     assert mine.payload("c", 1) == {"A": "1,2"}
-    raw.set_size(7)
+    raw.set_batch("size", "7")
     with pytest.raises(ForeignRow, match="it was changed"):
         mine.payload("c", 1)
     (leased,) = mine.lease_next("c", LESSEE, seconds=9.0, now=1.0)
     assert (leased.payload, "it was changed" in leased.fault) == ({}, True)
+
+
+def test_a_number_of_attempts_without_end_holds_no_store_up(where: str, mine: Store) -> None:
+    mine.add_crawl(MINE)
+    add(mine, "1", slot="p")
+    Raw(where).set_batch("attempts", "1e999")
+    with pytest.raises(StoreError, match=r"attempts of .* is no count|attempts is no whole number"):
+        mine.drop_batch("c", 1, forget=True)
+    assert [crawl.id for crawl in mine.crawls()] == ["c"]
 
 
 def test_a_server_s_rows_without_a_signature_are_believed_when_a_person_has_said_so(where: str) -> None:
@@ -161,12 +170,12 @@ class Raw:
         for key, text in zip(keys, reversed(texts), strict=True):
             self._client.hset(key, "options", text)
 
-    def set_size(self, size: int) -> None:
-        """How many requests batch 1 is said to have."""
+    def set_batch(self, field: str, value: str) -> None:
+        """Give batch 1 another value of this field."""
         if self._file:
-            self._run("UPDATE batches SET size = ? WHERE number = 1", size)
+            self._run(f"UPDATE batches SET {field} = ? WHERE number = 1", value)  # noqa: S608 - the store's own names
         else:
-            self._client.hset(f"{self._prefix}c:c:b:1", "size", str(size))
+            self._client.hset(f"{self._prefix}c:c:b:1", field, value)
 
     def clear(self) -> None:
         """The next example begins with an empty store."""
@@ -186,7 +195,7 @@ class Raw:
             ]  # fmt: skip
             return [(table, row[1]) for table in sorted(tables) for row in self._run(f"PRAGMA table_info({table})")]
         found: list[tuple[Any, ...]] = []
-        for key in sorted(self._client.scan_iter(f"{self._prefix}[!o]*")):
+        for key in sorted(self._client.scan_iter(f"{self._prefix}[^o]*")):
             kind = self._client.type(key).decode()
             fields = sorted(self._client.hkeys(key)) if kind == "hash" else [b""]
             found += [(kind, key, field) for field in fields]
@@ -222,7 +231,7 @@ HOSTILE: list[Any] = [
     '{"settings": 3, "signature": 4}', '{"items": "many", "nodes": [3], "batches": {"done": "x"}}',
     '{"nodes": [{"name": 3, "running": "x"}], "outlook": 1}', '["http://a"]', '[{"url": "file:///etc/passwd"}]',
     '{"DISTRIBUTED_START_URLS": "[\\"file:///etc/passwd\\"]", "LOG_FILE": "ran"}', b"\xff\xfe", '"\\ud800"', "acked",
-    '"running"', '"frontier"', '[1, {"a": {"b": [1, 2, 3]}}]', '{"hits": -1, "window": 0}', "1e11",
+    '"running"', '"frontier"', '[1, {"a": {"b": [1, 2, 3]}}]', '{"hits": -1, "window": 0}', "1e11", "nan",
 ]  # fmt: skip
 WORDS = [
     ["crawls"], ["crawls", "--json"], ["status", "c"], ["status", "c", "--json"], ["report", "c", "-o", "page.html"],
@@ -270,7 +279,8 @@ LOOKS: list[Callable[[Store], object]] = [
     lambda store: store.take_permits([PermitRequest(key="a.com", domain="a.com", limit=Limit(hits=1, window=1.0))]),
     lambda store: store.update_crawl("c", version="w"), lambda store: store.requeue("c", [1]),
     lambda store: store.trust("c"), lambda store: store.batch_fingerprints("c", 2),
-    lambda store: store.workers("c"), lambda store: store.last_worker("c"),
+    lambda store: store.workers("c"), lambda store: store.last_worker("c"), lambda store: store.sent("c", 3, 1),
+    lambda store: store.open_attempt("c", attempt(1, 4)), lambda store: store.drop_batch("c", 4, forget=False),
 ]  # fmt: skip
 
 

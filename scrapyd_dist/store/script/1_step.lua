@@ -33,6 +33,13 @@ local function unmet()
   end
 end
 
+-- A count that is the limit of a loop: another program may have written anything there, and a loop must end.
+local function limit_in(key, field, most)
+  local count = tonumber(redis.call('HGET', key, field) or 0)
+  if not (count and count >= 0 and count <= most) then error(field .. ' of ' .. key .. ' is no count') end
+  return count
+end
+
 local function write()
   for _, command in ipairs(argument.writes or {}) do redis.call(unpack(command)) end
 end

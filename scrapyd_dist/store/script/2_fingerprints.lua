@@ -19,7 +19,7 @@ end
 
 -- How many buckets there are, and the power of two that they have outgrown.
 local function size_of()
-  local buckets, level = tonumber(redis.call('HGET', base .. 'meta', 'buckets') or 1), 1
+  local buckets, level = math.max(1, limit_in(base .. 'meta', 'buckets', 1e8)), 1
   while level * 2 <= buckets do level = level * 2 end
   return buckets, level
 end

@@ -123,7 +123,7 @@ function verbs.drop()
   local number, attempts = argument.batch, {}
   local batch, prints = base .. 'b:' .. number, base .. 'q:' .. number
   -- One more than there are: the last one may have been refused.
-  for attempt = 1, tonumber(redis.call('HGET', batch, 'attempts') or 0) + 1 do
+  for attempt = 1, limit_in(batch, 'attempts', 10000) + 1 do
     attempts[attempt] = number .. '.' .. attempt
   end
   if argument.forget then forget(prints_in(redis.call('GET', prints) or '')) end

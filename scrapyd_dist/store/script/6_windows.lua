@@ -58,7 +58,7 @@ local function moments(grants, count, start, terms, others)
       start, at = clear_of(own, start, terms.gap, at)
       start, beside = clear_of(others, start, terms.apart, beside)
       start = with_room(own, start, terms)
-    until start == found
+    until start == found or start ~= start  -- what is no number is not equal to itself
     insort(own, start)
     given[number] = start
   end

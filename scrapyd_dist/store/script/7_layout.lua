@@ -4,7 +4,7 @@
 local function add_index()
   if redis.call('HGET', base .. 'meta', 'indexed') then return end
   redis.call('HSET', base .. 'meta', 'indexed', 1)
-  for number = 1, tonumber(redis.call('HGET', base .. 'meta', 'batches') or 0) do batch_enters(number) end
+  for number = 1, limit_in(base .. 'meta', 'batches', 1e7) do batch_enters(number) end
   for _, name in ipairs(redis.call('SMEMBERS', base .. 'attempts')) do attempt_goes(name, 'SADD') end
 end
 
