@@ -9,7 +9,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -354,6 +354,11 @@ class SettingReader:
         if row.kind in (ValueKind.WHOLE, ValueKind.SECONDS) and read not in row.choices and not _is_within(row, read):
             raise ConfigError(f"{name} is {read}, and must be {_limit(row, read)}.")
         return read
+
+    def values_for(self, cls: Any) -> dict[str, Any]:
+        """The values for a dataclass's fields that have the names of settings: `max_jobs` as DISTRIBUTED_MAX_JOBS."""
+        names = {one.name: PREFIX + one.name.upper() for one in fields(cls)}
+        return {field: self.value(name) for field, name in names.items() if name in SETTINGS}
 
     def _read(self, kind: ValueKind, name: str, words: tuple[str, ...]) -> Any:
         value = self.settings.get(name)

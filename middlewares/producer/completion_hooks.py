@@ -57,8 +57,6 @@ class CompletionPolicy:
                 f"--on-finish (DISTRIBUTED_ON_FINISH) takes a command, or an address that begins with http:// or"
                 f" https://, and this one begins with {scheme}://."
             )
-        if self.min_items < 0:
-            raise ConfigError(f"--min-items (DISTRIBUTED_MIN_ITEMS) is {self.min_items}, and must be 0 or more.")
         if is_address(self.on_finish):
             shown(self.on_finish)
 

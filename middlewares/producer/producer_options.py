@@ -89,51 +89,29 @@ def read_options(settings: BaseSettings) -> ProducerOptions:
     """The options in these settings; ConfigError if a value is not of its kind, or two do not go together."""
     reader, throttle = SettingReader(settings), ThrottleOptions.from_settings(settings)
     read, feed_url = reader.value, reader.value("DISTRIBUTED_TARGET_FEED_URL")
-    crawl, hosts, scaling = read("DISTRIBUTED_CRAWL"), read("DISTRIBUTED_TARGET_HOSTS"), _scaling(reader)
+    crawl, hosts = read("DISTRIBUTED_CRAWL"), read("DISTRIBUTED_TARGET_HOSTS")
     adapts, mode = _adapts(reader), read("DISTRIBUTED_MODE")
     # What a job uploads when it closes would have items of lost leases; without waiting, all is sent at once.
     may_lease = not (feed_url or uploading_feeds(settings)) and read("DISTRIBUTED_WAIT")
-    options = ProducerOptions(
-        crawl=check_crawl_name(crawl) if crawl else None,
-        nodes=read("DISTRIBUTED_NODES") or (() if hosts else _old_lists(reader)),
-        hosts=hosts,
-        nodes_every=read("DISTRIBUTED_NODES_EVERY"),
-        index=read("DISTRIBUTED_INDEX"),
-        pages=read("DISTRIBUTED_PAGES"),
-        first_page=read("DISTRIBUTED_FIRST_PAGE"),
-        shards=read("DISTRIBUTED_SHARDS"),
-        start_urls_file=read("DISTRIBUTED_START_URLS_FILE"),
-        sent_size=_fixed_size(reader) or (LARGEST if adapts else BATCH_SIZE),
-        batch_adapt=adapts,
-        batch_max_age=read("DISTRIBUTED_BATCH_MAX_AGE"),
-        feed_url=feed_url,
-        send_feed_url=_may_travel(feed_url, settings),
-        feed_format=read("DISTRIBUTED_TARGET_FEED_FORMAT"),
-        outputs=read("DISTRIBUTED_OUTPUTS"),
-        deploy=read("DISTRIBUTED_DEPLOY"),
-        stay=read("DISTRIBUTED_UNSENDABLE"),
-        placement=read("DISTRIBUTED_PLACEMENT"),
-        profile=read("DISTRIBUTED_PROFILE"),
-        max_failed=read("DISTRIBUTED_MAX_FAILED"),
-        limit=read("DISTRIBUTED_LIMIT"),
-        store=read("DISTRIBUTED_STORE") if reader.given("DISTRIBUTED_STORE") else None,
-        limits=SchedulerLimits(
-            poll=read("DISTRIBUTED_POLL_INTERVAL"),
-            request_timeout=read("DISTRIBUTED_REQUEST_TIMEOUT"),
-            node_timeout=read("DISTRIBUTED_NODE_TIMEOUT"),
-            fleet_timeout=read("DISTRIBUTED_FLEET_TIMEOUT"),
-            start_timeout=read("DISTRIBUTED_START_TIMEOUT"),
-            max_attempts=read("DISTRIBUTED_MAX_ATTEMPTS"),
-            max_jobs=read("DISTRIBUTED_MAX_JOBS"),
-            wait=read("DISTRIBUTED_WAIT"),
-        ),
-        mode=mode,
-        leases=mode == "pull" or (mode == "auto" and may_lease),
-        only_leased=", ".join(name for name, row in SETTINGS.items() if row.pull_only and reader.value(name)),
-        scaling=scaling,
-        throttled=throttle.on,
-        heeds=throttle.heeds,
-    )
+    options = ProducerOptions(**{
+        **reader.values_for(ProducerOptions),
+        "crawl": check_crawl_name(crawl) if crawl else None,
+        "nodes": read("DISTRIBUTED_NODES") or (() if hosts else _old_lists(reader)),
+        "hosts": hosts,
+        "sent_size": _fixed_size(reader) or (LARGEST if adapts else BATCH_SIZE),
+        "batch_adapt": adapts,
+        "feed_url": feed_url,
+        "send_feed_url": _may_travel(feed_url, settings),
+        "feed_format": read("DISTRIBUTED_TARGET_FEED_FORMAT"),
+        "stay": read("DISTRIBUTED_UNSENDABLE"),
+        "store": read("DISTRIBUTED_STORE") if reader.given("DISTRIBUTED_STORE") else None,
+        "limits": SchedulerLimits(**reader.values_for(SchedulerLimits), poll=read("DISTRIBUTED_POLL_INTERVAL")),
+        "leases": mode == "pull" or (mode == "auto" and may_lease),
+        "only_leased": ", ".join(name for name, row in SETTINGS.items() if row.pull_only and reader.value(name)),
+        "scaling": _scaling(reader),
+        "throttled": throttle.on,
+        "heeds": throttle.heeds,
+    })  # fmt: skip
     _check_together(options)
     return options
 
@@ -158,20 +136,10 @@ def _adapts(reader: SettingReader) -> bool:
 
 def _scaling(reader: SettingReader) -> ScalingPolicy:
     """The allowed number of workers, and what each is told."""
-    read = reader.value
-    fair = read("DISTRIBUTED_FAIR")
-    terms = WorkerRequest(
-        lease=read("DISTRIBUTED_LEASE"),
-        max_batches=read("DISTRIBUTED_MAX_BATCHES"),
-        max_requests=read("DISTRIBUTED_MAX_REQUESTS"),
-        max_time=read("DISTRIBUTED_MAX_TIME"),
-        idle=read("DISTRIBUTED_IDLE"),
-        batch_size=_fixed_size(reader) or (FAIR_SIZE if fair else LEASED),
-        fair=fair,
-        start=read("DISTRIBUTED_START"),
-    )
+    read, terms = reader.value, reader.values_for(WorkerRequest)
+    terms["batch_size"] = _fixed_size(reader) or (FAIR_SIZE if terms["fair"] else LEASED)
     most = (read("DISTRIBUTED_WORKERS"), read("DISTRIBUTED_MAX_JOBS"))
-    return ScalingPolicy(most=min(filter(None, most), default=0), terms=terms)
+    return ScalingPolicy(most=min(filter(None, most), default=0), terms=WorkerRequest(**terms))
 
 
 def _check_together(options: ProducerOptions) -> None:

@@ -4,6 +4,7 @@ import ast
 import logging
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,10 @@ from scrapy import Spider
 from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.addon import Addon
+from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions
 
+from scrapyd_dist.scheduling.base import SchedulerLimits
+from scrapyd_dist.scheduling.job_request import WorkerRequest
 from scrapyd_dist.settings import (
     INTERNAL,
     SETTINGS,
@@ -33,6 +37,8 @@ READERS = {
     "middlewares/producer/producer_options.py": "reads each of them once, as a field of the producer's options",
     "middlewares/throttle/throttle_options.py": "reads each of them once, as a field of the throttle's options",
 }
+#: values whose fields are read from the settings of the same names
+VALUES = (ProducerOptions, SchedulerLimits, WorkerRequest)
 
 
 def names_in(path: Path) -> set[str]:
@@ -44,7 +50,8 @@ def names_in(path: Path) -> set[str]:
 def test_every_setting_is_read_and_no_other_module_lists_settings() -> None:
     found = {str(path.relative_to(ROOT)): names_in(path) for path in FILES}
     assert {path for path, names in found.items() if len(names) > FEW} == set(READERS)
-    assert set(SETTINGS) - set().union(*found.values()) == set()
+    read = {f"DISTRIBUTED_{one.name.upper()}" for kind in VALUES for one in fields(kind)}
+    assert set(SETTINGS) - read.union(*found.values()) == set()
 
 
 def test_the_registry_needs_the_standard_library_only() -> None:
