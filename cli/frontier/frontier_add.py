@@ -10,13 +10,13 @@ from socket import gethostname
 from typing import Annotated, BinaryIO, Literal, Optional
 
 import typer
-from scrapyd_dist.middlewares.producer.worklist_import import AnyWorklist, ImportResult
+from scrapyd_dist.middlewares.producer.worklist_import import ImportResult, RowReader
 
 from scrapyd_dist.batches import check_crawl_name
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY
 from scrapyd_dist.frontier.intake import FrontierProducer, open_frontier
-from scrapyd_dist.frontier.worklists import AnyRow, format_of, rows
+from scrapyd_dist.frontier.worklists import AnyRow, format_of, found, rows
 from scrapyd_dist.settings import complaints
 
 from ..context import Context, key_of, project_store
@@ -100,7 +100,7 @@ def add(
         raise ConfigError(f"--priority {priority}: it must be between -{MAX_PRIORITY} and {MAX_PRIORITY}.")
     from scrapyd_dist.middlewares.producer.crawl_request import find_project
     from scrapyd_dist.middlewares.producer.producer_options import read_options
-    from scrapyd_dist.middlewares.producer.worklist_import import ArgumentImport, WorklistImport
+    from scrapyd_dist.middlewares.producer.worklist_import import WorklistImport
     from scrapyd_dist.middlewares.slot_routing import SlotRouting
 
     root = context.root
@@ -109,12 +109,10 @@ def add(
         settings = settings_of({"DISTRIBUTED_MODE": "pull", **asked})
         complain_each(complaints(settings))
         key, project = key_of(root), find_project(settings).name
-        worklist: AnyWorklist
-        if arguments:
-            worklist = ArgumentImport(priority=priority)
-        else:
+        read: RowReader = lambda row: found(row.value, priority)  # noqa: E731 - rows of arguments
+        if not arguments:
             routing = SlotRouting.from_settings(settings, project=project)
-            worklist = WorklistImport(settings, routing, key=key, callback=spider_callback, priority=priority)
+            read = WorklistImport(settings, routing, key=key, callback=spider_callback, priority=priority).found
         store = stack.enter_context(closing(project_store(root)))
         producer = FrontierProducer(
             store=store,
@@ -132,7 +130,7 @@ def add(
             )
             if row.standing is not standing:
                 store.update_crawl(row.id, standing=standing)
-        account, interrupted = _fill(producer, worklist, listed)
+        account, interrupted = _fill(producer, read, listed)
     _tell(frontier, account, interrupted=interrupted, output=output)
 
 
@@ -147,12 +145,12 @@ def _opened(stack: ExitStack, name: str) -> BinaryIO:
         raise ConfigError(f"The list {name} cannot be read: {error.strerror}.") from error
 
 
-def _fill(producer: FrontierProducer, worklist: AnyWorklist, rows: Iterator[AnyRow]) -> tuple[ImportResult, bool]:
+def _fill(producer: FrontierProducer, read: RowReader, rows: Iterator[AnyRow]) -> tuple[ImportResult, bool]:
     """Add the rows; returns the counts, and whether Ctrl-C interrupted it."""
     from scrapyd_dist.middlewares.producer.worklist_import import ImportResult, fill
 
     account, begun = ImportResult(), time.monotonic()
-    with waiting(TELL) as show, closing(fill(producer, worklist, rows)) as filling:
+    with waiting(TELL) as show, closing(fill(producer, read, rows)) as filling:
         try:
             for account in filling:
                 if time.monotonic() - begun > QUICK:

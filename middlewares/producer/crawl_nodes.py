@@ -30,7 +30,7 @@ from scrapyd_dist.transports import AsyncSender
 from .crawl_code import TODAYS, CrawlCode
 from .crawl_repository import CrawlRepository
 from .crawl_request import CrawlRequest, job_settings, shared_settings, worker_settings
-from .preflight import Prepared, bring, members_of, prepare
+from .preflight import Prepared, bring, prepare
 from .producer_options import ProducerOptions
 
 logger = logging.getLogger(__name__)
@@ -229,7 +229,7 @@ class CrawlNodes:
         sources = NodeSources(request)
         nodes = await asyncio.to_thread(sources.read, await repository.thread(repository.thread.store.nodes))
         prepared = await asyncio.to_thread(prepare, request, nodes, code=code)
-        ways, members = Ways(request.store, prepared.key), members_of(prepared)
+        ways, members = Ways(request.store, prepared.key), prepared.members
         await asyncio.to_thread(note_unreached, request.options, members, ways)
         able = [member for member in members if member.able]
         if able and all(member.unreached for member in able):

@@ -165,7 +165,7 @@ def _log_start(parts: CrawlParts, reporter: StatusReporter) -> None:
         nodes.repository.id,
         parts.target.how,
         "are leased by workers on" if parts.options.leases else "go to",
-        len(prepared.probes),
+        len(nodes.members),
         parts.options.batch_size,
         prepared.version,
         f", uploaded to {', '.join(prepared.uploaded)}" if prepared.uploaded else "",

@@ -28,7 +28,7 @@ from ..throttle.install import why_not_heeded
 from .crawl_code import TODAYS, CrawlCode
 from .crawl_nodes import NodeSources, check_reach, note_unreached
 from .crawl_request import CrawlRequest, check_mode, check_parts, check_spider, find_project, shards_of
-from .preflight import Prepared, members_of, other_than_deployed, prepare
+from .preflight import Prepared, other_than_deployed, prepare
 from .producer_options import ProducerOptions, read_options
 
 #: settings that counted for the whole crawl in one process, and count for each job now
@@ -65,7 +65,7 @@ def plan(settings: Settings, spider: str, args: Mapping[str, str], code: CrawlCo
     request = CrawlRequest(spider=spider, options=options, project=find_project(settings))
     prepared = prepare(request, NodeSources(request).read(), code=code, dry_run=True)
     throttle = _throttle(request, crawler.settings)
-    ways, members = Ways(request.store, prepared.key), members_of(prepared)
+    ways, members = Ways(request.store, prepared.key), prepared.members
     note_unreached(options, members, ways)
     warnings = [
         *complaints(crawler.settings),
@@ -78,19 +78,19 @@ def plan(settings: Settings, spider: str, args: Mapping[str, str], code: CrawlCo
             if member.deaf
         ),
     ]
-    there = present([p.node for p in prepared.probes if p.error is None], request.project.name)
+    there = present([p.asked for p in prepared.probes if p.error is None], request.project.name)
     version = code.version  # None: it would get a new one
     if version is None and prepared.egg is not None:
         known = [names for names in there.values() if names is not None]
         version = common_name(known, prepared.egg.content_hash, for_crawl=True)
     nodes = [
         {
-            "name": found.node.name,
-            "url": found.node.url,
+            "name": found.asked.name,
+            "url": found.asked.url,
             "state": "down" if found.error else "up",
             "reason": str(found.error or ""),
-            "slots": found.node.slots,
-            "logs": found.logs,
+            "slots": found.asked.slots,
+            "logs": bool(found.value),
             "unreached": member.unreached,
         }
         for found, member in zip(prepared.probes, members, strict=True)

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from scrapyd_dist.deploy import egg as eggs
 from scrapyd_dist.deploy import local_nodes, rollout
@@ -16,7 +16,6 @@ from scrapyd_dist.errors import (
     AuthRefused,
     ConfigError,
     DistError,
-    NodeError,
     NoNodeReachable,
     NothingMatched,
     TlsRefused,
@@ -26,6 +25,7 @@ from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, told_content
+from scrapyd_dist.transports import NodeAnswer, sweep
 from scrapyd_dist.transports.requests import RequestsTransport
 
 from .crawl_code import TODAYS, CrawlCode
@@ -33,16 +33,8 @@ from .crawl_request import CrawlRequest
 
 #: local nodes that are started when nothing names a node
 LOCAL_NODES = 2
-MAX_THREADS = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeProbe:
-    """What one node answered."""
-
-    node: Node
-    error: NodeError | None = None
-    logs: bool = False  #: whether it serves its log folder
+#: what a node answered: whether it serves its log folder
+NodeProbe: TypeAlias = NodeAnswer[Node, bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +42,10 @@ class Prepared:
     """The fleet at the start."""
 
     probes: tuple[NodeProbe, ...]
+    members: list[NodeState]  #: the same nodes as the scheduler knows them
     version: str | None
     key: bytes | None
     egg: Egg | None
-    unready: dict[str, str] = field(default_factory=dict)  #: node name -> why it cannot get work
     uploaded: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     code: tuple[str, ...] = ()  #: remarks on the code that is taken
@@ -63,18 +55,12 @@ def probe(nodes: Sequence[Node], *, timeout: float) -> tuple[NodeProbe, ...]:
     """Ask all nodes at once whether they are there, and whether they serve their logs."""
     sender = RequestsTransport()
 
-    def ask(node: Node) -> NodeProbe:
-        try:
-            sender.send(node, api.daemonstatus(), timeout=timeout)
-            return NodeProbe(node=node, logs=sender.send(node, api.serves_logs(), timeout=timeout))
-        except NodeError as error:
-            return NodeProbe(node=node, error=error)
+    def ask(node: Node) -> bool:
+        sender.send(node, api.daemonstatus(), timeout=timeout)
+        return sender.send(node, api.serves_logs(), timeout=timeout)
 
-    try:
-        with ThreadPoolExecutor(max_workers=min(MAX_THREADS, max(1, len(nodes)))) as pool:
-            return tuple(pool.map(ask, nodes))
-    finally:
-        sender.close()
+    answers = {answer.asked: answer for answer in sweep(nodes, ask)}
+    return tuple(answers[node] for node in nodes)
 
 
 def _check(probes: Sequence[NodeProbe], *, feed: bool) -> list[str]:
@@ -91,7 +77,7 @@ def _check(probes: Sequence[NodeProbe], *, feed: bool) -> list[str]:
             f"No node can be reached: {why}. Nothing was started. Start a node, or"
             " name others in scrapy.cfg, DISTRIBUTED_TARGET_HOSTS or --node; `sdist nodes` shows them."
         )
-    silent = [p.node.name for p in probes if p.error is None and not p.logs]
+    silent = [p.asked.name for p in probes if p.error is None and not p.value]
     if silent and not feed:
         raise ConfigError(
             f"There is no log folder (/logs/) on {', '.join(silent)}, so items have no way home from there. Set"
@@ -111,22 +97,23 @@ def prepare(
     options = request.options
     if not nodes and not dry_run:
         nodes = local_nodes.up(request.project.state, LOCAL_NODES)
-    probes = probe(nodes, timeout=options.limits.request_timeout) if nodes else ()
+    probes = probe(nodes, timeout=options.limits.request_timeout)
     warnings = _check(probes, feed=options.feed_url is not None) if nodes else []
     egg, key = (code.egg, code.files.key) if code.files is not None else _build(request)
     if dry_run:
-        return Prepared(probes=probes, version=None, key=key, egg=egg, warnings=tuple(warnings))
-    up = [p.node for p in probes if p.error is None]
+        members = _members(probes, {})
+        return Prepared(probes=probes, members=members, version=None, key=key, egg=egg, warnings=tuple(warnings))
+    up = [p.asked for p in probes if p.error is None]
     result = _roll_out(request, up, egg, version=code.version, dirty=code.egg is None)
     names = [node.version for node in result.ready if node.version]
     version = result.version or (max(names, key=names.count) if names else None)
     return Prepared(
         probes=probes,
+        members=_members(probes, {node.node.name: node.reason for node in result.failed}),
         version=version,
         key=key if all(node.same_code for node in result.ready) else None,
         egg=egg,
         code=tuple(_notes_on(code, version, {node.node.name: node.before for node in result.ready})),
-        unready={node.node.name: node.reason for node in result.failed},
         uploaded=tuple(node.node.name for node in result.ready if node.uploaded),
         warnings=tuple(warnings),
     )
@@ -171,11 +158,11 @@ def _roll_out(
     raise kind(f"No node can run this project's code, so nothing was started. {text}")
 
 
-def members_of(prepared: Prepared) -> list[NodeState]:
-    """The nodes as the scheduler knows them at the start."""
+def _members(probes: Sequence[NodeProbe], unready: Mapping[str, str]) -> list[NodeState]:
+    """The nodes; `unready`: node name -> why it cannot get work."""
     members = []
-    for found in prepared.probes:
-        member = NodeState(node=found.node, unfit=prepared.unready.get(found.node.name, ""))
+    for found in probes:
+        member = NodeState(node=found.asked, unfit=unready.get(found.asked.name, ""))
         if found.error is not None:
             member.missed(str(found.error), time.time())
         member.prepared = member.up and not member.unfit
@@ -191,7 +178,7 @@ def bring(request: CrawlRequest, node: Node, prepared: Prepared) -> str:
     found = probe([node], timeout=request.options.limits.request_timeout)[0]
     if found.error is not None:
         raise found.error
-    if not found.logs and request.options.feed_url is None:
+    if not found.value and request.options.feed_url is None:
         return f"{node.name} has no log folder, so items have no way home from there"
     try:
         version = None if request.options.deploy == "never" else prepared.version

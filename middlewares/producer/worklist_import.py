@@ -6,7 +6,7 @@ The rule it keeps: memory stays constant; a row is in the store, or told with it
 import queue
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -18,7 +18,7 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer
-from scrapyd_dist.frontier.worklists import AnyRow, BadWorklistRow, WorklistRow, found
+from scrapyd_dist.frontier.worklists import AnyRow, BadWorklistRow, WorklistRow
 from scrapyd_dist.payload import RequestValue, encode
 from scrapyd_dist.scheduling.batcher import SlotBatcher
 
@@ -76,18 +76,8 @@ class WorklistImport:
         return FrontierIntake(value=value, fingerprint=fingerprint, slot=slot, priority=request.priority)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ArgumentImport:
-    """Makes rows of arguments into what a frontier keeps."""
-
-    priority: int
-
-    def found(self, row: WorklistRow) -> FrontierIntake:
-        """The row on its way into the frontier."""
-        return found(row.value, self.priority)
-
-
-AnyWorklist: TypeAlias = "WorklistImport | ArgumentImport"
+#: makes a row into what goes into the frontier; ValueError if it cannot be that
+RowReader: TypeAlias = Callable[[WorklistRow], FrontierIntake]
 
 
 def _travelling(value: RequestValue, request: Request) -> RequestValue:
@@ -98,16 +88,14 @@ def _travelling(value: RequestValue, request: Request) -> RequestValue:
     return {**rest, **own, **({"priority": request.priority} if request.priority else {}), "url": request.url}
 
 
-def fill(
-    producer: FrontierProducer, worklist: AnyWorklist, rows: Iterable[AnyRow]
-) -> Generator[ImportResult, None, None]:
+def fill(producer: FrontierProducer, read: RowReader, rows: Iterable[AnyRow]) -> Generator[ImportResult, None, None]:
     """Add all rows to the frontier; the same account again and again while it grows, and at the end.
 
     A list that comes slowly (standard input) is written as it comes. ConfigError if the list cannot be read so, or the
     frontier cannot be; StoreError if the store does not take it: what the account says is in it.
     """
     producer.begin()
-    filling = _ImportRun(producer, worklist)
+    filling = _ImportRun(producer, read)
     try:
         yield filling.account
         for some in _read_ahead(rows):
@@ -124,9 +112,8 @@ def fill(
 class _ImportRun:
     """What has been read and is not written yet."""
 
-    def __init__(self, producer: FrontierProducer, worklist: AnyWorklist) -> None:
-        self._producer = producer
-        self._worklist = worklist
+    def __init__(self, producer: FrontierProducer, read: RowReader) -> None:
+        self._producer, self._read = producer, read
         self._cutter = SlotBatcher(size=producer.size, max_age=MAX_AGE)
         self._waiting: list[FrontierIntake] = []
         self._written = time.monotonic()
@@ -137,7 +124,7 @@ class _ImportRun:
         account.rows += 1
         if isinstance(row, WorklistRow):
             try:
-                cut = self._cutter.add(self._worklist.found(row), time.monotonic())
+                cut = self._cutter.add(self._read(row), time.monotonic())
                 self._waiting += [] if cut is None else cut.found
             except (ValueError, TypeError) as error:
                 bad = BadWorklistRow(row.line, str(error))
