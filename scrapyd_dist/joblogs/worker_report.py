@@ -1,6 +1,7 @@
 """Parses workers' reports, and decides whether the result of an attempt can be accepted."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,6 +82,11 @@ class WorkerReport:
     def failed_requests(self) -> int:
         return max(self.errors, len(self.failed) + len(self.dead) + len(self.unended))
 
+    @property
+    def counts(self) -> Counter[str]:
+        """The job so far: requests that ended, and those of them that failed; pages and items."""
+        return Counter(requests=self.ended_requests, pages=self.pages, items=self.items, failed=self.failed_requests)
+
 
 def report_path(home: str, job: str) -> str:
     """Return the path of a job's report, relative to the node's base."""
@@ -101,6 +107,14 @@ def read_report(data: bytes) -> WorkerReport:
         return _report(document)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BadReport(f"a worker's report cannot be read: {type(error).__name__}: {error}") from error
+
+
+def counts_of(report: Mapping[str, Any]) -> Counter[str]:
+    """`WorkerReport.counts` of what the store keeps of an accepted report."""
+    done, missed, pages, items, failed = (
+        int(report.get(name) or 0) for name in ("done", "missed", "pages", "items", "errors")
+    )
+    return Counter(requests=done + missed, pages=pages, items=items, failed=failed)
 
 
 def _report(document: Mapping[str, Any]) -> WorkerReport:

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from scrapyd_dist.batches import Attempt
+from scrapyd_dist.joblogs.worker_report import counts_of
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 
 #: length of the window in seconds
@@ -87,44 +88,11 @@ def outlook(
 
 
 @dataclass(kw_only=True)
-class _JobProgress:
-    """An attempt; its `JobRun` holds its last report."""
-
-    out: JobRun
-    heard: float | None = None  #: when its first report was read
-
-    @property
-    def done(self) -> int:
-        return self.out.report.ended_requests if self.out.report else 0
-
-    def counts(self) -> dict[str, int]:
-        """Its `COUNTS`, of those that have a value."""
-        report = self.out.report
-        if report is None:
-            return {}
-        requests, pages, items = self.out.recalled
-        return {
-            "requests": max(0, report.ended_requests - requests),
-            "pages": max(0, report.pages - pages),
-            "items": max(0, report.items - items),
-            "failed": report.failed_requests,
-        }
-
-    def age(self, now: float) -> float:
-        """Seconds since its first report."""
-        return now - self.heard if self.heard is not None else 0.0
-
-    def pace(self, now: float) -> float | None:
-        """Requests per second since its first report; None before `TOO_SHORT` seconds."""
-        seconds = self.age(now)
-        return self.done / seconds if seconds >= TOO_SHORT else None
-
-
-@dataclass(kw_only=True)
 class Progress:
     """The progress of a crawl's nodes, updated by `look`."""
 
-    _jobs: dict[str, _JobProgress] = field(default_factory=dict)  #: jobs that are out
+    _jobs: dict[str, JobRun] = field(default_factory=dict)  #: jobs that are out
+    _heard: dict[str, float] = field(default_factory=dict)  #: of these, when the first report was read
     #: node -> `COUNTS` of its attempts that are no longer out, and of all
     _ended: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     _counts: dict[str, Counter[str]] = field(default_factory=dict)
@@ -136,39 +104,43 @@ class Progress:
     def recall(self, attempts: Iterable[Attempt]) -> None:
         """Add the accepted attempts of an earlier process."""
         for attempt in attempts:
-            report = attempt.report
-            self._ended[attempt.node].update(
-                requests=int(report.get("done") or 0) + int(report.get("missed") or 0),
-                pages=int(report.get("pages") or 0),
-                items=int(report.get("items") or 0),
-                failed=int(report.get("errors") or 0),
-            )
+            self._ended[attempt.node].update(counts_of(attempt.report))
 
     def look(self, members: Sequence[NodeState], now: float, *, own_pages: int = 0, own_items: int = 0) -> None:
         """Update counts and rates at `now` by a monotonic clock, with what the producer has crawled itself."""
         self._now = now
         out = {job: one for member in members for job, one in member.out.items()}
         for job in self._jobs.keys() - out.keys():
-            self._end(self._jobs.pop(job), now)
+            self._end(self._jobs[job])
+            self._heard.pop(job, None)
+        self._jobs = out
         for job, one in out.items():
-            known = self._jobs.setdefault(job, _JobProgress(out=one))
-            if known.heard is None and one.report is not None:
-                known.heard = now
-        names = {member.node.name for member in members} | {job.out.member.node.name for job in self._jobs.values()}
+            if one.report is not None:
+                self._heard.setdefault(job, now)
+        names = {member.node.name for member in members}
         self._counts = {name: self._ended[name].copy() for name in names}
-        for running in self._jobs.values():
-            self._counts[running.out.member.node.name].update(running.counts())
+        for one in out.values():
+            self._counts[one.member.node.name].update(_counts(one))
         whole = Counter(pages=own_pages, items=own_items)
         for name, counts in self._counts.items():
             self._paces[name].add(now, *(counts[count] for count in COUNTS))
             whole.update(counts)
         self._whole.add(now, *(whole[count] for count in COUNTS))
 
-    def _end(self, job: _JobProgress, now: float) -> None:
-        self._ended[job.out.member.node.name].update(job.counts())
-        pace = job.pace(now)
-        if pace and job.out.report is not None and job.out.report.ended:
+    def _end(self, out: JobRun) -> None:
+        self._ended[out.member.node.name].update(_counts(out))
+        pace = self._pace(out)
+        if pace and out.report is not None and out.report.ended:
             self._batch_paces.append(pace)
+
+    def _age(self, out: JobRun) -> float:
+        """Seconds since its first report."""
+        return self._now - self._heard.get(out.job, self._now)
+
+    def _pace(self, out: JobRun) -> float | None:
+        """Requests per second since its first report; None before `TOO_SHORT` seconds."""
+        seconds = self._age(out)
+        return out.report.ended_requests / seconds if out.report and seconds >= TOO_SHORT else None
 
     def counts(self, node: str) -> Counter[str]:
         """Return the `COUNTS` of a node's jobs."""
@@ -181,7 +153,7 @@ class Progress:
 
     def stragglers(self) -> list[dict[str, Any]]:
         """Return the batches that are far slower than the others, slowest first, as a part of the summary."""
-        running = [(job, pace) for job in self._jobs.values() if (pace := job.pace(self._now)) is not None]
+        running = [(job, pace) for job in self._jobs.values() if (pace := self._pace(job)) is not None]
         known = [*self._batch_paces, *(pace for _, pace in running if pace)]
         if len(known) < SLOW_NEEDS:
             return []
@@ -190,19 +162,23 @@ class Progress:
             (job, pace)
             for job, pace in running
             # A job without a batch is a worker that leases many.
-            if pace * SLOW_BY < usual and job.age(self._now) >= SLOW_AFTER and job.out.batch.size > 0
+            if pace * SLOW_BY < usual and self._age(job) >= SLOW_AFTER and job.batch.size > 0
         ]
         slow.sort(key=itemgetter(1))
         return [
             {
-                "batch": job.out.batch.number,
-                "attempt": job.out.number,
-                "job": job.out.job,
-                "node": job.out.member.node.name,
-                "for_s": round(job.age(self._now)),
-                "done": job.done,
-                "of": job.out.batch.size,
+                "batch": job.batch.number,
+                "attempt": job.number,
+                "job": job.job,
+                "node": job.member.node.name,
+                "for_s": round(self._age(job)),
+                "done": job.report.ended_requests if job.report else 0,
+                "of": job.batch.size,
                 "times_slower": round(usual / pace, 1) if pace else None,
             }
             for job, pace in slow[:NAMED]
         ]
+
+
+def _counts(out: JobRun) -> Counter[str]:
+    return out.report.counts - out.recalled if out.report else Counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -99,9 +100,8 @@ def summary(snap: Snapshot) -> dict[str, Any]:
     """Return the summary document, schema 1, as described in `docs/summary.md`."""
     account = {name: snap.counts.get(name, 0) for name in ACCOUNT}
     spec, work, counters = snap.spec, snap.work, snap.counters
-    out = [member.progress() for member in snap.members]
-    running = {name: sum(row[column] for row in out) for column, name in enumerate(("ended", "pages", "items"))}
-    done = counters.requests_done + counters.gone + counters.failed_urls + running["ended"]
+    running = sum((member.progress() for member in snap.members), Counter[str]())
+    done = counters.requests_done + counters.gone + counters.failed_urls + running["requests"]
     return {
         "schema": SCHEMA,
         "crawl": spec.crawl,
@@ -186,7 +186,6 @@ def _rates(snap: Snapshot, node: str | None = None) -> dict[str, float]:
 
 def _node(member: NodeState, snap: Snapshot) -> dict[str, Any]:
     counts = snap.progress.counts(member.node.name)
-    _, _, items = member.progress()
     return {
         "name": member.node.name,
         "url": member.node.url,
@@ -197,7 +196,7 @@ def _node(member: NodeState, snap: Snapshot) -> dict[str, Any]:
         "running": len(member.out),
         "waiting": sum(out.report is None for out in member.out.values()),
         "jobs": member.jobs,
-        "items": member.items + items,
+        "items": member.items + member.progress()["items"],
         "pages": counts["pages"],
         "failed": counts["failed"],
         "per_s": _rates(snap, member.node.name),

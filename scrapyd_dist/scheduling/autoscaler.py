@@ -24,7 +24,7 @@ from scrapyd_dist.batches import (
 )
 from scrapyd_dist.errors import ApiRefused, NodeError
 from scrapyd_dist.frontier.slots import spider_of_slot
-from scrapyd_dist.joblogs.worker_report import WorkerReport
+from scrapyd_dist.joblogs.worker_report import WorkerReport, counts_of
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.collector import Collector
@@ -110,7 +110,8 @@ class Autoscaler:
             worker = self._run_of(one, member, posted=True)
             for attempt in accepted:
                 if attempt.worker == one.job:
-                    worker.came_home_before(attempt.report)
+                    worker.recalled.update(counts_of(attempt.report))
+            worker.counted.update(worker.recalled)
             member.out[worker.job] = worker
             other_code = not worker.project and one.version not in {"", self.state.spec.version}
             if other_code or not self.state.leases:  # the crawl goes on without it, and it would lease more

@@ -174,7 +174,7 @@ class Collector:
             finally:
                 for one in self.state.workers():
                     if one.job == attempt.worker:  # an ended batch counts no longer as its worker's progress
-                        one.came_home(report)
+                        one.counted.update(report.counts)
         except BadReport as error:
             await self._give_up_lease(attempt, str(error))
         except StepRefused as error:  # it was given up at the same moment

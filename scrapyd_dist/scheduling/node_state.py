@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.errors import NodeError, NoReply
@@ -147,7 +148,7 @@ class JobRun:
     unheard_since: float | None = None  #: since when there has been no report
     spider: str = ""  #: where it is not the crawl's own
     project: str = ""  #: where it is not the crawl's own
-    recalled: tuple[int, int, int] = (0, 0, 0)  #: requests, pages and items that were counted in an earlier process
+    recalled: Counter[str] = field(default_factory=Counter)  #: counts of batches that an earlier process accepted
     to_do: int = field(init=False)  #: requests that have not ended yet
 
     def __post_init__(self) -> None:
@@ -175,15 +176,14 @@ class JobRun:
         """True when its death may be caused by its requests."""
         return self.report is not None and self.report.blames_batch
 
-    def progress(self) -> tuple[int, int, int]:
-        """Requests ended, pages and items that are counted nowhere else yet."""
-        report = self.report
-        return (report.ended_requests, report.pages, report.items) if report else (0, 0, 0)
+    def progress(self) -> Counter[str]:
+        """`WorkerReport.counts` of what is counted nowhere else yet."""
+        return self.report.counts if self.report else Counter()
 
     @property
     def succeeded(self) -> int:
         """At least this many of the ended requests in `progress` gave a result."""
-        return max(0, self.progress()[0] - self.report.missed) if self.report else 0
+        return max(0, self.progress()["requests"] - self.report.missed) if self.report else 0
 
     def left(self, now: float) -> float:
         """Seconds until it ends at its pace so far; 0: not known."""
@@ -203,8 +203,7 @@ class WorkerRun(JobRun):
     version: str = ""  #: of another project's code; empty for the crawl's own
     introduces: bool = False  #: it runs only to tell whose code it is
     dismissed: bool = False  #: it was told to end
-    #: requests, pages and items of its accepted batches, which are counted there
-    counted: tuple[int, int, int] = (0, 0, 0)
+    counted: Counter[str] = field(default_factory=Counter)  #: counts of its accepted batches, which are counted there
 
     @property
     def to_blame(self) -> bool:
@@ -214,20 +213,8 @@ class WorkerRun(JobRun):
     def left(self, now: float) -> float:  # noqa: ARG002 - a worker has no known end
         return LASTING
 
-    def came_home(self, report: WorkerReport) -> None:
-        """Count one of its batches, which was accepted."""
-        requests, pages, items = self.counted
-        self.counted = (requests + report.ended_requests, pages + report.pages, items + report.items)
-
-    def came_home_before(self, report: Mapping[str, Any]) -> None:
-        """Count a batch that an earlier process accepted; `report` is what the store keeps of it."""
-        done, missed, pages, items = (int(report.get(name) or 0) for name in ("done", "missed", "pages", "items"))
-        requests, pages_before, items_before = self.counted
-        self.recalled = self.counted = (requests + done + missed, pages_before + pages, items_before + items)
-
-    def progress(self) -> tuple[int, int, int]:
-        requests, pages, items = (now - home for now, home in zip(super().progress(), self.counted, strict=True))
-        return max(0, requests), max(0, pages), max(0, items)
+    def progress(self) -> Counter[str]:
+        return super().progress() - self.counted
 
 
 @dataclass(kw_only=True, eq=False)
@@ -395,11 +382,9 @@ class NodeState:
         self.down_reason = reason
         self.idle_looks = ()
 
-    def progress(self) -> tuple[int, int, int]:
-        """Requests ended, pages and items of the jobs that are out."""
-        rows = [(0, 0, 0), *(out.progress() for out in self.out.values())]
-        requests, pages, items = (sum(column) for column in zip(*rows, strict=True))
-        return requests, pages, items
+    def progress(self) -> Counter[str]:
+        """`JobRun.progress` of all jobs that are out."""
+        return sum((out.progress() for out in self.out.values()), Counter[str]())
 
 
 def typical_pace(members: Sequence[NodeState]) -> float:

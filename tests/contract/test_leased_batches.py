@@ -1,6 +1,7 @@
 """Workers run at a frontier and what they did is brought home; far nodes are sent batches; in memory, with mishaps."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -157,11 +158,11 @@ async def test_what_workers_do_counts_once_before_and_after_it_came_home(tmp_pat
         worker.lease(2)
         worker.node.report(worker.job, state="running", requests=20, done=7, items=7)
         member = o.scheduler.members[0]
-        await until(lambda: member.progress() == (7, 7, 7), "seven requests")
+        await until(lambda: member.progress() == Counter(requests=7, pages=7, items=7), "seven requests")
         await until(lambda: o.scheduler.work.out == 2, "both batches are seen to be out")
         worker.finish()
         await until(lambda: o.scheduler.counters.requests_done == 10, "a batch is home")
-        await until(lambda: member.progress() == (0, 0, 0), "it counts there, and nowhere else")
+        await until(lambda: member.progress() == Counter(), "it counts there, and nowhere else")
 
 
 # workers that fail
@@ -211,7 +212,7 @@ async def test_a_part_that_is_lost_sends_its_batch_back(tmp_path: Path) -> None:
         worker.finish(part=False)
         await until(lambda: o.states() == ["failed"], "it waits again")
         member = o.scheduler.members[0]
-        await until(lambda: member.progress() == (0, 0, 0), "what will be done again does not count")
+        await until(lambda: member.progress() == Counter(), "what will be done again does not count")
         worker.work_off()
         await o.over(whole=1)
 
@@ -522,7 +523,10 @@ async def test_the_next_process_takes_up_the_workers_and_starts_no_second_one(tm
     async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as after:
         worker.store = after.store
         worker.node.report(worker.job, state="running", requests=8, done=6, items=6)
-        await until(lambda: after.scheduler.members[0].progress() == (2, 2, 2), "what was home before counts once")
+        await until(
+            lambda: after.scheduler.members[0].progress() == Counter(requests=2, pages=2, items=2),
+            "what was home before counts once",
+        )
         worker.finish()
         await after.over()
         after.whole(2, size=4)

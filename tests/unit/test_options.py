@@ -1,6 +1,7 @@
 """The settings of a producer, and its modes: what is read, what is refused, and what travels to workers that lease."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -266,16 +267,16 @@ def test_a_workers_progress_is_what_has_not_come_home_and_its_batch_may_be_to_bl
     (member,) = members("one")
     job: dict[str, Any] = {"batch": Batch(number=1, size=0), "number": 1, "member": member, "since": 0, "start_by": 0}
     out = member.out["c.w1.a1"] = WorkerRun(**job, job="c.w1.a1", pool="")
-    assert member.progress() == (0, 0, 0)
+    assert member.progress() == Counter()
     assert out.to_blame
     assert not JobRun(**job, job="c.b1.a1").to_blame
     out.heard(WorkerReport(ended=False, updated=9.0, requests=9, done=5, missed=1, pages=6, items=5), 1.0)
-    assert member.progress() == (6, 6, 5)
+    assert member.progress() == Counter(requests=6, pages=6, items=5)
     home = WorkerReport(ended=False, updated=9.0, requests=9, done=4, missed=0, pages=4, items=4)
-    out.came_home(home)
-    assert member.progress() == (2, 2, 1)
-    out.came_home(home)  # its next report is still on the way
-    assert member.progress() == (0, 0, 0)
+    out.counted.update(home.counts)
+    assert member.progress() == Counter(requests=2, pages=2, items=1)
+    out.counted.update(home.counts)  # its next report is still on the way
+    assert member.progress() == Counter()
 
 
 @pytest.mark.parametrize(
