@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from scrapyd_dist.settings import SETTINGS
+
 ROOT = Path(__file__).parents[2]
 SETTING = re.compile(r"DISTRIBUTED_[A-Z_]+[A-Z]")
 ROW = re.compile(r"^\| ([A-Z]\d+) \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
@@ -20,7 +22,7 @@ def settings_in(*paths: Path) -> set[str]:
     return {name for path in paths for name in SETTING.findall(path.read_text("utf-8"))}
 
 
-CODE = settings_in(*(ROOT / "middlewares").rglob("*.py"), ROOT / "scrapyd_dist" / "payload.py")
+CODE = settings_in(*(ROOT / "middlewares").rglob("*.py"), ROOT / "scrapyd_dist" / "payload.py") | SETTINGS.keys()
 DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
