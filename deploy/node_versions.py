@@ -17,10 +17,12 @@ from scrapyd_dist.scrapyd.versions import behind, by_time, current, hash_in, is_
 from scrapyd_dist.transports import Sender, thread_pool
 from scrapyd_dist.transports.requests import RequestsTransport
 
-from .rollout import names_by
+from .rollout import NodeResult, names_by
 
 T = TypeVar("T")
 N = TypeVar("N")
+#: the version of a crawl's job by its id, None if unknown
+VersionOf = Callable[[str], str | None]
 #: timeout of each call in seconds; a node does not answer while it reads an egg
 TIMEOUT = 15.0
 
@@ -30,24 +32,14 @@ def _on_all(nodes: Sequence[N], call: Callable[[Sender, N], T]) -> tuple[T, ...]
         return tuple(pool.map(lambda node: call(sender, node), nodes))
 
 
-def present(nodes: Sequence[Node], project: str) -> dict[str, tuple[str, ...] | None]:
-    """Return node name -> its versions in Scrapyd's order; None if the node does not answer."""
-
-    def one(sender: Sender, node: Node) -> tuple[str, tuple[str, ...] | None]:
-        try:
-            return node.name, sender.send(node, api.listversions(node.project or project))
-        except NodeError:
-            return node.name, None
-
-    return dict(_on_all(nodes, one))
-
-
 @dataclass(frozen=True, kw_only=True)
 class NodeVersions:
     node: Node
     project: str  #: the project's name on the node
     versions: tuple[str, ...] = ()  #: versions of the project, in Scrapyd's order
-    jobs: tuple[Job, ...] = ()  #: running and pending jobs of the project
+    jobs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: version -> ids of jobs that need it
+    unknown: tuple[str, ...] = ()  #: ids of running jobs whose version is unknown
+    old: tuple[str, ...] = ()  #: versions to delete, or those that were deleted
     error: NodeError | None = None
 
     @property
@@ -56,38 +48,27 @@ class NodeVersions:
         return self.versions[-1] if self.versions else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class VersionUse:
-    """The versions of a node that jobs use."""
+def look(
+    nodes: Sequence[Node], project: str, version_of: VersionOf | None = None, *, timeout: float = TIMEOUT
+) -> tuple[NodeVersions, ...]:
+    """Ask every node for its versions of the project, whose name a node may have otherwise, and for the jobs on them.
 
-    jobs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: version -> ids of jobs
-    unknown: tuple[str, ...] = ()  #: ids of running jobs whose version is unknown
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpiderList:
-    node: Node
-    version: str | None = None
-    spiders: tuple[str, ...] = ()
-    error: DistError | None = None
-
-
-def look(nodes: Sequence[Node], project: str, *, timeout: float = TIMEOUT) -> tuple[NodeVersions, ...]:
-    """Ask every node for its versions of the project, whose name a node may have otherwise, and for its jobs.
-
-    Each is asked in a thread of its own, at most 64 at once; `timeout` is that of each call, in seconds.
+    `version_of` knows the version of a crawl's job, by its id; without it, no jobs are asked for. Each node is asked in
+    a thread of its own, at most 64 at once; `timeout` is that of each call, in seconds.
     """
-    return _on_all(nodes, lambda sender, node: _look(sender, node, node.project or project, timeout))
+    return _on_all(nodes, lambda sender, node: _look(sender, node, node.project or project, version_of, timeout))
 
 
-def _look(sender: Sender, node: Node, project: str, timeout: float) -> NodeVersions:
+def _look(sender: Sender, node: Node, project: str, version_of: VersionOf | None, timeout: float) -> NodeVersions:
+    seen = NodeVersions(node=node, project=project)
     try:
-        versions = sender.send(node, api.listversions(project), timeout=timeout)
-        jobs = sender.send(node, api.listjobs(project), timeout=timeout) if versions else None
+        seen = replace(seen, versions=sender.send(node, api.listversions(project), timeout=timeout))
+        if not seen.versions or version_of is None:
+            return seen
+        jobs = sender.send(node, api.listjobs(project), timeout=timeout)
     except NodeError as error:
-        return NodeVersions(node=node, project=project, error=error)
-    alive = jobs.running + jobs.pending if jobs else ()
-    return NodeVersions(node=node, project=project, versions=versions, jobs=alive)
+        return replace(seen, versions=(), error=error)
+    return in_use(seen, jobs.running + jobs.pending, version_of)
 
 
 def spiders(
@@ -97,14 +78,14 @@ def spiders(
     version: str | None = None,
     known: Mapping[str, float] | None = None,
     timeout: float = api.SLOW_TIMEOUT,
-) -> tuple[SpiderList, ...]:
+) -> tuple[NodeResult, ...]:
     """Ask every node for the spiders of a version, by default of its newest deployment; see `look`.
 
     `known` are upload times of versions whose names have none. The first call for a version makes the node import the
     project.
     """
 
-    def one(sender: Sender, node: Node) -> SpiderList:
+    def one(sender: Sender, node: Node) -> NodeResult:
         name = node.project or project
         try:
             there = sender.send(node, api.listversions(name), timeout=timeout)
@@ -116,26 +97,26 @@ def spiders(
                 raise NothingMatched(f"There is no version {version} of the project {name}. It has: {shown}.")
             found = sender.send(node, api.listspiders(name, wanted), timeout=timeout)
         except DistError as error:
-            return SpiderList(node=node, version=version, error=error)
-        return SpiderList(node=node, version=wanted, spiders=tuple(sorted(found)))
+            return NodeResult(node=node, version=version, error=error)
+        return NodeResult(node=node, version=wanted, spiders=tuple(sorted(found)))
 
     return _on_all(nodes, one)
 
 
-def in_use(seen: NodeVersions, version_of: Callable[[str], str | None]) -> VersionUse:
-    """Return the versions that a node's jobs need; `version_of` knows that of a crawl's job, by its id."""
+def in_use(seen: NodeVersions, running: Iterable[Job], version_of: VersionOf) -> NodeVersions:
+    """Add which versions of the node its jobs need."""
     jobs: dict[str, tuple[str, ...]] = {}
     unknown = []
-    for job in seen.jobs:
+    for job in running:
         needed = _needed(job, seen, version_of)
         if not needed:
             unknown.append(job.id)
         for version in needed:
             jobs[version] = (*jobs.get(version, ()), job.id)
-    return VersionUse(jobs=jobs, unknown=tuple(unknown))
+    return replace(seen, jobs=jobs, unknown=tuple(unknown))
 
 
-def _needed(job: Job, seen: NodeVersions, version_of: Callable[[str], str | None]) -> list[str]:
+def _needed(job: Job, seen: NodeVersions, version_of: VersionOf) -> list[str]:
     """Return the versions of a node that a job may run; empty if unknown."""
     version = job.version or version_of(job.id)
     if version is not None:
@@ -178,62 +159,43 @@ def only_crawls(seen: Iterable[NodeVersions]) -> list[str]:
     ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pruning:
-    """The versions to delete from a node."""
+def plan(seen: NodeVersions, keep: int, known: Mapping[str, float] | None = None) -> NodeVersions:
+    """Choose the old versions: all except the newest `keep`, those in use, the newest deployment, the default.
 
-    node: Node
-    project: str
-    versions: tuple[str, ...] = ()  #: versions to delete; after `delete`, those that were deleted
-    use: VersionUse = field(default_factory=VersionUse)  #: jobs because of which versions are kept
-    error: NodeError | None = None
-
-
-def plan(
-    seen: NodeVersions, keep: int, version_of: Callable[[str], str | None], known: Mapping[str, float] | None = None
-) -> Pruning:
-    """Return the versions to delete: all except the newest `keep`, those in use, the newest deployment, the default.
-
-    For `version_of` see `in_use`, for `known` `differences`.
+    Of the jobs, those stay because of which an old version is kept. For `known` see `differences`.
     """
-    entry = Pruning(node=seen.node, project=seen.project, error=seen.error)
     stay = {*by_time(seen.versions, known)[-keep:], current(seen.versions, known), seen.default}
     old = [name for name in seen.versions if name not in stay]
-    use = in_use(seen, version_of)
     if not old:
-        return entry
-    if use.unknown:
-        # A running job may still import from any of them.
-        return replace(entry, use=VersionUse(unknown=use.unknown))
-    held = {name: jobs for name, jobs in use.jobs.items() if name in old}
-    return replace(entry, versions=tuple(name for name in old if name not in held), use=VersionUse(jobs=held))
+        return replace(seen, jobs={}, unknown=())
+    if seen.unknown:
+        return replace(seen, jobs={})  # a running job may still import from any of them
+    held = {name: jobs for name, jobs in seen.jobs.items() if name in old}
+    return replace(seen, jobs=held, old=tuple(name for name in old if name not in held))
 
 
 def delete(
-    plans: Sequence[Pruning], version_of: Callable[[str], str | None], *, timeout: float = TIMEOUT
-) -> tuple[Pruning, ...]:
-    """Delete the planned versions from all nodes concurrently, except those that have come into use since."""
+    plans: Sequence[NodeVersions], version_of: VersionOf, *, timeout: float = TIMEOUT
+) -> tuple[NodeVersions, ...]:
+    """Delete the old versions from all nodes concurrently, except those that have come into use since."""
 
-    def one(sender: Sender, entry: Pruning) -> Pruning:
-        if entry.error is not None or not entry.versions:
+    def one(sender: Sender, entry: NodeVersions) -> NodeVersions:
+        if entry.error is not None or not entry.old:
             return entry
-        seen = _look(sender, entry.node, entry.project, timeout)
-        if seen.error is not None:
-            return replace(entry, versions=(), error=seen.error)
-        now = in_use(seen, version_of)
-        if now.unknown:
-            return replace(entry, versions=(), use=VersionUse(jobs=entry.use.jobs, unknown=now.unknown))
+        now = _look(sender, entry.node, entry.project, version_of, timeout)
+        if now.error is not None or now.unknown:
+            return replace(entry, old=(), unknown=now.unknown, error=now.error)
         gone: list[str] = []
-        for name in entry.versions:
-            if name in now.jobs or name == seen.default or name not in seen.versions:
+        for name in entry.old:
+            if name in now.jobs or name == now.default or name not in now.versions:
                 continue
             try:
                 sender.send(entry.node, api.delversion(entry.project, name), timeout=timeout)
             except ApiRefused:
                 continue  # it was deleted in the meantime
             except NodeError as error:
-                return replace(entry, versions=tuple(gone), error=error)
+                return replace(entry, old=tuple(gone), error=error)
             gone.append(name)
-        return replace(entry, versions=tuple(gone))
+        return replace(entry, old=tuple(gone))
 
     return _on_all(plans, one)

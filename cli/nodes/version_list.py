@@ -1,17 +1,16 @@
 """`sdist versions`, `spiders`, `prune` and `rollback`: what the nodes have, where they differ, and the way back."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Annotated, Optional
 
 import typer
 from scrapyd_dist.deploy import node_versions
 from scrapyd_dist.deploy.kept_eggs import all_eggs, choose, kept_eggs
-from scrapyd_dist.deploy.node_versions import NodeVersions, Pruning, VersionUse, in_use
+from scrapyd_dist.deploy.node_versions import NodeVersions
 from scrapyd_dist.deploy.rollout import NodeResult, RollOut, RollOutRequest, names_by
 
 from scrapyd_dist.config import state_dir
-from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_than, version_name
 
 from ..context import Context, exit_code, known_times, must_answer, version_lookup
@@ -48,9 +47,7 @@ def versions(
     Example: sdist versions --check
     """
     name, nodes = context.project_nodes(node, project)
-    seen = node_versions.look(nodes, name, timeout=timeout)
-    version_of = version_lookup(context.project)
-    uses = {entry.node: in_use(entry, version_of) for entry in seen}
+    seen = node_versions.look(nodes, name, version_lookup(context.project), timeout=timeout)
     known = known_times(context.root, nodes, name)
     differing, crawls = node_versions.differences(seen, known), node_versions.only_crawls(seen)
     rows = [
@@ -61,21 +58,21 @@ def versions(
             "versions": entry.versions,
             "default": entry.default,
             "newest": current(entry.versions, known),
-            "jobs": uses[entry.node].jobs,
-            "jobs_of_unknown_version": uses[entry.node].unknown,
+            "jobs": entry.jobs,
+            "jobs_of_unknown_version": entry.unknown,
             "reason": str(entry.error or ""),
         }
         for entry in seen
     ]
     document = {"project": name, "same": not differing, "differences": differing, "warnings": crawls, "nodes": rows}
     if not output.document(document):
-        _show_versions([entry for entry in seen if entry.error is None], uses, name)
+        _show_versions([entry for entry in seen if entry.error is None], name)
     errors = [entry.error for entry in seen]
     complain_each([*differing, *crawls, *errors])
     raise typer.Exit(DIFFERS if check and differing else exit_code(len(seen), errors))
 
 
-def _show_versions(answered: Sequence[NodeVersions], uses: Mapping[Node, VersionUse], project: str) -> None:
+def _show_versions(answered: Sequence[NodeVersions], project: str) -> None:
     def order(name: str) -> tuple[int, str]:  # what Scrapyd sorts last, as far as one node tells it, stands first
         places = [len(one.versions) - one.versions.index(name) for one in answered if name in one.versions]
         return min(places), name
@@ -86,7 +83,7 @@ def _show_versions(answered: Sequence[NodeVersions], uses: Mapping[Node, Version
     if not names:
         return
     if len(answered) <= _COLUMNS:
-        rows = [(name, *(_cell(entry, name, uses[entry.node]) for entry in answered)) for name in names]
+        rows = [(name, *(_cell(entry, name) for entry in answered)) for name in names]
         table(("version", *(entry.node.name for entry in answered)), rows)
     else:
         counts = []
@@ -96,14 +93,14 @@ def _show_versions(answered: Sequence[NodeVersions], uses: Mapping[Node, Version
             counts.append((name, len(answered) - len(missing), on, some_of(missing, _COLUMNS) or "-"))
         table(("version", "nodes", "default on", "missing on"), counts)
     for entry in answered:
-        if unknown := uses[entry.node].unknown:
-            put(f"{entry.node.name}: {len(unknown)} running, of a version that Scrapyd does not tell")
+        if entry.unknown:
+            put(f"{entry.node.name}: {len(entry.unknown)} running, of a version that Scrapyd does not tell")
 
 
-def _cell(seen: NodeVersions, name: str, use: VersionUse) -> str:
+def _cell(seen: NodeVersions, name: str) -> str:
     if name not in seen.versions:
         return "-"
-    jobs = len(use.jobs.get(name, ()))
+    jobs = len(seen.jobs.get(name, ()))
     return ("default" if name == seen.default else "has it") + (f", {jobs} jobs" if jobs else "")
 
 
@@ -228,14 +225,14 @@ def prune(
     """
     name, nodes = context.project_nodes(node, project)
     version_of = version_lookup(context.project)
-    seen = node_versions.look(nodes, name, timeout=timeout)
+    seen = node_versions.look(nodes, name, version_of, timeout=timeout)
     known = known_times(context.root, nodes, name)
-    plans = [node_versions.plan(entry, keep, version_of, known) for entry in seen]
-    doomed = sum(len(entry.versions) for entry in plans)
+    plans = [node_versions.plan(entry, keep, known) for entry in seen]
+    doomed = sum(len(entry.old) for entry in plans)
     if doomed and not dry_run:
         if not yes:
-            what = f"{counted(doomed, 'version')} from {counted(sum(bool(one.versions) for one in plans), 'node')}"
-            lines = [f"{entry.node.name}: {', '.join(entry.versions)}" for entry in plans if entry.versions]
+            what = f"{counted(doomed, 'version')} from {counted(sum(bool(one.old) for one in plans), 'node')}"
+            lines = [f"{entry.node.name}: {', '.join(entry.old)}" for entry in plans if entry.old]
             try:
                 confirm(f"Delete {what}?", lines, refusal=f"{what} would be deleted")
             except typer.Exit:  # a no is no failure here
@@ -249,31 +246,31 @@ def prune(
     raise typer.Exit(exit_code(len(plans), [entry.error for entry in plans]))
 
 
-def _tell(plans: Sequence[Pruning], project: str, *, output: Output, dry_run: bool) -> None:
+def _tell(plans: Sequence[NodeVersions], project: str, *, output: Output, dry_run: bool) -> None:
     nodes = [
         {
             "name": entry.node.name,
             "url": entry.node.url,
             "project": entry.project,
-            "deleted": entry.versions,
-            "in_use": entry.use.jobs,
-            "jobs_of_unknown_version": entry.use.unknown,
+            "deleted": entry.old,
+            "in_use": entry.jobs,
+            "jobs_of_unknown_version": entry.unknown,
             "reason": str(entry.error or ""),
         }
         for entry in plans
     ]
     if output.document({"project": project, "dry_run": dry_run, "nodes": nodes}):
         return
-    rows = [(entry.node.name, name) for entry in plans for name in entry.versions]
+    rows = [(entry.node.name, name) for entry in plans for name in entry.old]
     if rows:
         table(("node", "would be deleted" if dry_run else "deleted"), rows)
     elif not any(entry.error for entry in plans):
         say("There is nothing to delete.")
     for entry in plans:
-        for version, jobs in entry.use.jobs.items():
+        for version, jobs in entry.jobs.items():
             say(f"{entry.node.name}: {version} stays, {', '.join(jobs)} needs it.")
-        if entry.use.unknown:
+        if entry.unknown:
             say(
-                f"{entry.node.name}: everything stays; of {', '.join(entry.use.unknown)}, which runs there, Scrapyd"
+                f"{entry.node.name}: everything stays; of {', '.join(entry.unknown)}, which runs there, Scrapyd"
                 " does not tell the version. Run this again when it has ended."
             )

@@ -1,6 +1,6 @@
 """What a crawl would do, without doing it: `sdist plan`. Nothing is sent to a node but questions."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings, Settings
 from scrapy.spiderloader import SpiderLoader
-from scrapyd_dist.deploy.node_versions import present
+from scrapyd_dist.deploy.node_versions import NodeVersions, look
 from scrapyd_dist.deploy.rollout import common_name
 
 from scrapyd_dist.errors import ConfigError
@@ -78,10 +78,10 @@ def plan(settings: Settings, spider: str, args: Mapping[str, str], code: CrawlCo
             if member.deaf
         ),
     ]
-    there = present([p.asked for p in prepared.probes if p.error is None], request.project.name)
+    there = look([p.asked for p in prepared.probes if p.error is None], request.project.name)
     version = code.version  # None: it would get a new one
     if version is None and prepared.egg is not None:
-        known = [names for names in there.values() if names is not None]
+        known = [one.versions for one in there if one.error is None]
         version = common_name(known, prepared.egg.content_hash, for_crawl=True)
     nodes = [
         {
@@ -103,7 +103,7 @@ def plan(settings: Settings, spider: str, args: Mapping[str, str], code: CrawlCo
         "target": target.how,
         "project": request.project.name,
         "version": version,
-        "deploy": [n for n, names in there.items() if version not in (names or ()) and options.deploy != "never"],
+        "deploy": [one.node.name for one in there if version not in one.versions and options.deploy != "never"],
         "nodes": nodes,
         "throttle": throttle,
         "shards": [
@@ -120,15 +120,13 @@ def plan(settings: Settings, spider: str, args: Mapping[str, str], code: CrawlCo
     }
 
 
-def _notes(
-    prepared: Prepared, code: CrawlCode, version: str | None, there: Mapping[str, tuple[str, ...] | None]
-) -> list[str]:
+def _notes(prepared: Prepared, code: CrawlCode, version: str | None, there: Iterable[NodeVersions]) -> list[str]:
     """What is to be said of the code that the crawl would take."""
     if code.note or prepared.egg is None:
         return [code.note] if code.note else []
     # A name that is not made yet tells the content all the same.
     shown = version or version_name(prepared.egg.content_hash, datetime.now(timezone.utc), for_crawl=True)
-    return other_than_deployed(shown, {name: names or () for name, names in there.items()})
+    return other_than_deployed(shown, {one.node.name: one.versions for one in there})
 
 
 def _throttle(request: CrawlRequest, settings: BaseSettings) -> dict[str, Any]:

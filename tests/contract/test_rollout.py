@@ -396,11 +396,11 @@ def test_a_prune_leaves_what_a_job_began_to_need_meanwhile(clean: Pair, make_egg
     for number in range(4):
         ensure(nodes, "p", make_egg(f"{LONG}# {number}\n"), now=NOON + timedelta(hours=number))
     names = versions(clean[0])
-    plans = [node_versions.plan(seen, 1, lambda _job: None) for seen in node_versions.look(nodes, "p")]
-    assert [plan.versions for plan in plans] == [tuple(names[:3])] * 2
+    plans = [node_versions.plan(seen, 1) for seen in node_versions.look(nodes, "p", lambda _job: None)]
+    assert [plan.old for plan in plans] == [tuple(names[:3])] * 2
     start(clean[1], names[1], "c.b1.a1")
     done = node_versions.delete(plans, {"c.b1.a1": names[1]}.get)
-    assert [plan.versions for plan in done] == [tuple(names[:3]), (names[0], names[2])]
+    assert [plan.old for plan in done] == [tuple(names[:3]), (names[0], names[2])]
     assert (versions(clean[0]), versions(clean[1])) == (names[3:], [names[1], names[3]])
 
 

@@ -130,8 +130,8 @@ DOWN = ConnectionRefused.at("b")
 
 
 def seen(*versions: str, name: str = "a", jobs: tuple[Job, ...] = (), **more: Any) -> NodeVersions:
-    node = Node.parse(f"{name}:6800", name=name)
-    return NodeVersions(node=node, project="p", versions=versions, jobs=jobs, **more)
+    node, version_of = Node.parse(f"{name}:6800", name=name), more.pop("version_of", unknown)
+    return in_use(NodeVersions(node=node, project="p", versions=versions, **more), jobs, version_of)
 
 
 def job(id_: str, state: JobState = JobState.RUNNING, version: str | None = None) -> Job:
@@ -144,8 +144,8 @@ def unknown(_job: str) -> None:
 
 def test_a_waiting_job_tells_its_version_or_gets_the_default_and_a_running_one_is_known_by_its_crawl() -> None:
     waiting = (job("x", JobState.PENDING, "1.9"), job("y", JobState.PENDING))
-    assert in_use(seen("1_9", "2_0", jobs=waiting), unknown).jobs == {"1_9": ("x",), "2_0": ("y",)}
-    use = in_use(seen(OLD, jobs=(job("c.b1.a1"), job("z"))), {"c.b1.a1": OLD}.get)
+    assert seen("1_9", "2_0", jobs=waiting).jobs == {"1_9": ("x",), "2_0": ("y",)}
+    use = seen(OLD, jobs=(job("c.b1.a1"), job("z")), version_of={"c.b1.a1": OLD}.get)
     assert (use.jobs, use.unknown) == ({OLD: ("c.b1.a1",)}, ("z",))
 
 
@@ -162,17 +162,17 @@ class TestPlan:
         ],
     )
     def test_the_last_ones_stay(self, versions: tuple[str, ...], keep: int, gone: tuple[str, ...]) -> None:
-        assert plan(seen(*versions), keep, unknown).versions == gone
+        assert plan(seen(*versions), keep).old == gone
 
     def test_what_is_in_use_stays_and_a_job_of_unknown_version_holds_everything_that_is_old(self) -> None:
-        found = plan(seen(OLD, MID, NEW, jobs=(job("x", JobState.PENDING, OLD),)), 1, unknown)
-        assert (found.versions, found.use.jobs) == ((MID,), {OLD: ("x",)})
-        found = plan(seen(OLD, MID, NEW, jobs=(job("x"),)), 1, unknown)
-        assert (found.versions, found.use.unknown) == ((), ("x",))
-        assert plan(seen(NEW, jobs=(job("x"),)), 1, unknown).use.unknown == ()
+        found = plan(seen(OLD, MID, NEW, jobs=(job("x", JobState.PENDING, OLD),)), 1)
+        assert (found.old, found.jobs) == ((MID,), {OLD: ("x",)})
+        found = plan(seen(OLD, MID, NEW, jobs=(job("x"),)), 1)
+        assert (found.old, found.unknown) == ((), ("x",))
+        assert plan(seen(NEW, jobs=(job("x"),)), 1).unknown == ()
 
     def test_a_node_that_did_not_answer(self) -> None:
-        assert plan(seen(error=DOWN), 1, unknown).error is DOWN
+        assert plan(seen(error=DOWN), 1).error is DOWN
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_what_holds_a_version_on_a_node() -> None:
     jobs = tuple(job(name) for name in (made, "stranger", lost))
     # The same content under two names: it may run either, so it holds both.
     again = f"20260101T000000Z-{HASH}"
-    use = in_use(seen(NAME, again, "other", jobs=jobs), unknown)
+    use = seen(NAME, again, "other", jobs=jobs)
     assert use.jobs == {NAME: (made,), again: (made,)}
     assert use.unknown == ("stranger", lost)
 
@@ -286,6 +286,6 @@ def test_beside_workers_of_ours_only_what_they_run_stays(*, listed_in_options: b
     ]
     version_of = versions_by_job(crawls, [] if listed_in_options else [ours, theirs])
     jobs = tuple(job(name) for name in ("shop.w1.a1", "shop.b3.a2", "far.w2.a1"))
-    found = plan(seen(OLD, MID, NEW, jobs=jobs), 1, version_of)
-    assert (found.versions, found.use.unknown) == ((OLD,), ())
-    assert found.use.jobs == {MID: ("far.w2.a1",)}
+    found = plan(seen(OLD, MID, NEW, jobs=jobs, version_of=version_of), 1)
+    assert (found.old, found.unknown) == ((OLD,), ())
+    assert found.jobs == {MID: ("far.w2.a1",)}
