@@ -10,7 +10,6 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -38,6 +37,8 @@ from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE, is_url
 from scrapyd_dist.store.address import chosen as store_address
 from scrapyd_dist.transports import Sender
+
+from .output import say
 
 SETTING = "DISTRIBUTED_STORE"
 #: of the [sdist] section in scrapy.cfg
@@ -129,33 +130,6 @@ def requests_in(store: Store, root: Path, frontier: str, batch: Batch) -> list[R
 SETTINGS_TIMEOUT = 60
 
 
-def unused_local(project: ProjectConfig) -> str:
-    """A note on local nodes that run and get no work, since others are named; empty where there are none."""
-    from scrapyd_dist.deploy import local_nodes
-
-    state = project.root / STATE_FOLDER
-    urls = {node.url for node in (*project.targets, *added(project.root))}
-    idle = [node for node in local_nodes.running(state) if urls and node.url not in urls]
-    if not idle:
-        return ""
-    names, password = ", ".join(node.name for node in idle), local_nodes.list_path(state)
-    return (
-        f"Note: local nodes run that get no work ({names}): they are used only where scrapy.cfg and `sdist nodes add`"
-        f" name no other. To use both, give each a section in scrapy.cfg, such as [deploy:{idle[0].name}] with url ="
-        f" {idle[0].url}, username = {local_nodes.USERNAME} and its password, which is in {password}; or stop them:"
-        " sdist nodes down."
-    )
-
-
-def added(root: Path) -> tuple[Node, ...]:
-    """The nodes that `sdist nodes add` put into the store."""
-    store = maybe_store(root)
-    if store is None:
-        return ()
-    with closing(store):
-        return tuple(with_netrc(Node.parse(one.url, name=one.name)) for one in store.nodes() if one.url)
-
-
 def project_name(project: ProjectConfig, nodes: Sequence[Node], chosen: str | None) -> str:
     """Scrapyd's name of the project: chosen, else that of [deploy] or of all targets, else BOT_NAME of the settings."""
     known = chosen or project.project
@@ -225,24 +199,8 @@ def quick_project(found: ProjectConfig, chosen: str | None = None) -> str | None
     return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else None
 
 
-def known_times(root: Path, nodes: Sequence[Node], project: str | None = None) -> dict[str, float]:
-    """When versions were sent from here whose names do not tell it: name -> seconds since the epoch."""
-    names = {name for name in (project, *(node.project for node in nodes)) if name}
-    return {egg.version: egg.at for name in names for egg in kept_eggs(root / STATE_FOLDER, name)}
-
-
-def version_lookup(project: ProjectConfig) -> Callable[[str], str | None]:
-    """Tells the version of a job of one of the project's crawls by its id; None for every other job."""
-    store = maybe_store(project.root)
-    if store is None:
-        return lambda _: None
-    with closing(store):
-        crawls = store.crawls()
-        return versions_by_job(crawls, [worker for crawl in crawls for worker in store.workers(crawl.id)])
-
-
 def versions_by_job(crawls: Iterable[Crawl], workers: Iterable[WorkerEntry] = ()) -> Callable[[str], str | None]:
-    """The same, of these crawls: of attempts and rows, of workers, and of those that work in other projects."""
+    """Tells the version of a job of these crawls by its id: of an attempt, a row, or a worker; None for every other."""
     versions: dict[str, str | None] = {}
     elsewhere = {worker.job: worker.version for worker in workers if worker.version}
     for crawl in crawls:
@@ -312,6 +270,13 @@ class Context:
 
         return RequestsTransport(connect_timeout=connect_timeout)
 
+    @property
+    def added(self) -> tuple[Node, ...]:
+        """The nodes that `sdist nodes add` put into the store."""
+        store = self.store_if_any
+        records = store.nodes() if store is not None else ()
+        return tuple(with_netrc(Node.parse(one.url, name=one.name)) for one in records if one.url)
+
     @cached_property
     def all_nodes(self) -> tuple[Node, ...]:
         """The nodes, each once; empty where none is named and no local one runs.
@@ -320,7 +285,7 @@ class Context:
         """
         from scrapyd_dist.deploy import local_nodes
 
-        listed = (*self.project.targets, *added(self.root))
+        listed = (*self.project.targets, *self.added)
         nodes = distinct(one for node in listed for one in (addresses_of(node) if node.lookup else (node,)))
         return nodes or local_nodes.running(self.root / STATE_FOLDER)
 
@@ -359,6 +324,34 @@ class Context:
         if not everyone and not patterns:
             raise ConfigError(f"Name the targets to {verb}, or globs like 'eu-*'. For all of them: --all.")
         return self.nodes(patterns)
+
+    def note_unused_nodes(self) -> None:
+        """Say which local nodes run and get no work, since others are named."""
+        from scrapyd_dist.deploy import local_nodes
+
+        state = self.root / STATE_FOLDER
+        urls = {node.url for node in (*self.project.targets, *self.added)}
+        idle = [node for node in local_nodes.running(state) if urls and node.url not in urls]
+        if idle:
+            say(
+                f"Note: local nodes run that get no work ({names_of(idle)}): they are used only where scrapy.cfg and"
+                " `sdist nodes add` name no other. To use both, give each a section in scrapy.cfg, such as"
+                f" [deploy:{idle[0].name}] with url = {idle[0].url}, username = {local_nodes.USERNAME} and its"
+                f" password, which is in {local_nodes.list_path(state)}; or stop them: sdist nodes down."
+            )
+
+    def known_times(self, nodes: Iterable[Node], project: str | None) -> dict[str, float]:
+        """When versions were sent from here whose names do not tell it: name -> seconds since the epoch."""
+        names = {name for name in (project, *(node.project for node in nodes)) if name}
+        return {egg.version: egg.at for name in names for egg in kept_eggs(self.root / STATE_FOLDER, name)}
+
+    def version_lookup(self) -> Callable[[str], str | None]:
+        """Tells the version of a job of one of the project's crawls by its id; None for every other job."""
+        store = self.store_if_any
+        if store is None:
+            return lambda _: None
+        crawls = store.crawls()
+        return versions_by_job(crawls, [worker for crawl in crawls for worker in store.workers(crawl.id)])
 
     def node_records(self, nodes: Iterable[Node]) -> dict[str, NodeRecord]:
         """What the store remembers of these nodes, by the node's name; nothing but the name of one that it has not."""

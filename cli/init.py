@@ -19,7 +19,7 @@ from scrapyd_dist.config import ProjectConfig, find_root, load
 from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.nodes import Node
 
-from .context import Context, project_name, unused_local
+from .context import Context, project_name
 from .node_status import TIMEOUT, look
 from .options import Timeout
 from .output import Output, can_ask, complain, put, say
@@ -271,8 +271,7 @@ def _tell(
                 f"{one.name}: its password is taken from the environment variable {one.variable}, which is not set "
                 "here. Or remove the lines username and password, and give the host an entry in ~/.netrc."
             )
-    if idle := unused_local(context.project):
-        say(idle)
+    context.note_unused_nodes()
     say(
         "Next: sdist doctor looks at the nodes; sdist deploy-all uploads the project; "
         "sdist crawl SPIDER crawls with them."

@@ -23,7 +23,7 @@ from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised,
 from scrapyd_dist.settings import unknown
 from scrapyd_dist.transports import Sender, sweep
 
-from ..context import Context, exit_code, known_times, names_of, project_name
+from ..context import Context, exit_code, names_of, project_name
 from ..crawls.crawl_options import pairs
 from ..options import Nodes, Timeout, nodes, spiders
 from ..output import Output, complain_each, say
@@ -298,8 +298,8 @@ def _fleet(context: Context, nodes: Sequence[Node], timeout: float) -> JobFleet:
     if aside:
         say(f"Passed over, since draining: {names_of(aside)}.")
     rest = [node for node in nodes if node not in aside]
-    times = known_times(context.root, rest)
-    return JobFleet(sender=context.sender, nodes=rest, draining=aside, timeout=timeout, known=times)
+    known = context.known_times(rest, None)
+    return JobFleet(sender=context.sender, nodes=rest, draining=aside, timeout=timeout, known=known)
 
 
 def _wishes(spiders: Sequence[str], file: Path | None, common: JobRow) -> list[JobRow]:

@@ -21,7 +21,7 @@ from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call, Job
 from scrapyd_dist.transports import Sender, sweep
 
-from ..context import Context, exit_code, known_times, quick_project
+from ..context import Context, exit_code, quick_project
 from ..crawls.wording import counted
 from ..node_status import IdleWatch, start_delays
 from ..options import CONNECT_TIMEOUT, ConnectTimeout, Timeout, nodes
@@ -203,7 +203,7 @@ def doctor(
     chosen = context.nodes(node)
     sender = context.sender_within(connect_timeout)
     name = quick_project(context.project, project)
-    known = known_times(context.root, chosen, name)
+    known = context.known_times(chosen, name)
     exams = [NodeDiagnosis(node=one, project=name, known=known) for one in chosen]
     with waiting(30.0, terminal_only=True) as show:
         for done, _ in enumerate(sweep(exams, lambda one: examine(sender, one, timeout)), 1):

@@ -18,7 +18,7 @@ from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import SKEW
 
-from ..context import Context, added, exit_code, known_times, names_of, quick_project, unused_local
+from ..context import Context, exit_code, names_of, quick_project
 from ..node_status import TIMEOUT, IdleWatch, ask_nodes, exit_code_of, look, newest_of, recognise
 from ..options import CONNECT_TIMEOUT, ConnectTimeout, Nodes, Timeout, group, seconds
 from ..options import nodes as node_names
@@ -212,14 +212,13 @@ def list_nodes(
         return
     fleet = context.nodes(node)
     name = quick_project(context.project, project)
-    sender, known = context.sender_within(connect_timeout), known_times(context.root, fleet, name)
+    sender, known = context.sender_within(connect_timeout), context.known_times(fleet, name)
     seen = look(sender, fleet, name, timeout, known)
     recognise(context, sender, seen, timeout)
     newest = newest_of(seen)
     if not output.document({"project": name, "version": newest, "nodes": [one.document(newest) for one in seen]}):
         _show(seen, newest)
-    if idle := unused_local(context.project):
-        say(idle)
+    context.note_unused_nodes()
     raise typer.Exit(exit_code_of(seen))
 
 
@@ -278,13 +277,12 @@ def add(
             complain(f"{one.error} It is added all the same.")
         elif not output.as_json:
             say(f"Added {one.node.name} ({one.node.url}).")
-    if idle := unused_local(context.project):
-        say(idle)
+    context.note_unused_nodes()
     raise typer.Exit(exit_code_of(seen))
 
 
 def _new(context: Context, addresses: Sequence[str], name: str | None) -> list[Node]:
-    taken = {node.name: node for node in (*context.project.targets, *added(context.root))}
+    taken = {node.name: node for node in (*context.project.targets, *context.added)}
     nodes = []
     for address in addresses:
         node = Node.parse(address, name=name)
@@ -315,7 +313,7 @@ def remove(
 
     Example: sdist nodes remove spare
     """
-    known = added(context.root)
+    known = context.added
     for pattern in node:
         if any(fnmatchcase(one.name, pattern) for one in known):
             continue
@@ -352,8 +350,7 @@ def up(
     running = local_nodes.up(state_dir(context.root), count, slots=slots)
     rows = [{"name": node.name, "url": node.url, "slots": node.slots} for node in running]
     output.columns({"nodes": rows}, "nodes", ("name", "url", "slots"))
-    if idle := unused_local(context.project):
-        say(idle)
+    context.note_unused_nodes()
     say("Stop them with: sdist nodes down")
 
 

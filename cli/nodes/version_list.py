@@ -13,7 +13,7 @@ from scrapyd_dist.deploy.rollout import NodeResult, RollOut, RollOutRequest, nam
 from scrapyd_dist.config import state_dir
 from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_than, version_name
 
-from ..context import Context, exit_code, known_times, must_answer, version_lookup
+from ..context import Context, exit_code, must_answer
 from ..crawls.wording import counted
 from ..options import DryRun, Nodes, Project, Quiet, Yes
 from ..output import Output, complain, complain_each, confirm, put, say, some_of, table
@@ -47,8 +47,8 @@ def versions(
     Example: sdist versions --check
     """
     name, nodes = context.project_nodes(node, project)
-    seen = node_versions.look(nodes, name, version_lookup(context.project), timeout=timeout)
-    known = known_times(context.root, nodes, name)
+    seen = node_versions.look(nodes, name, context.version_lookup(), timeout=timeout)
+    known = context.known_times(nodes, name)
     differing, crawls = node_versions.differences(seen, known), node_versions.only_crawls(seen)
     rows = [
         {
@@ -119,7 +119,7 @@ def spiders(
     Example: sdist spiders --json
     """
     name, nodes = context.project_nodes(node, project)
-    known = known_times(context.root, nodes, name)
+    known = context.known_times(nodes, name)
     lists = node_versions.spiders(nodes, name, version=version, known=known, timeout=timeout)
     good = [entry for entry in lists if entry.error is None]
     rows = [
@@ -169,7 +169,7 @@ def rollback(
     state = state_dir(context.root)
     seen = node_versions.look(nodes, name, timeout=min(TIMEOUT, timeout))
     must_answer(len(seen), [entry.error for entry in seen])
-    known = known_times(context.root, nodes, name)
+    known = context.known_times(nodes, name)
     kept = kept_eggs(state, name) if version is None else all_eggs(state, name)
     newest = [current(entry.versions, known) for entry in seen]
     deployed = [one for one in newest if one is not None]
@@ -224,9 +224,9 @@ def prune(
     Example: sdist prune --keep 5
     """
     name, nodes = context.project_nodes(node, project)
-    version_of = version_lookup(context.project)
+    version_of = context.version_lookup()
     seen = node_versions.look(nodes, name, version_of, timeout=timeout)
-    known = known_times(context.root, nodes, name)
+    known = context.known_times(nodes, name)
     plans = [node_versions.plan(entry, keep, known) for entry in seen]
     doomed = sum(len(entry.old) for entry in plans)
     if doomed and not dry_run:
