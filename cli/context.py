@@ -31,12 +31,12 @@ from scrapyd_dist.errors import (
 )
 from scrapyd_dist.keys import known_key, state_key
 from scrapyd_dist.nodes import Node, NodeRecord, distinct
-from scrapyd_dist.payload import RequestValue
+from scrapyd_dist.payload import PayloadError, RequestValue, decode
 from scrapyd_dist.scrapyd.jobs import crawl_in
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE, is_url
 from scrapyd_dist.store.address import chosen as store_address
-from scrapyd_dist.transports import Sender
+from scrapyd_dist.transports import CONNECT_TIMEOUT, Sender
 
 from .output import say
 
@@ -112,8 +112,6 @@ def key_of(root: Path) -> bytes:
 
 def requests_in(store: Store, root: Path, frontier: str, batch: Batch) -> list[RequestValue]:
     """The requests of a batch; ConfigError where they are encrypted with a key that is not this folder's."""
-    from scrapyd_dist.payload import PayloadError, decode
-
     try:
         return decode(store.payload(frontier, batch.number).get, key=key_of(root))
     except ForeignRow as error:
@@ -260,9 +258,7 @@ class Context:
 
     @cached_property
     def sender(self) -> Sender:
-        from scrapyd_dist.transports.requests import RequestsTransport
-
-        return RequestsTransport()
+        return self.sender_within(CONNECT_TIMEOUT)
 
     def sender_within(self, connect_timeout: float) -> Sender:
         """A sender that gives up where no connection comes about within these seconds."""
@@ -277,17 +273,22 @@ class Context:
         records = store.nodes() if store is not None else ()
         return tuple(with_netrc(Node.parse(one.url, name=one.name)) for one in records if one.url)
 
+    @property
+    def local_nodes(self) -> tuple[Node, ...]:
+        """The nodes of `sdist nodes up` that run."""
+        from scrapyd_dist.deploy.local_nodes import running
+
+        return running(self.root / STATE_FOLDER)
+
     @cached_property
     def all_nodes(self) -> tuple[Node, ...]:
         """The nodes, each once; empty where none is named and no local one runs.
 
         A name that is to be looked up and has no address is a ConfigError.
         """
-        from scrapyd_dist.deploy import local_nodes
-
         listed = (*self.project.targets, *self.added)
         nodes = distinct(one for node in listed for one in (addresses_of(node) if node.lookup else (node,)))
-        return nodes or local_nodes.running(self.root / STATE_FOLDER)
+        return nodes or self.local_nodes
 
     def nodes(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
         """The nodes that these names and globs mean, each once; without patterns all of them.
@@ -327,17 +328,16 @@ class Context:
 
     def note_unused_nodes(self) -> None:
         """Say which local nodes run and get no work, since others are named."""
-        from scrapyd_dist.deploy import local_nodes
+        from scrapyd_dist.deploy.local_nodes import list_path
 
-        state = self.root / STATE_FOLDER
         urls = {node.url for node in (*self.project.targets, *self.added)}
-        idle = [node for node in local_nodes.running(state) if urls and node.url not in urls]
+        idle = [node for node in self.local_nodes if urls and node.url not in urls]
         if idle:
             say(
                 f"Note: local nodes run that get no work ({names_of(idle)}): they are used only where scrapy.cfg and"
                 " `sdist nodes add` name no other. To use both, give each a section in scrapy.cfg, such as"
-                f" [deploy:{idle[0].name}] with url = {idle[0].url}, username = {local_nodes.USERNAME} and its"
-                f" password, which is in {local_nodes.list_path(state)}; or stop them: sdist nodes down."
+                f" [deploy:{idle[0].name}] with url = {idle[0].url}, username = {idle[0].username} and its password,"
+                f" which is in {list_path(self.root / STATE_FOLDER)}; or stop them: sdist nodes down."
             )
 
     def known_times(self, nodes: Iterable[Node], project: str | None) -> dict[str, float]:

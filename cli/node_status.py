@@ -56,7 +56,7 @@ def look(
 ) -> list[NodeStatus]:
     """Ask all nodes at once, and show on a terminal how they answer; in the nodes' order."""
     seen: dict[Node, NodeStatus] = {}
-    with waiting(0.0, terminal_only=True) as show:
+    with waiting(terminal_only=True) as show:
         for one in ask_nodes(sender, fleet, project, timeout, known):
             seen[one.node] = one
             show(

@@ -12,10 +12,12 @@ from typing import Annotated, Any, Optional, get_type_hints
 
 import typer
 
+from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.store import Store
+from scrapyd_dist.store import Store, open_store
+from scrapyd_dist.store.address import is_url
 
-from .context import Context
+from .context import Context, where
 
 #: value and explanation
 Candidates = list[tuple[str, str]]
@@ -28,14 +30,8 @@ _MOST_FILES, _MOST_BYTES = 2000, 200_000
 def nodes() -> Candidates:
     """The targets of scrapy.cfg, else the local nodes that run."""
     with suppress(Exception):
-        from scrapyd_dist.config import STATE_FOLDER, load
-
-        found = load()
-        if found.targets:
-            return [(node.name, node.url) for node in found.targets]
-        from scrapyd_dist.deploy import local_nodes
-
-        return [(node.name, node.url) for node in local_nodes.running(found.root / STATE_FOLDER)]
+        context = Context()
+        return [(node.name, node.url) for node in context.project.targets or context.local_nodes]
     return []
 
 
@@ -58,8 +54,6 @@ def spiders() -> Candidates:
     """Names of spiders in the project's files, which are read and not imported."""
     names: set[str] = set()
     with suppress(Exception):
-        from scrapyd_dist.config import load
-
         found = load()
         package = found.root.joinpath(*found.settings_module.split(".")[:-1])
         for path in islice(sorted(package.rglob("*.py")), _MOST_FILES):
@@ -76,12 +70,6 @@ def one_of(*words: str) -> Callable[[], list[str]]:
 def _stored(read: Callable[[Store], Candidates]) -> Candidates:
     """What the project's store has, if it is a file that exists; a server may be far away."""
     with suppress(Exception):
-        from scrapyd_dist.config import load
-        from scrapyd_dist.store import open_store
-        from scrapyd_dist.store.address import is_url
-
-        from .context import where
-
         address = where(load().root)
         if not is_url(address) and Path(address).exists():
             with closing(open_store(address)) as store:

@@ -202,8 +202,12 @@ def poll_until(
     return True
 
 
+#: seconds between two lines about what goes on, where there is no terminal
+LINE_EVERY = 30.0
+
+
 @contextmanager
-def waiting(every: float, *, terminal_only: bool = False) -> Iterator[Callable[[str], None]]:
+def waiting(every: float = LINE_EVERY, *, terminal_only: bool = False) -> Iterator[Callable[[str], None]]:
     """Gives a function that says how it stands, on standard error.
 
     every: seconds between two lines where there is no terminal, the first at once; terminal_only: no lines elsewhere.

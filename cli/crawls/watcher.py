@@ -19,7 +19,7 @@ from scrapyd_dist.progress.summary import told
 from scrapyd_dist.store import Store
 
 from ..options import in_panel, seconds
-from ..output import Json, ask, can_ask, colourless, complain, on_terminal, put, put_json, say
+from ..output import LINE_EVERY, Json, ask, can_ask, colourless, complain, on_terminal, put, put_json, say
 from . import wording
 from .live_view import LiveView, View, crawl_picture
 from .producer_process import crawl_folder, interrupt, last_words, lives
@@ -58,8 +58,6 @@ def looked_out_for() -> Iterator[Callable[[float], None]]:
 
 #: seconds between two looks at the store
 LOOK = 0.25
-#: seconds between two plain lines
-LINE_EVERY = 30.0
 #: seconds in which a second Ctrl-C asks whether to stop the crawl
 SECOND = 3.0
 #: seconds between two looks at the process table, which are expensive

@@ -127,10 +127,6 @@ class ConsumeOptions:
         return outputs
 
 
-#: seconds between two lines where there is no terminal
-LINE_EVERY = 30.0
-
-
 def consume(context: Context, wanted: ConsumeOptions) -> None:
     """Keep workers of a spider running at a frontier until nothing is left, and bring the items home.
 
@@ -209,7 +205,7 @@ def _manage(
     logger.addHandler(announcer)
     silence = nullcontext(lambda _: None)
     try:
-        with silence if wanted.quiet else waiting(LINE_EVERY) as show:
+        with silence if wanted.quiet else waiting() as show:
             return asyncio.run(ConsumeProcess(errand, settings, look_on).run())
     finally:
         logger.propagate = propagated

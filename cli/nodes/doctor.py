@@ -205,7 +205,7 @@ def doctor(
     name = quick_project(context.project, project)
     known = context.known_times(chosen, name)
     exams = [NodeDiagnosis(node=one, project=name, known=known) for one in chosen]
-    with waiting(30.0, terminal_only=True) as show:
+    with waiting(terminal_only=True) as show:
         for done, _ in enumerate(sweep(exams, lambda one: examine(sender, one, timeout)), 1):
             show(f"{done} of {len(chosen)} nodes examined …")
     _watch(context, sender, exams, timeout)

@@ -32,8 +32,6 @@ SETTLED = 3.0
 SILENT_LOOKS = 5
 #: seconds that a node gets for each answer
 ANSWER = 10.0
-#: seconds between two lines about the waiting, where there is no terminal
-LINE_EVERY = 30.0
 Names = Annotated[
     Optional[list[str]],
     typer.Argument(metavar="NODE", autocompletion=node_names, help="Names of nodes, or globs in quotes."),
@@ -123,7 +121,7 @@ def drain(
 
     end = 0.0 if no_wait else float("inf") if limit is None else time.monotonic() + limit
     try:
-        with nullcontext(lambda _: None) if no_wait else waiting(LINE_EVERY) as show:
+        with nullcontext(lambda _: None) if no_wait else waiting() as show:
             over = poll_until(
                 all_over,
                 EVERY,
