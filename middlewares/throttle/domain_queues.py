@@ -5,8 +5,6 @@ holds up no other.
 """
 
 import asyncio
-import heapq
-import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -176,51 +174,6 @@ class DomainQueue:
         return self.patience if self.patience is not None and now < self.patience else None
 
 
-class Timers:
-    """One alarm for each queue, the earliest that was set, on one timer of the event loop.
-
-    `ring` is called with all queues whose moment has come.
-    """
-
-    def __init__(self, ring: Callable[[list[DomainQueue]], None], clock: Callable[[], float]) -> None:
-        self._ring, self._clock = ring, clock
-        self._heap: list[tuple[float, int, DomainQueue]] = []
-        self._numbers = itertools.count()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def set(self, queue: DomainQueue, moment: float | None) -> None:
-        """Look at the queue at this moment, if no earlier one is set."""
-        if moment is None or (queue.alarm is not None and queue.alarm <= moment):
-            return
-        queue.alarm = moment
-        heapq.heappush(self._heap, (moment, next(self._numbers), queue))
-        if self._heap[0][0] == moment:
-            self._set_timer()
-
-    def cancel(self) -> None:
-        self._heap.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        delay = max(0.0, self._heap[0][0] - self._clock())
-        self._timer = asyncio.get_event_loop().call_later(delay, self.look)
-
-    def look(self) -> None:
-        now, due = self._clock(), []
-        while self._heap and self._heap[0][0] <= now:
-            moment, _, queue = heapq.heappop(self._heap)
-            if queue.alarm == moment:  # else it was set to an earlier one since, and has rung
-                queue.alarm = None
-                due.append(queue)
-        if self._heap:
-            self._set_timer()
-        if due:
-            self._ring(due)
-
-
 class QueueOwner(Protocol):
     """What the queues need of the gate, which says what each method does."""
 
@@ -243,7 +196,6 @@ class DomainQueues:
         self._bounded: dict[DomainQueue, None] = {}  #: those that want permits once slots are free
         self._asked = 0  #: permits that are being requested for these
         self._idle: dict[DomainQueue, float] = {}  #: since when, by our clock
-        self._alarms = Timers(self._rung, clock)
         self._away = False
 
     def is_free(self, key: QueueKey) -> bool:
@@ -348,7 +300,7 @@ class DomainQueues:
         if not free and queue.slots:
             delay = min(self._capacity.delay(slot) for slot in queue.slots)
             if delay:
-                self._alarms.set(queue, self._clock() + delay)
+                self._set_alarm(queue, self._clock() + delay)
         return free
 
     def heard(self, asked: Sequence[tuple[DomainQueue, int]], took: float | None) -> None:
@@ -391,7 +343,7 @@ class DomainQueues:
         if queue.missing(now, 0):
             self._wanting[queue] = None
             self._owner.want()
-        self._alarms.set(queue, queue.next_look(now))
+        self._set_alarm(queue, queue.next_look(now))
         if queue.demand or queue.asked or queue.permits:
             self._idle.pop(queue, None)
         else:
@@ -429,9 +381,17 @@ class DomainQueues:
             self._owner.count("waited", now - queue.since)
             queue.since = None
 
-    def _rung(self, queues: list[DomainQueue]) -> None:
-        for queue in queues:
-            self.settle(queue)
+    def _set_alarm(self, queue: DomainQueue, moment: float | None) -> None:
+        """Look at the queue at this moment, unless an earlier look is set."""
+        if moment is not None and (queue.alarm is None or moment < queue.alarm):
+            queue.alarm = moment
+            asyncio.get_event_loop().call_later(max(0.0, moment - self._clock()), self._ring, queue, moment)
+
+    def _ring(self, queue: DomainQueue, moment: float) -> None:
+        if queue.alarm != moment:  # an earlier one was set since, and has rung; or the queue is forgotten
+            return
+        queue.alarm = None
+        self.settle(queue)
         if self._ready or self._bounded:
             self._owner.wake()
 
@@ -444,7 +404,7 @@ class DomainQueues:
             queue, since = next(iter(self._idle.items()))
             if now - since < LINGER:
                 break
-            queue.alarm = None  # else it would ring for another queue of this key
+            queue.alarm = None
             del self._idle[queue], self._queues[queue.key]
         for queue in [queue for queue in self._queues.values() if queue.guests]:
             held = queue.standing is DomainStatus.HELD
@@ -455,9 +415,9 @@ class DomainQueues:
 
     def close(self) -> list[Permit]:
         """All permits that are held; nothing more is wanted. Permits that arrive later are returned as they come."""
-        self._alarms.cancel()
         held = [one.permit for queue in self._queues.values() for one in queue.permits]
         for queue in self._queues.values():
+            queue.alarm = None
             queue.waiting = 0
             queue.slots.clear()
             queue.guests.clear()

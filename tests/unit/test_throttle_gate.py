@@ -119,7 +119,9 @@ class Scene(GateBench):
 
     async def turn(self, seconds: float) -> None:
         self.time += seconds
-        self.gate.queues._alarms.look()
+        for queue in list(self.gate.queues._queues.values()):
+            if queue.alarm is not None and queue.alarm <= self.time:
+                self.gate.queues._ring(queue, queue.alarm)
         await self.said()
 
 
