@@ -35,7 +35,6 @@ from scrapyd_dist.store.redis_link import (
     attempt_name,
     packed,
     unpacked,
-    whole,
 )
 from scrapyd_dist.store.rows import check_done, retried_already, storable
 
@@ -59,26 +58,22 @@ class RedisBatches(RedisPort, BatchStore):
         # A bucket that is split meanwhile gives what was in it to a new one, behind all others: nothing is passed over.
         base, start = self._base(crawl), 0
         while True:
-            end = whole(
-                self._server.read(lambda: self._client.hget(f"{base}meta", "buckets")), f"the buckets of {crawl}"
-            )
-            if start >= end:
+            some = range(start, min(start + _BUCKETS, self._number_of(crawl, "buckets")))
+            if not some:
                 return
-            some = range(start, min(start + _BUCKETS, end))
             for prints in self._server.ask([("HKEYS", f"{base}f:{bucket}") for bucket in some]):
                 yield from prints
             start = some.stop
 
     def batch(self, crawl: str, number: int) -> Batch:
-        row = self._server.read(lambda: self._client.hgetall(self._batch_key(crawl, number)))
+        row = self._look("HGETALL", self._batch_key(crawl, number))
         if not row:
             raise no_batch(crawl, number)
         return self._door.batch(unpacked(row))
 
     def batches(self, crawl: str, states: Collection[BatchState] = ()) -> list[Batch]:
-        said = self._server.read(lambda: self._client.hget(f"{self._base(crawl)}meta", "batches"))
-        last = whole(said, f"the number of batches of {crawl}")
-        rows = self._server.ask(("HGETALL", self._batch_key(crawl, number)) for number in range(1, last + 1))
+        numbers = range(1, self._number_of(crawl, "batches") + 1)
+        rows = self._server.ask(("HGETALL", self._batch_key(crawl, number)) for number in numbers)
         batches = self._door.each(lambda row: self._door.batch(unpacked(row)), filter(None, rows))
         return [batch for batch in batches if not states or batch.state in states]
 
@@ -118,7 +113,7 @@ class RedisBatches(RedisPort, BatchStore):
         return numbered(new, self.make("split", crawl, new, needed=needed, writes=writes, whole=number))
 
     def batch_fingerprints(self, crawl: str, number: int) -> list[bytes]:
-        return parted(self._server.read(lambda: self._client.get(f"{self._base(crawl)}q:{number}")) or b"")
+        return parted(self._look("GET", f"{self._base(crawl)}q:{number}") or b"")
 
     def _retry(self, crawl: str, number: int, new: Sequence[FreshBatch], misses: Sequence[Miss]) -> list[Batch]:
         # What takes the misses away makes the batches: of two that retry at once only one does.
@@ -184,7 +179,7 @@ class RedisAttempts(RedisPort, AttemptStore):
     def open_attempt(self, crawl: str, attempt: Attempt) -> None:
         batch, number, key = attempt.batch, attempt.number, self._attempt_key(crawl, attempt.batch, attempt.number)
         row, opens = vars(attempt), self._attempt_step(crawl, batch, number, attempt.state)
-        if self._server.read(lambda: self._client.hget(key, "state")) is None:
+        if self._look("HGET", key, "state") is None:
             opens = opens._replace(values=())
         else:  # what the refused post of this number left is forgotten
             kept = {name: getattr(attempt, name) for name in ("node", "url", "state", "sent_at", "worker")}
@@ -220,7 +215,7 @@ class RedisAttempts(RedisPort, AttemptStore):
     def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
         if states and {state.value for state in states} <= set(OPEN):
             keys = [f"{self._base(crawl)}open:{state.value}" for state in states]
-            names = self._door.each(attempt_name, self._server.read(lambda: self._client.sunion(keys)))
+            names = self._door.each(attempt_name, self._look("SUNION", *keys))
         else:
             names = self._attempt_names(crawl)
         chosen = [one for one in self._some_attempts(crawl, names) if not states or one.state in states]

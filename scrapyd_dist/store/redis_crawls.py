@@ -14,10 +14,17 @@ from scrapyd_dist.store.judging import foreign, from_json, object_in
 from scrapyd_dist.store.redis_link import CHUNK, OPEN, Condition, RedisPort, packed, unpacked, whole, word
 from scrapyd_dist.store.rows import NODE_FIELDS, check_fields, storable
 
+#: the keys of a crawl of which there is one
+_KEYS = (
+    "meta", "attempts", "counts", "kept", "shards", "finished", "samples", "workers", "misses", "misses:own", "leases",
+    "holders", "crawl", "slots", "waiting", "producers", *(f"open:{state}" for state in OPEN),
+    *(f"turns:{name}" for name in ("free", "out", "last", "holder", "held", "hungry")),
+)  # fmt: skip
+
 
 class RedisCrawls(RedisPort, CrawlStore):
     def nodes(self) -> list[NodeRecord]:
-        names = sorted(map(word, self._server.read(lambda: self._client.smembers(f"{self._server.prefix}nodes"))))
+        names = sorted(map(word, self._look("SMEMBERS", f"{self._server.prefix}nodes")))
         empty = storable(asdict(NodeRecord(name="")))
         looks = [("HGETALL", f"{self._server.prefix}node:{name}") for name in names]
         *rows, signatures = self._server.ask([*looks, ("HGETALL", f"{self._server.prefix}nodes:signed")])
@@ -45,15 +52,14 @@ class RedisCrawls(RedisPort, CrawlStore):
         return "refused" not in answer
 
     def _row(self, crawl: str) -> dict[str, Any]:
-        row = self._server.read(lambda: self._client.hgetall(f"{self._base(crawl)}crawl"))
+        row = self._look("HGETALL", f"{self._base(crawl)}crawl")
         if not row:
             raise self._door.no_crawl(crawl)
         return unpacked(row)
 
     def crawls(self) -> list[Crawl]:
-        index = self._server.read(lambda: self._client.hgetall(f"{self._server.prefix}crawls"))
-        listed_ = self._door.each(_place, ((word(name), number) for name, number in index.items() if name))
-        order = dict(listed_)
+        index = self._look("HGETALL", f"{self._server.prefix}crawls")
+        order = dict(self._door.each(_place, ((word(name), number) for name, number in index.items() if name)))
         rows = zip(order, self._server.ask([("HGETALL", f"{self._base(name)}crawl") for name in order]), strict=True)
         there = [(name, row) for name, row in rows if row]  # one may have been forgotten meanwhile
         crawls = self._door.each(lambda pair: self._door.crawl(unpacked(pair[1]), pair[0]), there)
@@ -66,34 +72,21 @@ class RedisCrawls(RedisPort, CrawlStore):
         return not row or "refused" not in self._server.step("steps", self._base(crawl), needed=needed, writes=writes)
 
     def forget(self, crawl: str) -> None:
-        base = self._base(crawl)
-        keys = list(self._keys(crawl))
+        base, keys = self._base(crawl), list(self._keys(crawl))
         for start in range(0, len(keys), CHUNK):
             self._server.ask([("UNLINK", *keys[start : start + CHUNK])])
-        last = [
-            base + name for name in ("meta", "attempts", "counts", "kept", "shards", "finished", "samples", "workers")
-        ]
-        last += [base + name for name in ("misses", "misses:own", "leases", "holders", "crawl")]
-        last += [base + name for name in ("slots", "waiting", "producers", *(f"open:{state}" for state in OPEN))]
-        last += [f"{base}turns:{name}" for name in ("free", "out", "last", "holder", "held", "hungry")]
-        gone = [("UNLINK", key) for key in last]
+        gone = [("UNLINK", base + name) for name in _KEYS]
         self._server.step("steps", base, writes=[*gone, ("HDEL", f"{self._server.prefix}crawls", crawl)])
 
     def _keys(self, crawl: str) -> Iterator[str]:
         """The keys of a crawl of which there may be many."""
         base = self._base(crawl)
-        meta = {
-            word(name): value for name, value in self._server.read(lambda: self._client.hgetall(f"{base}meta")).items()
-        }
-        meta = {name: whole(meta.get(name), f"the number of {name} of {crawl}") for name in ("buckets", "batches")}
-        yield from (f"{base}f:{bucket}" for bucket in range(meta["buckets"]))
+        yield from (f"{base}f:{bucket}" for bucket in range(self._number_of(crawl, "buckets")))
         yield from (f"{base}a:{number}" for number in self._attempt_names(crawl))
-        for number in range(1, meta["batches"] + 1):
+        for number in range(1, self._number_of(crawl, "batches") + 1):
             yield from (f"{base}b:{number}", f"{base}p:{number}", f"{base}q:{number}")
-        slots = self._server.read(lambda: self._client.smembers(f"{base}waiting"))
-        yield from (f"{base}w:{word(slot)}" for slot in slots)
-        holders = self._server.read(lambda: self._client.hkeys(f"{base}turns:held"))
-        yield from (f"{base}turns:of:{word(holder)}" for holder in holders)
+        yield from (f"{base}w:{word(slot)}" for slot in self._look("SMEMBERS", f"{base}waiting"))
+        yield from (f"{base}turns:of:{word(holder)}" for holder in self._look("HKEYS", f"{base}turns:held"))
 
 
 def _place(listed_: tuple[str, bytes]) -> tuple[str, int]:
@@ -136,8 +129,8 @@ class RedisAccount(RedisPort, AccountStore):
         self._server.step("steps", self._base(crawl), needed=needed, writes=commands)
 
     def shards(self, crawl: str) -> list[Shard]:
-        rows = self._server.read(lambda: self._client.hvals(f"{self._base(crawl)}shards"))
-        finished = set(map(word, self._server.read(lambda: self._client.smembers(f"{self._base(crawl)}finished"))))
+        rows = self._look("HVALS", f"{self._base(crawl)}shards")
+        finished = set(map(word, self._look("SMEMBERS", f"{self._base(crawl)}finished")))
 
         def shard(row: bytes) -> Shard:
             found = self._door.shard(crawl, object_in(f"a shard of {crawl}", row))
@@ -169,8 +162,7 @@ class RedisAccount(RedisPort, AccountStore):
         return sorted(listed, key=lambda worker: worker.number)
 
     def last_worker(self, crawl: str) -> int:
-        said = self._server.read(lambda: self._client.hget(f"{self._base(crawl)}meta", "workers"))
-        return whole(said, f"the number of workers of {crawl}")
+        return self._number_of(crawl, "workers")
 
     def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None:
         self._write(crawl, *self._missing(crawl, misses))

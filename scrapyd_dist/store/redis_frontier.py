@@ -109,13 +109,13 @@ class RedisFrontier(RedisPort, QueueStore):
         )
 
     def slots(self, crawl: str) -> list[SlotCount]:
-        counts = self._server.read(lambda: self._client.hgetall(f"{self._base(crawl)}slots"))
+        counts = self._look("HGETALL", f"{self._base(crawl)}slots")
         return _slots({word(name): value for name, value in counts.items()})
 
     def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
         if limit < 1:
             return []
-        members = self._server.read(lambda: self._client.zrange(f"{self._base(crawl)}w:{slot}", 0, limit - 1))
+        members = self._look("ZRANGE", f"{self._base(crawl)}w:{slot}", 0, limit - 1)
         numbers = self._door.each(lambda member: whole(member, f"a number in the slot {slot[:100]!r}"), members)
         rows = self._server.ask([("HGETALL", self._batch_key(crawl, number)) for number in numbers])
         return self._door.each(lambda row: self._door.batch(unpacked(row)), filter(None, rows))

@@ -308,7 +308,11 @@ class RedisPort:
     """What each port of the store stands on: the connection that they share, and the keys of a crawl."""
 
     def __init__(self, connection: RedisConnection) -> None:
-        self._server, self._client, self._door = connection, connection.client, connection.door
+        self._server, self._door = connection, connection.door
+
+    def _look(self, *command: object) -> Any:
+        """The answer to a command that only reads."""
+        return self._server.read(lambda: self._server.client.execute_command(*command))
 
     def _base(self, crawl: str) -> str:
         return f"{self._server.prefix}c:{crawl}:"
@@ -332,8 +336,11 @@ class RedisPort:
         return f"{self._base(crawl)}a:{batch}.{attempt}"
 
     def _attempt_names(self, crawl: str) -> list[str]:
-        names = self._server.read(lambda: self._client.smembers(f"{self._base(crawl)}attempts"))
-        return self._door.each(attempt_name, names)
+        return self._door.each(attempt_name, self._look("SMEMBERS", f"{self._base(crawl)}attempts"))
+
+    def _number_of(self, crawl: str, kind: str) -> int:
+        """How many batches or buckets of fingerprints it has, or the highest number of its workers."""
+        return whole(self._look("HGET", f"{self._base(crawl)}meta", kind), f"the number of {kind} of {crawl}")
 
     def _counting(self, crawl: str, counts: Mapping[str, int]) -> list[Command]:
         if any(abs(value) > _LARGEST for value in counts.values()):

@@ -50,7 +50,7 @@ class RedisThrottle(RedisPort, ThrottleStore):
 
     def tell_sites(self, news: Sequence[SiteNews], known: int | None = None) -> DomainLook:
         if not news:
-            there = int(self._server.read(lambda: self._client.get(f"{self._throttle}version")) or 0)
+            there = int(self._look("GET", f"{self._throttle}version") or 0)
             if known in (None, there):
                 return DomainLook(version=there)
         answer = self._server.step("news", self._throttle, known=known, news=[_told(one) for one in news])
@@ -74,7 +74,7 @@ class RedisThrottle(RedisPort, ThrottleStore):
     def domain_states(self) -> list[DomainState]:
         base = self._throttle
         now = int(self._server.step("time", base)["now"])
-        names = sorted(map(word, self._server.read(lambda: self._client.zrange(f"{base}domains", 0, -1))))
+        names = sorted(map(word, self._look("ZRANGE", f"{base}domains", 0, -1)))
         found = iter(
             self._server.ask([("HGETALL", f"{base}{kind}:{name}") for name in names for kind in ("d", "k", "p")])
         )
@@ -114,10 +114,9 @@ class RedisThrottle(RedisPort, ThrottleStore):
         return f"{self._throttle}g:{key}"
 
     def forget_pages(self, budgets: Collection[str]) -> None:
-        base, cursor = self._throttle, -1
+        base, cursor = self._throttle, None
         while cursor != 0 and budgets:
-            at = max(cursor, 0)
-            cursor, found = self._server.read(lambda at=at: self._client.zscan(f"{base}domains", at, count=_DOMAINS))  # type: ignore[misc]  # a default binds it
+            cursor, found = self._look("ZSCAN", f"{base}domains", cursor or 0, "COUNT", _DOMAINS)
             self._server.ask(("HDEL", f"{base}p:{name.decode()}", *budgets) for name, _ in found)
 
     def forget_permits(self, before: float) -> None:
