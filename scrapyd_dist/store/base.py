@@ -127,7 +127,7 @@ class CrawlStore(Protocol):
             raise self._door.no_crawl(crawl)
 
     def sign(self, crawl: str) -> None:
-        """Sign the row as it is; `trust` signs the batches as well."""
+        """Sign the row as it is; `sign_batches` does the same for its batches."""
         options = signed_row(self._door.signer, vars(self.crawl(crawl)), self.unchecked(crawl))
         self._set_row(crawl, {"options": options})
 
@@ -215,8 +215,8 @@ class BatchStore(Protocol):
 
     def batch(self, crawl: str, number: int) -> Batch: ...
 
-    def trust(self, crawl: str) -> int:
-        """Sign the crawl's row and batches as they are. Gives the number of its batches."""
+    def sign_batches(self, crawl: str) -> int:
+        """Sign the crawl's batches as they are; how many there are."""
 
     def batches(self, crawl: str, states: Collection[BatchState] = ()) -> list[Batch]:
         """In the order they were sealed; all of them when no state is named."""
@@ -270,15 +270,18 @@ class BatchStore(Protocol):
             FreshBatch(Batch(number=0, size=size, sealed_at=now, slot=old.slot, priority=old.priority), payload)
             for payload, size in parts
         ]
-        return self._retry(crawl, number, new, misses)
+        batches = self._retry(crawl, number, new, misses)
+        if batches is None:
+            raise StepRefused(f"requests of batch {number} of crawl {crawl} are being retried already")
+        return batches
 
     def _seal(self, crawl: str, new: FreshBatch, fingerprints: Iterable[bytes], counts: Mapping[str, int]) -> Batch: ...
 
     def _split(self, crawl: str, number: int, new: Sequence[FreshBatch]) -> list[Batch]:
         """Keep these in the batch's place, if it may be split still."""
 
-    def _retry(self, crawl: str, number: int, new: Sequence[FreshBatch], misses: Sequence[Miss]) -> list[Batch]:
-        """Keep these, if the batch is done still and all of these misses are there."""
+    def _retry(self, crawl: str, number: int, new: Sequence[FreshBatch], misses: Sequence[Miss]) -> list[Batch] | None:
+        """Keep these, if the batch is done still; None where not all of these misses are there."""
 
 
 class AttemptStore(Protocol):

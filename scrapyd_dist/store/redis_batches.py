@@ -24,7 +24,6 @@ from scrapyd_dist.frontier.backlog import SeenBefore
 from scrapyd_dist.store.base import AttemptStore, BatchStore
 from scrapyd_dist.store.frontier_rows import AttemptMove, FreshBatch, joined, lost_lease, over, parted, prints_of
 from scrapyd_dist.store.judging import foreign
-from scrapyd_dist.store.redis_crawls import RedisCrawls
 from scrapyd_dist.store.redis_link import (
     OPEN,
     THERE,
@@ -36,7 +35,7 @@ from scrapyd_dist.store.redis_link import (
     packed,
     unpacked,
 )
-from scrapyd_dist.store.rows import check_done, retried_already, storable
+from scrapyd_dist.store.rows import check_done, storable
 
 #: buckets of fingerprints that are read together
 _BUCKETS = 100
@@ -45,10 +44,6 @@ _TOGETHER = 100
 
 
 class RedisBatches(RedisPort, BatchStore):
-    def __init__(self, connection: RedisConnection, crawls: RedisCrawls) -> None:
-        super().__init__(connection)
-        self._crawls = crawls
-
     def _seal(self, crawl: str, new: FreshBatch, fingerprints: Iterable[bytes], counts: Mapping[str, int]) -> Batch:
         needed, counting = [self._still_there(crawl)], self._counting(crawl, counts)
         answer = self.make("seal", crawl, [new], joined(fingerprints), needed=needed, writes=counting)
@@ -84,8 +79,7 @@ class RedisBatches(RedisPort, BatchStore):
             raise no_batch(crawl, number)
         return self._door.payload(crawl, self._door.batch(unpacked(row)), text)
 
-    def trust(self, crawl: str) -> int:
-        self._crawls.sign(crawl)
+    def sign_batches(self, crawl: str) -> int:
         batches = self.batches(crawl)
         for start in range(0, len(batches), _TOGETHER):
             some = batches[start : start + _TOGETHER]
@@ -115,14 +109,12 @@ class RedisBatches(RedisPort, BatchStore):
     def batch_fingerprints(self, crawl: str, number: int) -> list[bytes]:
         return parted(self._look("GET", f"{self._base(crawl)}q:{number}") or b"")
 
-    def _retry(self, crawl: str, number: int, new: Sequence[FreshBatch], misses: Sequence[Miss]) -> list[Batch]:
+    def _retry(self, crawl: str, number: int, new: Sequence[FreshBatch], misses: Sequence[Miss]) -> list[Batch] | None:
         # What takes the misses away makes the batches: of two that retry at once only one does.
         needed = [self.batch_in(crawl, number, [BatchState.DONE], partial(check_done, number))]
         taken = [json.dumps(storable(asdict(miss))) for miss in misses]
         answer = self.make("retry", crawl, new, needed=needed, misses=taken)
-        if "refused" in answer:
-            raise retried_already(crawl, number)
-        return numbered(new, answer)
+        return None if "refused" in answer else numbered(new, answer)
 
     def make(self, verb: str, crawl: str, new: Iterable[FreshBatch], *more: bytes, **step: Any) -> dict[str, Any]:
         """Make a step that keeps new batches: the fields of each, and two blobs, its payload and its fingerprints."""

@@ -148,7 +148,7 @@ def _slots(counts: Mapping[str, Any]) -> list[SlotCount]:
 def redis_parts(url: str, *, key: bytes | None) -> tuple[object, ...]:
     """The store on this server, 6.0 or newer: the connection, and the ports that share it."""
     connection = RedisConnection(url, key=key)
-    crawls = RedisCrawls(connection)
-    batches = RedisBatches(connection, crawls)
+    batches = RedisBatches(connection)
     attempts, frontier = RedisAttempts(connection, batches), RedisFrontier(connection, batches)
-    return connection, crawls, RedisAccount(connection), batches, attempts, frontier, RedisThrottle(connection)
+    others = [port(connection) for port in (RedisCrawls, RedisAccount, RedisThrottle)]
+    return connection, batches, attempts, frontier, *others

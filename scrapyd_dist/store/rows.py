@@ -401,11 +401,6 @@ def check_done(batch: int, state: BatchState) -> None:
         raise StepRefused(f"batch {batch} is {state.value}; only a batch that is done has failed requests to retry")
 
 
-def retried_already(crawl: str, batch: int) -> StepRefused:
-    """What is raised when another process has taken requests of a batch that is done to try them again."""
-    return StepRefused(f"requests of batch {batch} of crawl {crawl} are being retried already")
-
-
 def check_parts(batch: int, size: int, sizes: Collection[int]) -> None:
     """Raise `StoreError` unless the parts of a split batch have its requests, no more and no fewer."""
     if sum(sizes) != size or min(sizes, default=0) < 1:

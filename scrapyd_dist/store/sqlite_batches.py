@@ -19,18 +19,13 @@ from scrapyd_dist.errors import NothingMatched, StepRefused
 from scrapyd_dist.frontier.backlog import SeenBefore
 from scrapyd_dist.store.base import AttemptStore, BatchStore
 from scrapyd_dist.store.frontier_rows import AttemptMove, FreshBatch, joined, lost_lease, over, parted, prints_of
-from scrapyd_dist.store.rows import check_done, retried_already, text
-from scrapyd_dist.store.sqlite_crawls import SqliteCrawls
+from scrapyd_dist.store.rows import check_done, text
 from scrapyd_dist.store.sqlite_file import SqliteConnection, SqlitePort
 
 BATCH = ", ".join(field.name for field in fields(Batch))
 
 
 class SqliteBatches(SqlitePort, BatchStore):
-    def __init__(self, connection: SqliteConnection, crawls: SqliteCrawls) -> None:
-        super().__init__(connection)
-        self._crawls = crawls
-
     def _seal(self, crawl: str, new: FreshBatch, fingerprints: Iterable[bytes], counts: Mapping[str, int]) -> Batch:
         with self._file.step():
             batch = self.insert(crawl, new)
@@ -90,9 +85,8 @@ class SqliteBatches(SqlitePort, BatchStore):
         text_of: str | None = self._value("SELECT settings FROM payloads WHERE crawl = ? AND batch = ?", crawl, number)
         return text_of
 
-    def trust(self, crawl: str) -> int:
+    def sign_batches(self, crawl: str) -> int:
         with self._file.step():
-            self._crawls.sign(crawl)
             batches = self.batches(crawl)
             for batch in batches:
                 payload = self._door.resigned(crawl, batch, self.payload_text(crawl, batch.number) or "")
@@ -119,14 +113,14 @@ class SqliteBatches(SqlitePort, BatchStore):
             self._value("SELECT fingerprints FROM payloads WHERE crawl = ? AND batch = ?", crawl, number) or b""
         )
 
-    def _retry(self, crawl: str, number: int, new: Sequence[FreshBatch], misses: Sequence[Miss]) -> list[Batch]:
+    def _retry(self, crawl: str, number: int, new: Sequence[FreshBatch], misses: Sequence[Miss]) -> list[Batch] | None:
         with self._file.step():
             check_done(number, self.batch(crawl, number).state)
-            self._forget_misses(crawl, number, misses)
-            return [self.insert(crawl, one) for one in new]
+            is_first = self._forget_misses(crawl, number, misses)
+            return [self.insert(crawl, one) for one in new] if is_first else None
 
-    def _forget_misses(self, crawl: str, number: int, misses: Sequence[Miss]) -> None:
-        """Each once; raises `StepRefused` when one of them is not there."""
+    def _forget_misses(self, crawl: str, number: int, misses: Sequence[Miss]) -> bool:
+        """Each once; False, and none is forgotten, when one of them is not there."""
         query = "SELECT rowid, url, kind, reason FROM misses WHERE crawl = ? AND batch = ?"
         there: dict[tuple[str, str, str], list[int]] = {}
         for row, *words in self._db.execute(query, (crawl, number)):
@@ -134,8 +128,9 @@ class SqliteBatches(SqlitePort, BatchStore):
         try:
             rows = [there[text(miss.url), miss.kind, text(miss.reason)].pop(0) for miss in misses]
         except LookupError:
-            raise retried_already(crawl, number) from None
+            return False
         self._db.executemany("DELETE FROM misses WHERE rowid = ?", [(row,) for row in rows])
+        return True
 
     def move(
         self, crawl: str, batch: int, state: BatchState, changes: Mapping[str, Any] = MappingProxyType({})

@@ -260,7 +260,7 @@ def sqlite_parts(path: str, *, durable: bool, key: bytes | None) -> tuple[object
     """The store in this file: the connection, and the ports that share it."""
     connection = SqliteConnection(path, durable=durable, key=key)
     crawls = SqliteCrawls(connection)
-    batches = SqliteBatches(connection, crawls)
+    batches = SqliteBatches(connection)
     attempts = SqliteAttempts(connection, batches)
     frontier = SqliteFrontier(connection, crawls, batches, attempts)
     return connection, crawls, SqliteAccount(connection), batches, attempts, frontier, SqliteThrottle(connection)

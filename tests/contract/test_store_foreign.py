@@ -117,7 +117,7 @@ def test_a_server_s_rows_without_a_signature_are_believed_when_a_person_has_said
         assert [node.url for node in mine.nodes()] == (["http://spare:6800"] if is_file else [""])
         assert len(mine.shards("c")) == len(mine.workers("c")) == is_file
         assert mine.unchecked("c") == OPTIONS
-        assert mine.trust("c") == 1
+        assert (mine.sign("c"), mine.sign_batches("c")) == (None, 1)
         assert (mine.own_crawl("c").options, mine.payload("c", number)) == (OPTIONS, PAYLOAD)
         mine.update_node("spare", url="http://spare:6800")
         assert [node.url for node in mine.nodes()] == ["http://spare:6800"]
@@ -273,12 +273,12 @@ LOOKS: list[Callable[[Store], object]] = [
     lambda store: store.payload("c", 2), lambda store: store.attempts("c"), lambda store: store.expired("c"),
     lambda store: store.misses("c"), lambda store: store.shards("c"), lambda store: store.samples("c"),
     lambda store: store.counts("c"), lambda store: store.backlog("c"), lambda store: store.slots("c"),
-    lambda store: store.peek("c", "p", 5), lambda store: list(store.fingerprints("c")),
+    lambda store: store.peek("c", "p", 5), lambda store: list(store.fingerprints("c")), lambda store: store.sign("c"),
     lambda store: store.seen("c", [b"1"]), lambda store: store.rules(), lambda store: store.domain_states(),
     lambda store: store.lease_next("c", LESSEE, slots=["p"], seconds=9.0, limit=3, now=1.0),
     lambda store: store.take_permits([PermitRequest(key="a.com", domain="a.com", limit=Limit(hits=1, window=1.0))]),
     lambda store: store.update_crawl("c", version="w"), lambda store: store.requeue("c", [1]),
-    lambda store: store.trust("c"), lambda store: store.batch_fingerprints("c", 2),
+    lambda store: store.sign_batches("c"), lambda store: store.batch_fingerprints("c", 2),
     lambda store: store.workers("c"), lambda store: store.last_worker("c"), lambda store: store.sent("c", 3, 1),
     lambda store: store.open_attempt("c", attempt(1, 4)), lambda store: store.drop_batch("c", 4, forget=False),
 ]  # fmt: skip
