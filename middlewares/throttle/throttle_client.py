@@ -293,7 +293,7 @@ class ThrottleClient:
                 await self._tell()
             elif asks := self._listener.questions():
                 begun, received, taken = await self._call(self._take, asks)
-                self._heed(taken.version, taken.changed)
+                self._heed(taken)
                 self._listener.answered(taken, received, received - begun)
             else:
                 return False
@@ -311,10 +311,10 @@ class ThrottleClient:
         begun, taken = self._clock(), self._store.take_permits(asks, self._known)
         return begun, self._clock(), taken
 
-    def _heed(self, version: int, changed: Collection[str]) -> None:
-        self._known = version
-        if changed:
-            self._listener.heed(changed)
+    def _heed(self, look: DomainLook) -> None:
+        self._known = look.version
+        if look.changed:
+            self._listener.heed(look.changed)
 
     async def _return(self) -> None:
         permits = [self._back.popleft() for _ in range(min(AT_ONCE, len(self._back)))]
@@ -332,7 +332,7 @@ class ThrottleClient:
         except BaseException:
             self._look, self._news = True, [*news, *self._news][-AT_ONCE:]
             raise
-        self._heed(look.version, look.changed)
+        self._heed(look)
         if ruled is not None:
             self._ruled_at = look.version
             self._listener.ruled(ruled)

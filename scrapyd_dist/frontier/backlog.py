@@ -41,6 +41,14 @@ class NewBatch:
     slot: str = ""
     priority: int = 0
     fingerprints: tuple[bytes, ...] = ()  #: one for each request that must not be added twice
+    sealed_at: float = 0.0  #: set by the store, as is `parent`: the batch that it is a part of, or 0
+    parent: int = 0
+
+    def numbered(self, number: int) -> Batch:
+        return Batch(
+            number=number, size=self.size, sealed_at=self.sealed_at, parent=self.parent, slot=self.slot,
+            priority=self.priority,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from scrapyd_dist.batches import (
 from scrapyd_dist.errors import NameTaken, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import BY_DOMAIN, UNFAIR, Backlog, Leased, Lessee, NewBatch, SlotCount
 from scrapyd_dist.nodes import NodeRecord
-from scrapyd_dist.store.frontier_rows import AttemptMove, FreshBatch, LeaseRequest, fresh_from, handed_down
+from scrapyd_dist.store.frontier_rows import AttemptMove, LeaseRequest, handed_down
 from scrapyd_dist.store.rows import (
     CRAWL_COLUMNS,
     CRAWL_FIELDS,
@@ -207,7 +207,7 @@ class BatchStore(Protocol):
         counts: Mapping[str, int],
     ) -> Batch:
         """Keep a new batch with its payload, and its fingerprints and counts, in one transaction."""
-        new = FreshBatch(Batch(number=0, size=size, sealed_at=now), payload)
+        new = NewBatch(payload=payload, size=size, sealed_at=now)
         return self._seal(crawl, new, fingerprints, counts)
 
     def fingerprints(self, crawl: str) -> Iterator[bytes]:
@@ -244,10 +244,11 @@ class BatchStore(Protocol):
         check_parts(number, whole.size, [part.size for part in parts])
         check_step(whole.state, BatchState.SPLIT)
         prints = handed_down(self.batch_fingerprints(crawl, number), whole.size, parts)
-        new = [fresh_from(part, whole.sealed_at, number) for part in parts]
-        return self._split(
-            crawl, number, [part._replace(fingerprints=its) for part, its in zip(new, prints, strict=True)]
-        )
+        new = [
+            replace(part, fingerprints=its, sealed_at=whole.sealed_at, parent=number)
+            for part, its in zip(parts, prints, strict=True)
+        ]
+        return self._split(crawl, number, new)
 
     def retry(
         self,
@@ -267,7 +268,7 @@ class BatchStore(Protocol):
         old = self.batch(crawl, number)
         check_done(number, old.state)
         new = [
-            FreshBatch(Batch(number=0, size=size, sealed_at=now, slot=old.slot, priority=old.priority), payload)
+            NewBatch(payload=payload, size=size, sealed_at=now, slot=old.slot, priority=old.priority)
             for payload, size in parts
         ]
         batches = self._retry(crawl, number, new, misses)
@@ -275,12 +276,12 @@ class BatchStore(Protocol):
             raise StepRefused(f"requests of batch {number} of crawl {crawl} are being retried already")
         return batches
 
-    def _seal(self, crawl: str, new: FreshBatch, fingerprints: Iterable[bytes], counts: Mapping[str, int]) -> Batch: ...
+    def _seal(self, crawl: str, new: NewBatch, fingerprints: Iterable[bytes], counts: Mapping[str, int]) -> Batch: ...
 
-    def _split(self, crawl: str, number: int, new: Sequence[FreshBatch]) -> list[Batch]:
+    def _split(self, crawl: str, number: int, new: Sequence[NewBatch]) -> list[Batch]:
         """Keep these in the batch's place, if it may be split still."""
 
-    def _retry(self, crawl: str, number: int, new: Sequence[FreshBatch], misses: Sequence[Miss]) -> list[Batch] | None:
+    def _retry(self, crawl: str, number: int, new: Sequence[NewBatch], misses: Sequence[Miss]) -> list[Batch] | None:
         """Keep these, if the batch is done still; None where not all of these misses are there."""
 
 
@@ -367,7 +368,7 @@ class AttemptStore(Protocol):
         `add_batches`; nothing was done then.
         """
         ends = {"report": json.dumps(dict(report)), "ended_at": now}
-        found = [fresh_from(one, now) for one in new]
+        found = [replace(one, sealed_at=now) for one in new]
         self._step(
             AttemptMove(crawl, batch, attempt, AttemptState.ACKED, ends, holder=holder, new=found, counts=counts or {})
         )
@@ -407,7 +408,7 @@ class QueueStore(Protocol):
             StoreError: two of the fingerprints are the same.
             NothingMatched: there is no such crawl; so for all that follows, but `slots`, `peek` and `sign_off`.
         """
-        return self._add(crawl, [fresh_from(one, now) for one in new], counts or {})
+        return self._add(crawl, [replace(one, sealed_at=now) for one in new], counts or {})
 
     def seen(self, crawl: str, fingerprints: Collection[bytes]) -> set[bytes]:
         """Those of them that are there already."""
@@ -465,7 +466,7 @@ class QueueStore(Protocol):
         Its number is never used again; its misses stay, for the account. Raises `StepRefused` when a worker has it.
         """
 
-    def _add(self, crawl: str, new: Sequence[FreshBatch], counts: Mapping[str, int]) -> list[Batch]: ...
+    def _add(self, crawl: str, new: Sequence[NewBatch], counts: Mapping[str, int]) -> list[Batch]: ...
 
     def _lease_next(self, wanted: LeaseRequest) -> list[Leased]: ...
 

@@ -5,9 +5,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
-from scrapyd_dist.batches import OUT, WAITING, Attempt, AttemptState, Batch, BatchState, Miss, job_id
+from scrapyd_dist.batches import OUT, WAITING, Attempt, AttemptState, BatchState, Miss, job_id
 from scrapyd_dist.errors import StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import Backlog, Lessee, NewBatch, SlotCount
 
@@ -15,19 +15,6 @@ from scrapyd_dist.frontier.backlog import Backlog, Lessee, NewBatch, SlotCount
 _LONGEST = 255
 #: seconds for which a worker that found all slots taken counts when they are shared
 HUNGRY = 5.0
-
-
-class FreshBatch(NamedTuple):
-    """A batch that is about to be kept, without its number."""
-
-    batch: Batch
-    payload: Mapping[str, str]
-    fingerprints: Collection[bytes] = ()  #: that stay with it
-
-
-def fresh_from(new: NewBatch, sealed_at: float, parent: int = 0) -> FreshBatch:
-    batch = Batch(number=0, size=new.size, sealed_at=sealed_at, parent=parent, slot=new.slot, priority=new.priority)
-    return FreshBatch(batch, new.payload, new.fingerprints)
 
 
 @dataclass(frozen=True)
@@ -42,7 +29,7 @@ class AttemptMove:
     batch_to: BatchState | None = None
     batch_changes: Mapping[str, Any] = field(default_factory=dict)
     misses: Sequence[Miss] = ()
-    new: Sequence[FreshBatch] = ()  #: batches that are added in the same step
+    new: Sequence[NewBatch] = ()  #: batches that are added in the same step
     counts: Mapping[str, int] = field(default_factory=dict)  #: what is added to the account
     holder: str | None = None  #: only for the holder of the lease, if one is named
     out: bool = False  #: only an attempt that is not acked
@@ -86,7 +73,7 @@ def parted(prints: bytes) -> list[bytes]:
     return found
 
 
-def prints_of(new: Iterable[FreshBatch]) -> list[bytes]:
+def prints_of(new: Iterable[NewBatch]) -> list[bytes]:
     """All fingerprints of what is about to be added; `StoreError` when one is there twice, or cannot be kept."""
     prints = [one for batch in new for one in batch.fingerprints]
     if len(set(prints)) < len(prints):

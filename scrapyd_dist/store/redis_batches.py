@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -20,9 +20,9 @@ from scrapyd_dist.batches import (
     job_id,
 )
 from scrapyd_dist.errors import NothingMatched, StepRefused
-from scrapyd_dist.frontier.backlog import SeenBefore
+from scrapyd_dist.frontier.backlog import NewBatch, SeenBefore
 from scrapyd_dist.store.base import AttemptStore, BatchStore
-from scrapyd_dist.store.frontier_rows import AttemptMove, FreshBatch, joined, lost_lease, over, parted, prints_of
+from scrapyd_dist.store.frontier_rows import AttemptMove, joined, lost_lease, over, parted, prints_of
 from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.redis_link import (
     OPEN,
@@ -44,7 +44,7 @@ _TOGETHER = 100
 
 
 class RedisBatches(RedisPort, BatchStore):
-    def _seal(self, crawl: str, new: FreshBatch, fingerprints: Iterable[bytes], counts: Mapping[str, int]) -> Batch:
+    def _seal(self, crawl: str, new: NewBatch, fingerprints: Iterable[bytes], counts: Mapping[str, int]) -> Batch:
         needed, counting = [self._still_there(crawl)], self._counting(crawl, counts)
         answer = self.make("seal", crawl, [new], joined(fingerprints), needed=needed, writes=counting)
         return numbered([new], answer)[0]
@@ -100,7 +100,7 @@ class RedisBatches(RedisPort, BatchStore):
         states = {"from": old, "to": new}
         return list(self._server.step("requeue", self._base(crawl), needed=there, batches=wanted, **states)["numbers"])
 
-    def _split(self, crawl: str, number: int, new: Sequence[FreshBatch]) -> list[Batch]:
+    def _split(self, crawl: str, number: int, new: Sequence[NewBatch]) -> list[Batch]:
         key = self._batch_key(crawl, number)
         writes = [("HSET", key, *packed({"state": BatchState.SPLIT}))]
         needed = [self.batch_step(crawl, number, BatchState.SPLIT)]
@@ -109,23 +109,24 @@ class RedisBatches(RedisPort, BatchStore):
     def batch_fingerprints(self, crawl: str, number: int) -> list[bytes]:
         return parted(self._look("GET", f"{self._base(crawl)}q:{number}") or b"")
 
-    def _retry(self, crawl: str, number: int, new: Sequence[FreshBatch], misses: Sequence[Miss]) -> list[Batch] | None:
+    def _retry(self, crawl: str, number: int, new: Sequence[NewBatch], misses: Sequence[Miss]) -> list[Batch] | None:
         # What takes the misses away makes the batches: of two that retry at once only one does.
         needed = [self.batch_in(crawl, number, [BatchState.DONE], partial(check_done, number))]
         taken = [json.dumps(storable(asdict(miss))) for miss in misses]
         answer = self.make("retry", crawl, new, needed=needed, misses=taken)
         return None if "refused" in answer else numbered(new, answer)
 
-    def make(self, verb: str, crawl: str, new: Iterable[FreshBatch], *more: bytes, **step: Any) -> dict[str, Any]:
+    def make(self, verb: str, crawl: str, new: Iterable[NewBatch], *more: bytes, **step: Any) -> dict[str, Any]:
         """Make a step that keeps new batches: the fields of each, and two blobs, its payload and its fingerprints."""
         rows: list[list[str]] = []
         blobs: list[bytes | str] = []
-        for batch, payload, prints in new:
+        for one in new:
+            batch = one.numbered(0)
             rows.append(packed({name: value for name, value in vars(batch).items() if name != "number"}))
-            blobs += [self._door.payload_text(crawl, batch, payload), joined(prints)]
+            blobs += [self._door.payload_text(crawl, batch, one.payload), joined(one.fingerprints)]
         return self._server.step(verb, self._base(crawl), new=rows, blobs=[*blobs, *more], **step)
 
-    def add(self, crawl: str, new: Sequence[FreshBatch], **step: Any) -> list[Batch]:
+    def add(self, crawl: str, new: Sequence[NewBatch], **step: Any) -> list[Batch]:
         """Keep batches with their fingerprints, of which none may be there; `step` has what else is done."""
         prints = prints_of(new)
         answer = self.make("add", crawl, new, **step)
@@ -156,9 +157,9 @@ def no_batch(crawl: str, number: int, _found: str | None = None) -> NothingMatch
     return NothingMatched(f"crawl {crawl} has no batch {number}.")
 
 
-def numbered(new: Sequence[FreshBatch], answer: Mapping[str, Any]) -> list[Batch]:
+def numbered(new: Sequence[NewBatch], answer: Mapping[str, Any]) -> list[Batch]:
     """The batches with the numbers that the step has given them."""
-    return [replace(one.batch, number=number) for one, number in zip(new, answer["numbers"], strict=True)]
+    return [one.numbered(number) for one, number in zip(new, answer["numbers"], strict=True)]
 
 
 class RedisAttempts(RedisPort, AttemptStore):
@@ -184,7 +185,7 @@ class RedisAttempts(RedisPort, AttemptStore):
         needed = [self._batches.batch_step(crawl, batch, BatchState.SENT), opens]
         self._move(crawl, batch, number, needed=needed, writes=commands)
 
-    def _move(self, crawl: str, batch: int, number: int, new: Sequence[FreshBatch] = (), **step: Any) -> None:
+    def _move(self, crawl: str, batch: int, number: int, new: Sequence[NewBatch] = (), **step: Any) -> None:
         """Make a step in which this batch and its attempt change, and perhaps new ones are added."""
         step |= {"batches": [batch], "attempts": [f"{batch}.{number}"]}
         if new:

@@ -6,11 +6,10 @@ from functools import partial
 from typing import Any
 
 from scrapyd_dist.batches import OUT, Batch, BatchState
-from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SLOT_NAME, Backlog, Leased, SlotCount
+from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SLOT_NAME, Backlog, Leased, NewBatch, SlotCount
 from scrapyd_dist.store.base import QueueStore
 from scrapyd_dist.store.frontier_rows import (
     HUNGRY,
-    FreshBatch,
     LeaseRequest,
     backlog_of,
     check_not_out,
@@ -34,7 +33,7 @@ class RedisFrontier(RedisPort, QueueStore):
 
     # adding
 
-    def _add(self, crawl: str, new: Sequence[FreshBatch], counts: Mapping[str, int]) -> list[Batch]:
+    def _add(self, crawl: str, new: Sequence[NewBatch], counts: Mapping[str, int]) -> list[Batch]:
         counting = self._counting(crawl, counts)
         return self._batches.add(crawl, new, needed=[self._there(crawl)], writes=counting, batches=[], attempts=[])
 

@@ -1,7 +1,7 @@
 """The SQLite store's verbs about batches, their attempts and leases; each step goes by the tables of batches.py."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
@@ -16,9 +16,9 @@ from scrapyd_dist.batches import (
     check_step,
 )
 from scrapyd_dist.errors import NothingMatched, StepRefused
-from scrapyd_dist.frontier.backlog import SeenBefore
+from scrapyd_dist.frontier.backlog import NewBatch, SeenBefore
 from scrapyd_dist.store.base import AttemptStore, BatchStore
-from scrapyd_dist.store.frontier_rows import AttemptMove, FreshBatch, joined, lost_lease, over, parted, prints_of
+from scrapyd_dist.store.frontier_rows import AttemptMove, joined, lost_lease, over, parted, prints_of
 from scrapyd_dist.store.rows import check_done, text
 from scrapyd_dist.store.sqlite_file import SqliteConnection, SqlitePort
 
@@ -26,7 +26,7 @@ BATCH = ", ".join(field.name for field in fields(Batch))
 
 
 class SqliteBatches(SqlitePort, BatchStore):
-    def _seal(self, crawl: str, new: FreshBatch, fingerprints: Iterable[bytes], counts: Mapping[str, int]) -> Batch:
+    def _seal(self, crawl: str, new: NewBatch, fingerprints: Iterable[bytes], counts: Mapping[str, int]) -> Batch:
         with self._file.step():
             batch = self.insert(crawl, new)
             number = self._crawl_number(crawl)
@@ -35,19 +35,19 @@ class SqliteBatches(SqlitePort, BatchStore):
             self._add_counts(crawl, counts)
         return batch
 
-    def insert(self, crawl: str, new: FreshBatch) -> Batch:
+    def insert(self, crawl: str, new: NewBatch) -> Batch:
         self._db.execute(
             "INSERT INTO batch_numbers VALUES (?, 1) ON CONFLICT (crawl) DO UPDATE SET last = last + 1", (crawl,)
         )
         last = self._value("SELECT last FROM batch_numbers WHERE crawl = ?", crawl)
-        batch = replace(new.batch, number=last)
+        batch = new.numbered(last)
         self._insert("batches", {**vars(batch), "crawl": crawl})
         settings = self._door.payload_text(crawl, batch, new.payload)
         prints = joined(new.fingerprints) if new.fingerprints else None
         self._db.execute("INSERT INTO payloads VALUES (?, ?, ?, ?)", (crawl, last, settings, prints))
         return batch
 
-    def add(self, crawl: str, new: Sequence[FreshBatch]) -> list[Batch]:
+    def add(self, crawl: str, new: Sequence[NewBatch]) -> list[Batch]:
         """Keep batches with their fingerprints, of which none may be there."""
         number, keep = self._crawl_number(crawl), "INSERT INTO seen VALUES (?, ?) ON CONFLICT DO NOTHING"
         there = {one for one in prints_of(new) if not self._db.execute(keep, (number, one)).rowcount}
@@ -103,7 +103,7 @@ class SqliteBatches(SqlitePort, BatchStore):
                     again.append(number)
         return again
 
-    def _split(self, crawl: str, number: int, new: Sequence[FreshBatch]) -> list[Batch]:
+    def _split(self, crawl: str, number: int, new: Sequence[NewBatch]) -> list[Batch]:
         with self._file.step():
             self.move(crawl, number, BatchState.SPLIT)
             return [self.insert(crawl, one) for one in new]
@@ -113,7 +113,7 @@ class SqliteBatches(SqlitePort, BatchStore):
             self._value("SELECT fingerprints FROM payloads WHERE crawl = ? AND batch = ?", crawl, number) or b""
         )
 
-    def _retry(self, crawl: str, number: int, new: Sequence[FreshBatch], misses: Sequence[Miss]) -> list[Batch] | None:
+    def _retry(self, crawl: str, number: int, new: Sequence[NewBatch], misses: Sequence[Miss]) -> list[Batch] | None:
         with self._file.step():
             check_done(number, self.batch(crawl, number).state)
             is_first = self._forget_misses(crawl, number, misses)

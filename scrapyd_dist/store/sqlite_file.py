@@ -114,8 +114,8 @@ class SqliteConnection:
         return version
 
     @contextmanager
-    def step(self) -> Iterator[None]:
-        """One immediate transaction: all that is written inside is kept, or nothing.
+    def step(self, *, writes: bool = True) -> Iterator[None]:
+        """One transaction: all that is written inside is kept, or nothing; and all that is read is of one moment.
 
         A step inside of another one is a part of that. Raises `StoreError` when it failed, or when the file is a newer
         version's, perhaps since it was opened here.
@@ -126,7 +126,7 @@ class SqliteConnection:
         self._in_step = True
         try:
             try:
-                self.db.execute("BEGIN IMMEDIATE")
+                self.db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
                 self._check_version()
                 yield
                 self.db.execute("COMMIT")
@@ -136,18 +136,6 @@ class SqliteConnection:
                 raise
             finally:
                 self._in_step = False
-        except sqlite3.Error as error:
-            raise StoreError(f"the store {self.path} failed: {error}.") from error
-
-    @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        """All that is read inside is of one moment."""
-        try:
-            self.db.execute("BEGIN")
-            try:
-                yield
-            finally:
-                self.db.execute("COMMIT")
         except sqlite3.Error as error:
             raise StoreError(f"the store {self.path} failed: {error}.") from error
 

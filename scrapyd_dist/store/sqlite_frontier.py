@@ -5,11 +5,10 @@ from dataclasses import replace
 from heapq import nsmallest
 
 from scrapyd_dist.batches import Batch, BatchState
-from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, Leased, SlotCount
+from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, Leased, NewBatch, SlotCount
 from scrapyd_dist.store.base import QueueStore
 from scrapyd_dist.store.frontier_rows import (
     HUNGRY,
-    FreshBatch,
     LeaseRequest,
     Share,
     backlog_of,
@@ -115,7 +114,7 @@ class SqliteFrontier(SqlitePort, QueueStore):
 
     # adding
 
-    def _add(self, crawl: str, new: Sequence[FreshBatch], counts: Mapping[str, int]) -> list[Batch]:
+    def _add(self, crawl: str, new: Sequence[NewBatch], counts: Mapping[str, int]) -> list[Batch]:
         with self._file.step():
             batches = self._batches.add(crawl, new)
             self._add_counts(crawl, counts)
@@ -220,7 +219,7 @@ class SqliteFrontier(SqlitePort, QueueStore):
     # looking
 
     def backlog(self, crawl: str) -> Backlog:
-        with self._file.snapshot():
+        with self._file.step(writes=False):
             standing = self._crawls.crawl(crawl).standing
             slots = self.slots(crawl)
             expired = self._value(f"SELECT count(*) FROM leases WHERE crawl = ? AND until < {NOW}", crawl)  # noqa: S608 - own words

@@ -237,7 +237,7 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
     # looking
 
     def domain_states(self) -> list[DomainState]:
-        with self._file.snapshot():
+        with self._file.step(writes=False):
             now = self._now()
             rows = self._db.execute("SELECT * FROM throttle_domains ORDER BY domain").fetchall()
             return [self._state(row, now) for row in rows]

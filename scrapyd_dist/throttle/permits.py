@@ -69,16 +69,6 @@ class PermitReply:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TakenPermits:
-    """The store's reply to a list of asks."""
-
-    now: float  #: the store's clock, seconds
-    version: int  #: version of the rules
-    changed: frozenset[str] = frozenset()  #: changed domains, see `DomainLook.changed`
-    answers: tuple[PermitReply, ...]  #: in the order of the asks
-
-
-@dataclass(frozen=True, kw_only=True)
 class DomainLook:
     """The version of the rules, and what has changed."""
 
@@ -86,6 +76,14 @@ class DomainLook:
     #: domains whose rule or pace has changed, or that have a moment free again, since the version that the caller
     #: knows; `ALL` means any domain may have
     changed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakenPermits(DomainLook):
+    """The store's reply to a list of asks."""
+
+    now: float  #: the store's clock, seconds
+    answers: tuple[PermitReply, ...]  #: in the order of the asks
 
 
 @dataclass(frozen=True, kw_only=True)
