@@ -5,10 +5,11 @@ creates it. `slots` chooses the slot of a request. Part of the worker half: impo
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from scrapyd_dist.batches import Batch
+from scrapyd_dist.batches import OUT, WAITING, Batch, BatchState
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.settings import SETTINGS
 
@@ -88,13 +89,24 @@ class SlotCount:
 class Backlog:
     """The backlog of a frontier: batches by state, and its producers."""
 
-    waiting: int
-    leased: int  #: batches with a valid lease
-    expired: int  #: batches whose lease has expired and was not reclaimed yet
-    acked: int  #: batches whose part is still to be fetched
-    producers: tuple[str, ...] = ()  #: producers that may still add requests
-    lost: tuple[str, ...] = ()  #: producers that missed their heartbeat without signing off
+    slots: Sequence[SlotCount] = ()
+    expired: int = 0  #: batches whose lease has expired and was not reclaimed yet
+    acked: int = 0  #: batches whose part is still to be fetched
+    producers: Sequence[str] = ()  #: producers that may still add requests, by name
+    lost: Sequence[str] = ()  #: producers that missed their heartbeat without signing off, by name
     standing: bool = False
+
+    def _batches(self, states: Collection[BatchState]) -> int:
+        return sum(slot.batches.get(state.value, 0) for slot in self.slots for state in states)
+
+    @cached_property
+    def waiting(self) -> int:
+        return self._batches(WAITING)
+
+    @cached_property
+    def leased(self) -> int:
+        """Batches with a valid lease."""
+        return self._batches(OUT) - self.expired - self.acked
 
     @property
     def drained(self) -> bool:

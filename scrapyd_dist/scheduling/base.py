@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 #: the backlog before the first look at the store
-UNKNOWN = Backlog(waiting=0, leased=0, expired=0, acked=0)
+UNKNOWN = Backlog()
 #: most slots that a message names
 NAMED = 5
 

@@ -2,14 +2,14 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from scrapyd_dist.batches import OUT, WAITING, Attempt, AttemptState, BatchState, Miss, job_id
+from scrapyd_dist.batches import OUT, Attempt, AttemptState, BatchState, Miss, job_id
 from scrapyd_dist.errors import StepRefused, StoreError
-from scrapyd_dist.frontier.backlog import Backlog, Lessee, NewBatch, SlotCount
+from scrapyd_dist.frontier.backlog import Lessee, NewBatch, SlotCount
 
 #: the length of a fingerprint is kept in one byte
 _LONGEST = 255
@@ -128,31 +128,6 @@ def slot_counts(rows: Iterable[tuple[str, str, int, int]]) -> list[SlotCount]:
     for slot, state, number, size in rows:
         batches[slot][state], requests[slot][state] = number, size
     return [SlotCount(slot=slot, batches=batches[slot], requests=requests[slot]) for slot in sorted(batches)]
-
-
-def backlog_of(
-    slots: Collection[SlotCount],
-    *,
-    expired: int,
-    acked: int,
-    producers: Iterable[str],
-    lost: Iterable[str],
-    standing: bool,
-) -> Backlog:
-    """What is left to do; a batch that is out, and neither expired nor acked, is leased."""
-
-    def batches(states: Collection[BatchState]) -> int:
-        return sum(slot.batches.get(state.value, 0) for slot in slots for state in states)
-
-    return Backlog(
-        waiting=batches(WAITING),
-        leased=batches(OUT) - expired - acked,
-        expired=expired,
-        acked=acked,
-        producers=tuple(sorted(producers)),
-        lost=tuple(sorted(lost)),
-        standing=standing,
-    )
 
 
 def lost_lease(batch: int, attempt: int, holder: str) -> StepRefused:

@@ -11,7 +11,6 @@ from scrapyd_dist.store.base import QueueStore
 from scrapyd_dist.store.frontier_rows import (
     HUNGRY,
     LeaseRequest,
-    backlog_of,
     check_not_out,
     joined,
     slot_counts,
@@ -98,12 +97,12 @@ class RedisFrontier(RedisPort, QueueStore):
     def backlog(self, crawl: str) -> Backlog:
         found = self._ask("backlog", crawl)
         counts = iter(found["slots"])
-        return backlog_of(
-            _slots(dict(zip(counts, counts, strict=True))),
+        return Backlog(
+            slots=_slots(dict(zip(counts, counts, strict=True))),
             expired=found["expired"],
             acked=found["acked"],
-            producers=found["producers"],
-            lost=found["lost"],
+            producers=tuple(sorted(found["producers"])),
+            lost=tuple(sorted(found["lost"])),
             standing=json.loads(found["standing"]),
         )
 

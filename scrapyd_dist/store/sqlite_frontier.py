@@ -11,7 +11,6 @@ from scrapyd_dist.store.frontier_rows import (
     HUNGRY,
     LeaseRequest,
     Share,
-    backlog_of,
     check_not_out,
     slot_counts,
 )
@@ -220,22 +219,18 @@ class SqliteFrontier(SqlitePort, QueueStore):
 
     def backlog(self, crawl: str) -> Backlog:
         with self._file.step(writes=False):
-            standing = self._crawls.crawl(crawl).standing
-            slots = self.slots(crawl)
-            expired = self._value(f"SELECT count(*) FROM leases WHERE crawl = ? AND until < {NOW}", crawl)  # noqa: S608 - own words
-            acked = self._value("SELECT count(*) FROM attempts WHERE crawl = ? AND state = 'acked'", crawl)
-            producers = self._db.execute(
-                f"SELECT name, until < {NOW} FROM producers WHERE crawl = ?",  # noqa: S608 - own words
+            known = self._db.execute(
+                f"SELECT name, until < {NOW} FROM producers WHERE crawl = ? ORDER BY name",  # noqa: S608 - own words
                 (crawl,),
             ).fetchall()
-        return backlog_of(
-            slots,
-            expired=expired,
-            acked=acked,
-            producers=[name for name, lost in producers if not lost],
-            lost=[name for name, lost in producers if lost],
-            standing=standing,
-        )
+            return Backlog(
+                slots=self.slots(crawl),
+                expired=self._value(f"SELECT count(*) FROM leases WHERE crawl = ? AND until < {NOW}", crawl),  # noqa: S608 - own words
+                acked=self._value("SELECT count(*) FROM attempts WHERE crawl = ? AND state = 'acked'", crawl),
+                producers=tuple(name for name, lost in known if not lost),
+                lost=tuple(name for name, lost in known if lost),
+                standing=self._crawls.crawl(crawl).standing,
+            )
 
     def slots(self, crawl: str) -> list[SlotCount]:
         query = "SELECT slot, state, batches, requests FROM slot_counts WHERE crawl = ? AND batches > 0"

@@ -30,7 +30,7 @@ from scrapyd_dist.middlewares.worker.work_unit import BATCH, BatchUnit, OwnPages
 
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused, StoreError
-from scrapyd_dist.frontier.backlog import Backlog, Leased
+from scrapyd_dist.frontier.backlog import Backlog, Leased, SlotCount
 from scrapyd_dist.joblogs.worker_report import read_report, refusal
 from scrapyd_dist.keys import public_half
 from scrapyd_dist.settings import uploading_feeds
@@ -239,20 +239,21 @@ def leasing(job: Assignment = JOB, kind: type[FakeStore] = FakeStore, **answers:
     return LeaseClient(job, store, renewer, None)
 
 
+WAITS, OUT = ({"slots": [SlotCount(slot="p0", batches={state: 1})]} for state in ("sealed", "running"))
+
+
 @pytest.mark.parametrize(
     ("backlog", "slots", "over"),
-    [({}, (), True), ({"producers": ("p",)}, (), False), ({"standing": True}, (), False),
-     ({"leased": 1}, (), False), ({"leased": 1}, ("p0",), True), ({"waiting": 3}, ("p0",), True),
-     ({"lost": ("p",)}, (), True), ({"expired": 1}, (), False), ({"acked": 1}, (), False),
-     ({"acked": 1}, ("p0",), True)],
+    [({}, (), True), ({"producers": ("p",)}, (), False), ({"standing": True}, (), False), (OUT, (), False),
+     (OUT, ("p0",), True), (WAITS, ("p0",), True), ({"lost": ("p",)}, (), True), ({**OUT, "expired": 1}, (), False),
+     ({**OUT, "acked": 1}, (), False), ({**OUT, "acked": 1}, ("p0",), True)],
 )  # fmt: skip
 async def test_whether_more_will_come(backlog: dict[str, Any], slots: tuple[str, ...], *, over: bool) -> None:
-    told = Backlog(**{"waiting": 0, "leased": 0, "expired": 0, "acked": 0, **backlog})
-    assert (await leasing(replace(JOB, slots=slots), backlog=[told]).no_more()) is over
+    assert (await leasing(replace(JOB, slots=slots), backlog=[Backlog(**backlog)]).no_more()) is over
 
 
 def test_what_may_return_is_waited_for_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Backlog(waiting=0, leased=0, expired=1, acked=0)
+    told = Backlog(slots=OUT["slots"], expired=1)
     asked, now = leasing(backlog=[told, told, told]), [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     for seconds, over in ((0.0, False), (MAY_RETURN - 1, False), (2.0, True)):
