@@ -20,7 +20,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -215,17 +215,17 @@ def _attempt(name: str, folder: Path, python: str, slots: int, timeout: float) -
 def _answers(node: Node, process: subprocess.Popen[bytes], timeout: float) -> bool:
     """Wait until the node answers; returns False if it ends first."""
     deadline = time.monotonic() + timeout
-    with closing(RequestsTransport()) as transport:
-        while time.monotonic() < deadline:
-            try:
-                transport.send(node, api.daemonstatus(), timeout=min(_ASK, timeout))
-            except NodeError as error:
-                last = error
-            else:
-                return True
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_LOOK)
-                return False
+    transport = RequestsTransport()
+    while time.monotonic() < deadline:
+        try:
+            transport.send(node, api.daemonstatus(), timeout=min(_ASK, timeout))
+        except NodeError as error:
+            last = error
+        else:
+            return True
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_LOOK)
+            return False
     raise DistError(
         f"The local node {node.name} did not answer within {timeout:g} seconds and was stopped. "
         f"The last attempt said: {last}"

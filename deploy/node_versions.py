@@ -4,7 +4,6 @@ Scrapyd names the version of pending jobs only; that of a running job is known f
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -28,7 +27,8 @@ TIMEOUT = 15.0
 
 
 def _on_all(nodes: Sequence[N], call: Callable[[Sender, N], T]) -> tuple[T, ...]:
-    with closing(RequestsTransport()) as sender, thread_pool(len(nodes)) as pool:
+    sender = RequestsTransport()
+    with thread_pool(len(nodes)) as pool:
         return tuple(pool.map(lambda node: call(sender, node), nodes))
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
@@ -178,16 +178,15 @@ def ensure(
         with lock:
             progress(node, step)
 
-    with ExitStack() as stack:
-        sender = transport or stack.enter_context(closing(RequestsTransport()))
-        uploads = [
-            NodeUpload(
-                node=node, project=node.project or project, egg=egg, spider=spider, wish=wish, timeout=timeout,
-                tell=tell, transport=sender,
-            )
-            for node in nodes
-        ]  # fmt: skip
-        pool = stack.enter_context(thread_pool(len(uploads)))
+    sender = transport or RequestsTransport()
+    uploads = [
+        NodeUpload(
+            node=node, project=node.project or project, egg=egg, spider=spider, wish=wish, timeout=timeout,
+            tell=tell, transport=sender,
+        )
+        for node in nodes
+    ]  # fmt: skip
+    with thread_pool(len(uploads)) as pool:
         list(pool.map(NodeUpload.ask, uploads))
         if egg is None or mode == "never":
             return RollOut(pool.map(lambda one: one.take_what_is_there(wish.given.get(one.node.name)), uploads))

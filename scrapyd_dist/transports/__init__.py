@@ -42,9 +42,6 @@ class Sender(Protocol):
         seconds without data; `NodeError` as in `send`.
         """
 
-    def close(self) -> None:
-        """Close idle connections."""
-
 
 class AsyncSender(Protocol):
     """Sends calls asynchronously, as `Sender` does."""

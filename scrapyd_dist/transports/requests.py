@@ -85,9 +85,6 @@ class RequestsTransport:
     def download(self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = SILENCE) -> T:
         return self._exchange(node, call, sink, silence)
 
-    def close(self) -> None:
-        """Do nothing: no connection is kept open."""
-
     def _exchange(self, node: Node, call: Call[T], sink: Callable[[bytes], object] | None, seconds: float) -> T:
         deadline = time.monotonic() + seconds if sink is None else float("inf")
         with _Session() as session, self._head(session, node, call, seconds) as response:
@@ -147,7 +144,6 @@ class ThreadTransport:
         """Shut the pools down; a thread that waits for a reply ends with it."""
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
-        self._sender.close()
 
     async def _in_thread(self, node: Node, work: Callable[[], T]) -> T:
         if node.url not in self._pools:

@@ -77,8 +77,9 @@ def sender(request: pytest.FixtureRequest) -> Iterator[Sender]:
         made = _Blocking(TreqTransport(connect_timeout=CONNECT_TIMEOUT), _in_reactor)
     else:
         made = _Blocking(ThreadTransport(RequestsTransport(connect_timeout=CONNECT_TIMEOUT)), _in_other_loop)
-    with closing(made):
-        yield made
+    yield made
+    if isinstance(made, _Blocking):
+        made.close()
 
 
 @pytest.fixture

@@ -85,8 +85,7 @@ def start(state: Path, node_python: Path) -> Start:
 
 
 def ask(node: Node, call: Call[Any]) -> Any:
-    with closing(RequestsTransport()) as transport:
-        return transport.send(node, call)
+    return RequestsTransport().send(node, call)
 
 
 def pids(state: Path) -> list[int]:

@@ -239,11 +239,11 @@ def fails(error: type[NodeError], times: int = 99) -> Callable[[], None]:
 
 
 def test_an_upload_whose_reply_was_lost_counts(clean: Pair, make_egg: MakeEgg) -> None:
-    with closing(Meanwhile("addversion.json", after=fails(NoReply))) as transport:
-        result = ensure([node_of(clean[0])], "p", make_egg(), spider="one", now=NOON, transport=transport)
-        assert result.version == versions(clean[0])[-1]
-        # What the node cannot import is found out all the same, and removed.
-        bad = ensure([node_of(clean[1])], "p", make_egg("import nothing_like_it\n"), now=NOON, transport=transport)
+    transport = Meanwhile("addversion.json", after=fails(NoReply))
+    result = ensure([node_of(clean[0])], "p", make_egg(), spider="one", now=NOON, transport=transport)
+    assert result.version == versions(clean[0])[-1]
+    # What the node cannot import is found out all the same, and removed.
+    bad = ensure([node_of(clean[1])], "p", make_egg("import nothing_like_it\n"), now=NOON, transport=transport)
     assert isinstance(bad.results[0].error, BrokenEggError)
     assert versions(clean[1]) == []
 
@@ -334,10 +334,10 @@ class TestAllOrNone:
                 wait_for(lambda: "meanwhile" in clean[0].job_pids().values(), 30, "the other job")
 
         nodes = [*(node_of(real) for real in clean), gone()]
-        with closing(Meanwhile("listspiders.json", before=begin)) as transport:
-            result = ensure(
-                nodes, "p", egg, now=NOON, state=tmp_path, wish=RollOutRequest(atomic=True), transport=transport
-            )
+        transport = Meanwhile("listspiders.json", before=begin)
+        result = ensure(
+            nodes, "p", egg, now=NOON, state=tmp_path, wish=RollOutRequest(atomic=True), transport=transport
+        )
         assert begun.is_set()
         assert result.results[0].stays.endswith("is in use there by meanwhile")
         assert [found.undone for found in result.results] == [False, True, False]
@@ -349,11 +349,11 @@ class TestAllOrNone:
 def test_what_passes_is_tried_again(clean: Pair, make_egg: MakeEgg, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scrapyd_dist.deploy.rollout.BACKOFF", 0.01)
     steps: list[Step] = []
-    with closing(Meanwhile(page, before=fails(ConnectionLost, 2))) as transport:
-        result = ensure(
-            [node_of(clean[0])], "p", make_egg(), wish=RollOutRequest(retries=2), transport=transport,
-            progress=lambda _node, step: steps.append(step),
-        )  # fmt: skip
+    transport = Meanwhile(page, before=fails(ConnectionLost, 2))
+    result = ensure(
+        [node_of(clean[0])], "p", make_egg(), wish=RollOutRequest(retries=2), transport=transport,
+        progress=lambda _node, step: steps.append(step),
+    )  # fmt: skip
     assert result.failed == ()
     assert steps.count(Step.RETRYING) == 2
 
