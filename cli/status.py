@@ -10,7 +10,7 @@ import typer
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.progress.summary import told
+from scrapyd_dist.progress import told
 
 from .context import Context
 from .crawls import producer_process, watcher, wording

@@ -20,7 +20,7 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 from rig.browser import browser
 from scrapyd_dist.cli.crawls.live_view import svg
 
-from scrapyd_dist.progress.summary import told
+from scrapyd_dist.progress import told
 from scrapyd_dist.report import gather, page
 from scrapyd_dist.store import open_store
 

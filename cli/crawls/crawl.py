@@ -12,7 +12,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from scrapyd_dist.batches import Crawl
-from scrapyd_dist.progress.summary import told
+from scrapyd_dist.progress import told
 
 from ..context import Context
 from ..options import crawls as crawl_names

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scrapyd_dist.batches import Crawl
-from scrapyd_dist.progress.summary import succeeded, told
+from scrapyd_dist.progress import succeeded, told
 
 from ..output import one_line
 from . import wording

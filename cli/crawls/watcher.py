@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Optional
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import DistError
-from scrapyd_dist.progress.summary import told
+from scrapyd_dist.progress import told
 from scrapyd_dist.store import Store
 
 from ..options import in_panel, seconds

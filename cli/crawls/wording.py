@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from scrapyd_dist.batches import Crawl, CrawlState
-from scrapyd_dist.progress.node_progress import KnownTotals
-from scrapyd_dist.progress.summary import succeeded, told
+from scrapyd_dist.progress import KnownTotals, succeeded, told
 
 #: states of a node that works on the crawl
 USED = frozenset({"up", "draining"})

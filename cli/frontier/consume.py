@@ -11,7 +11,7 @@ import typer
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.intake import has_arguments
-from scrapyd_dist.progress.summary import told
+from scrapyd_dist.progress import told
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.settings import of_options
 

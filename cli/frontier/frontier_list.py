@@ -15,7 +15,7 @@ import typer
 from scrapyd_dist.batches import Crawl, check_crawl_name
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, SlotCount
-from scrapyd_dist.progress.summary import told
+from scrapyd_dist.progress import told
 from scrapyd_dist.store import Store
 
 from ..context import Context, requests_in

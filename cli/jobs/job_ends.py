@@ -18,7 +18,7 @@ from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
 from scrapyd_dist.joblogs.log_reads import look
 from scrapyd_dist.joblogs.verdict import Outcome
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.progress.summary import told
+from scrapyd_dist.progress import told
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.transports import Sender, sweep

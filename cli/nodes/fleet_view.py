@@ -17,7 +17,7 @@ from scrapyd_dist.joblogs.log_reads import look
 from scrapyd_dist.joblogs.verdict import STALL, Place
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.progress.node_progress import Rate
+from scrapyd_dist.progress import Rate
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports import Sender, sweep
 

@@ -20,7 +20,7 @@ from scrapy.settings import BaseSettings
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError, DistError
-from scrapyd_dist.progress.summary import SCHEMA
+from scrapyd_dist.progress import SCHEMA
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.settings import SettingReader
 from scrapyd_dist.version import __version__

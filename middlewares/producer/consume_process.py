@@ -24,7 +24,7 @@ from scrapyd_dist.errors import ConfigError, StoreError
 from scrapyd_dist.frontier.backlog import UNFAIR
 from scrapyd_dist.items.delivery import deliver
 from scrapyd_dist.items.merging import ItemOutput
-from scrapyd_dist.progress.summary import exit_code
+from scrapyd_dist.progress import exit_code
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.settings import complaints

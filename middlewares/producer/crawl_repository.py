@@ -36,7 +36,7 @@ from scrapyd_dist.items.merging import ItemOutput
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.payload import PayloadError, decode, fit
 from scrapyd_dist.pidfile import note_pid
-from scrapyd_dist.progress.summary import due
+from scrapyd_dist.progress import due
 from scrapyd_dist.scheduling.batcher import BatchDraft
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.worker_thread import StoreThread

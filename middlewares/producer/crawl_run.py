@@ -18,7 +18,7 @@ from scrapy.crawler import Crawler
 from scrapyd_dist.batches import NOT_MADE, CrawlState, FinishReason, Miss, meaning
 from scrapyd_dist.errors import ConfigError, DistError, StoreError
 from scrapyd_dist.items.delivery import deliver
-from scrapyd_dist.progress.summary import exit_code
+from scrapyd_dist.progress import exit_code
 from scrapyd_dist.scheduling.batcher import BatchDraft, Demand, portions
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet
 from scrapyd_dist.settings import complaints

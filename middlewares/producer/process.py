@@ -80,7 +80,7 @@ def _crawl(crawl: str, store: str) -> int:
         database.update_crawl(crawl, **changes, ended=time.time())
         on_finish = row.options["settings"].get("DISTRIBUTED_ON_FINISH")
         if on_finish and not isinstance(error, CrawlRefused):  # of that one its own process has told
-            from scrapyd_dist.progress.summary import told
+            from scrapyd_dist.progress import told
 
             from .completion_hooks import tell
 

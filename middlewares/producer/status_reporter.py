@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scrapyd_dist.batches import CrawlState, Miss
-from scrapyd_dist.progress.node_progress import Progress
-from scrapyd_dist.progress.summary import IndexProgress, Snapshot, sample_of, summary
+from scrapyd_dist.progress import IndexProgress, Progress, Snapshot, sample_of, summary
 from scrapyd_dist.scheduling.scheduler import Scheduler
 
 from ..targets import Target

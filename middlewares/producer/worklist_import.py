@@ -156,57 +156,29 @@ class _ImportRun:
         return True
 
 
-@dataclass(frozen=True)
-class _End:
-    """No more rows, and why if it is not their end."""
-
-    error: Exception | None = None
-
-
 def _read_ahead(rows: Iterable[AnyRow]) -> Iterator[list[AnyRow]]:
     """Rows that a thread reads ahead, in lists; an empty one when none has come for a second: a clock waits for it."""
-    ahead: queue.Queue[AnyRow | _End] = queue.Queue(AHEAD)
-    enough = threading.Event()
-
-    def put(row: AnyRow | _End) -> bool:
-        while not enough.is_set():
-            with suppress(queue.Full):
-                ahead.put(row, timeout=1.0)
-                return True
-        return False
+    ahead: queue.Queue[AnyRow | Exception | None] = queue.Queue(AHEAD)  # its end is None, or why it broke off
 
     def read() -> None:
-        end = _End()
         try:
             for row in rows:
-                if not put(row):
-                    return
+                ahead.put(row)
+            ahead.put(None)
         except Exception as error:  # noqa: BLE001 - it is raised where the rows are taken
-            end = _End(error)
-        put(end)
+            ahead.put(error)
 
     # A daemon: nothing ends a read from a terminal or a pipe.
     threading.Thread(target=read, name="sdist-worklist", daemon=True).start()
-    try:
-        end = None
-        while end is None:
-            some, end = _rows_in(ahead)
-            yield some
-        if end.error is not None:
-            raise end.error
-    finally:
-        enough.set()
-
-
-def _rows_in(ahead: queue.Queue[AnyRow | _End]) -> tuple[list[AnyRow], _End | None]:
-    """The rows that are there, a step's at most, and the end after them."""
-    some: list[AnyRow] = []
-    with suppress(queue.Empty):
-        row = ahead.get(timeout=1.0)
-        while not isinstance(row, _End):
-            some.append(row)
-            if len(some) >= STEP:
-                return some, None
-            row = ahead.get_nowait()
-        return some, row
-    return some, None
+    while True:
+        some: list[AnyRow] = []
+        with suppress(queue.Empty):
+            while len(some) < STEP:
+                row = ahead.get(timeout=0.0 if some else 1.0)
+                if row is None or isinstance(row, Exception):
+                    yield some
+                    if row is not None:
+                        raise row
+                    return
+                some.append(row)
+        yield some

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
@@ -15,16 +14,6 @@ BLOCK = 256 * 1024
 LINE_MAX = 16 * 1024 * 1024
 
 
-class TailReader(Protocol):
-    """A file with random access."""
-
-    def size(self) -> int:
-        """Return the current size in bytes; 0 if the file does not exist."""
-
-    def read(self, start: int, limit: int) -> bytes:
-        """Return at most `limit` bytes from `start`; empty at the end of the file or if it does not exist."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class LocalFile:
     """A file on this machine."""
@@ -32,12 +21,14 @@ class LocalFile:
     path: Path
 
     def size(self) -> int:
+        """The current size in bytes; 0 if the file does not exist."""
         try:
             return self.path.stat().st_size
         except FileNotFoundError:
             return 0
 
     def read(self, start: int, limit: int) -> bytes:
+        """At most `limit` bytes from `start`; empty at the end of the file or if it does not exist."""
         try:
             with self.path.open("rb") as file:
                 file.seek(start)
@@ -48,7 +39,7 @@ class LocalFile:
 
 @dataclass(frozen=True, kw_only=True)
 class RemotePart:
-    """A part on its node; while it grows, its name ends in `.part`."""
+    """A part on its node, read like a `LocalFile`; while it grows, its name ends in `.part`."""
 
     sender: Sender
     node: Node
@@ -74,7 +65,7 @@ class RemotePart:
 class TailSource:
     """Reads complete lines from a growing file."""
 
-    def __init__(self, reader: TailReader) -> None:
+    def __init__(self, reader: LocalFile | RemotePart) -> None:
         self.reader = reader  #: may be replaced by another reader of the same bytes
         self._position = 0  #: offset of the next byte to read
         self._rest = bytearray()  #: the beginning of an incomplete line

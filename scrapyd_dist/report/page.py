@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from scrapyd_dist.batches import AttemptState, BatchState, CrawlState
-from scrapyd_dist.progress.summary import succeeded
+from scrapyd_dist.progress import succeeded
 from scrapyd_dist.report import charts
 from scrapyd_dist.report.facts import Facts, hidden, number, of
 from scrapyd_dist.report.series import series

@@ -14,8 +14,7 @@ from statistics import median
 from typing import Any
 
 from scrapyd_dist.batches import Attempt, AttemptState
-from scrapyd_dist.progress.node_progress import outlook
-from scrapyd_dist.progress.summary import NUMBER, told
+from scrapyd_dist.progress import NUMBER, outlook, told
 from scrapyd_dist.report.facts import Facts, has_items, hidden, natural, number, of
 
 #: maximum points of a line

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rig.made_crawls import BEGUN, made_up
 
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState
-from scrapyd_dist.progress.summary import due, sample_of
+from scrapyd_dist.progress import due, sample_of
 from scrapyd_dist.report import Facts, charts, document, gather, series
 from scrapyd_dist.report.charts import amount, percent, short_names, span, ticks, time_ticks
 from scrapyd_dist.report.facts import natural, number

@@ -9,8 +9,20 @@ import pytest
 from scrapyd_dist.batches import Attempt, Batch, Crawl, CrawlState
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.progress.node_progress import COUNTS, KEPT, SLOW_AFTER, KnownTotals, Progress, Rate, outlook
-from scrapyd_dist.progress.summary import IndexProgress, Snapshot, exit_code, summary, told
+from scrapyd_dist.progress import (
+    COUNTS,
+    KEPT,
+    SLOW_AFTER,
+    IndexProgress,
+    KnownTotals,
+    Progress,
+    Rate,
+    Snapshot,
+    exit_code,
+    outlook,
+    summary,
+    told,
+)
 from scrapyd_dist.scheduling.base import BatchCounters, OpenWork
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState

@@ -1,0 +1,388 @@
+"""A crawl in numbers: counts, rates, the time that is left, slow batches; its summary, and samples of that. No IO."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from operator import itemgetter
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from scrapyd_dist.batches import Attempt, Crawl
+from scrapyd_dist.joblogs.worker_report import counts_of
+from scrapyd_dist.scheduling.node_state import JobRun, NodeState
+
+if TYPE_CHECKING:  # commands load this module, for their help too, and need no scheduler
+    from scrapyd_dist.scheduling.base import BatchCounters, OpenWork
+    from scrapyd_dist.scheduling.job_request import JobRequest
+
+#: length of the window in seconds
+WINDOW = 30.0
+#: maximum number of samples per window
+KEPT = 60
+#: fraction of the index that must be walked before the total can be estimated from it
+KNOWN_FROM = 0.1
+#: seconds that a batch must run before it can be a straggler
+SLOW_AFTER = 20.0
+#: how many times slower than the median a straggler is
+SLOW_BY = 4.0
+#: minimum number of batches for the median
+SLOW_NEEDS = 3
+#: number of ended batches whose pace is kept for the median
+REMEMBERED = 200
+#: seconds before a batch has a pace
+TOO_SHORT = 1.0
+#: maximum number of stragglers returned
+NAMED = 10
+#: what is counted of the work of jobs, also of attempts that failed later; requests that ended, and those that failed
+COUNTS = ("requests", "pages", "items", "failed")
+
+
+@dataclass(kw_only=True)
+class Rate:
+    """Growth rates of several counts, which are always added together and in the same order."""
+
+    window: float = WINDOW
+    _seen: deque[tuple[float, tuple[float, ...]]] = field(default_factory=deque)
+    _last: tuple[float, tuple[float, ...]] | None = None
+
+    def add(self, now: float, *counts: float) -> None:
+        """Record the counts at this time."""
+        self._last = now, counts
+        if not self._seen or now - self._seen[-1][0] >= self.window / KEPT:
+            self._seen.append(self._last)
+        while len(self._seen) > 1 and self._seen[1][0] <= now - self.window:
+            self._seen.popleft()
+
+    @property
+    def span(self) -> float:
+        """Seconds between the samples that the rates are computed from; 0 before the second sample."""
+        return self._last[0] - self._seen[0][0] if self._last and self._seen else 0.0
+
+    def rates(self) -> tuple[float, ...]:
+        """Return the growth per second of each count, never below 0, although a retry may decrease a count."""
+        if self._last is None:
+            return ()
+        (_, before), (_, after), span = self._seen[0], self._last, self.span
+        return tuple(max(0.0, (b - a) / span) if span > 0 else 0.0 for a, b in zip(before, after, strict=True))
+
+
+class KnownTotals(str, Enum):
+    """How reliable the total number of requests is, as in the summary."""
+
+    KNOWN = "known"  #: the index is walked
+    ESTIMATE = "estimate"  #: extrapolated from the walked part of the index
+    AT_LEAST = "at-least"  #: a lower bound
+
+
+def outlook(
+    *, found: int, done: int, rate: float, finding: bool, pages: int = 0, total_pages: int | None = None
+) -> dict[str, Any]:
+    """The expected number of requests, and the seconds that are left, as a part of the summary.
+
+    `rate` is in requests per second; `finding`: the index is still being walked, of which so many pages are.
+    """
+    expected, sure = found, KnownTotals.KNOWN
+    if finding:
+        judged = bool(total_pages) and pages >= KNOWN_FROM * (total_pages or 0)
+        sure = KnownTotals.ESTIMATE if judged else KnownTotals.AT_LEAST
+        expected = max(found, found * (total_pages or 0) // pages) if judged and pages else found
+    left = expected - done
+    return {"requests": expected, "sure": sure.value, "eta_s": round(left / rate, 1) if rate > 0 and left > 0 else None}
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """The progress of a crawl's nodes, updated by `look`."""
+
+    _jobs: dict[str, JobRun] = field(default_factory=dict)  #: jobs that are out
+    _heard: dict[str, float] = field(default_factory=dict)  #: of these, when the first report was read
+    #: node -> `COUNTS` of its attempts that are no longer out, and of all
+    _ended: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    _counts: dict[str, Counter[str]] = field(default_factory=dict)
+    _paces: defaultdict[str, Rate] = field(default_factory=lambda: defaultdict(Rate))
+    _whole: Rate = field(default_factory=Rate)
+    _batch_paces: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    _now: float = 0.0
+
+    def recall(self, attempts: Iterable[Attempt]) -> None:
+        """Add the accepted attempts of an earlier process."""
+        for attempt in attempts:
+            self._ended[attempt.node].update(counts_of(attempt.report))
+
+    def look(self, members: Sequence[NodeState], now: float, *, own_pages: int = 0, own_items: int = 0) -> None:
+        """Update counts and rates at `now` by a monotonic clock, with what the producer has crawled itself."""
+        self._now = now
+        out = {job: one for member in members for job, one in member.out.items()}
+        for job in self._jobs.keys() - out.keys():
+            self._end(self._jobs[job])
+            self._heard.pop(job, None)
+        self._jobs = out
+        for job, one in out.items():
+            if one.report is not None:
+                self._heard.setdefault(job, now)
+        names = {member.node.name for member in members}
+        self._counts = {name: self._ended[name].copy() for name in names}
+        for one in out.values():
+            self._counts[one.member.node.name].update(_counts(one))
+        whole = Counter(pages=own_pages, items=own_items)
+        for name, counts in self._counts.items():
+            self._paces[name].add(now, *(counts[count] for count in COUNTS))
+            whole.update(counts)
+        self._whole.add(now, *(whole[count] for count in COUNTS))
+
+    def _end(self, out: JobRun) -> None:
+        self._ended[out.member.node.name].update(_counts(out))
+        pace = self._pace(out)
+        if pace and out.report is not None and out.report.ended:
+            self._batch_paces.append(pace)
+
+    def _age(self, out: JobRun) -> float:
+        """Seconds since its first report."""
+        return self._now - self._heard.get(out.job, self._now)
+
+    def _pace(self, out: JobRun) -> float | None:
+        """Requests per second since its first report; None before `TOO_SHORT` seconds."""
+        seconds = self._age(out)
+        return out.report.ended_requests / seconds if out.report and seconds >= TOO_SHORT else None
+
+    def counts(self, node: str) -> Counter[str]:
+        """Return the `COUNTS` of a node's jobs."""
+        return self._counts.get(node, Counter())
+
+    def rates(self, node: str | None = None) -> dict[str, float]:
+        """Return the growth per second of the `COUNTS` of a node, or of the whole crawl."""
+        pace = self._whole if node is None else self._paces[node]
+        return dict(zip(COUNTS, pace.rates() or [0.0] * len(COUNTS), strict=True))
+
+    def stragglers(self) -> list[dict[str, Any]]:
+        """Return the batches that are far slower than the others, slowest first, as a part of the summary."""
+        running = [(job, pace) for job in self._jobs.values() if (pace := self._pace(job)) is not None]
+        known = [*self._batch_paces, *(pace for _, pace in running if pace)]
+        if len(known) < SLOW_NEEDS:
+            return []
+        usual = median(known)
+        slow = [
+            (job, pace)
+            for job, pace in running
+            # A job without a batch is a worker that leases many.
+            if pace * SLOW_BY < usual and self._age(job) >= SLOW_AFTER and job.batch.size > 0
+        ]
+        slow.sort(key=itemgetter(1))
+        return [
+            {
+                "batch": job.batch.number,
+                "attempt": job.number,
+                "job": job.job,
+                "node": job.member.node.name,
+                "for_s": round(self._age(job)),
+                "done": job.report.ended_requests if job.report else 0,
+                "of": job.batch.size,
+                "times_slower": round(usual / pace, 1) if pace else None,
+            }
+            for job, pace in slow[:NAMED]
+        ]
+
+
+def _counts(out: JobRun) -> Counter[str]:
+    return out.report.counts - out.recalled if out.report else Counter()
+
+
+SCHEMA = 1
+#: names of the counts of found URLs; `urls_found` is their sum
+ACCOUNT = ("offsite", "duplicate", "refused", "local", "sealed")
+#: states in which more target requests may be found
+_FINDING = ("starting", "finding")
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexProgress:
+    """Progress of the index pages."""
+
+    pages: int = 0
+    total: int | None = None  #: None if unknown
+    failed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """The input of `summary`."""
+
+    spec: JobRequest
+    earlier_versions: Sequence[str] = ()  #: versions that the crawl ran earlier
+    code: Sequence[str] = ()  #: remarks on these versions
+    state: str
+    paused: bool = False
+    duration: float
+    counts: Mapping[str, int]  #: counts of found URLs, by `ACCOUNT`
+    buffered: int  #: requests found and not in a batch yet
+    work: OpenWork
+    out: int | None = None  #: batches that are out; None if each job has one
+    counters: BatchCounters
+    members: Sequence[NodeState] = ()
+    unheeded: str = ""  #: why no process of the crawl follows throttle rules; empty if they do
+    index: IndexProgress = field(default_factory=IndexProgress)
+    own_items: int = 0
+    local_missed: Mapping[str, int] = field(default_factory=dict)  #: requests crawled locally in vain: gone, failed
+    output: Sequence[str] = ()
+    misses: str | None = None
+    warnings: Sequence[str] = ()
+    message: str = ""
+    progress: Progress = field(default_factory=Progress)  #: updated with the members
+
+
+def summary(snap: Snapshot) -> dict[str, Any]:
+    """Return the summary document, schema 1, as described in `docs/summary.md`."""
+    account = {name: snap.counts.get(name, 0) for name in ACCOUNT}
+    spec, work, counters = snap.spec, snap.work, snap.counters
+    running = sum((member.progress() for member in snap.members), Counter[str]())
+    done = counters.requests_done + counters.gone + counters.failed_urls + running["requests"]
+    return {
+        "schema": SCHEMA,
+        "crawl": spec.crawl,
+        "spider": spec.spider,
+        "project": spec.project,
+        "version": spec.version,
+        "earlier_versions": list(snap.earlier_versions),
+        "code": list(snap.code),
+        "state": snap.state,
+        "paused": snap.paused,
+        "duration_s": round(snap.duration, 3),
+        "urls_found": sum(account.values()) + snap.buffered,
+        "urls_distinct": account["sealed"] + account["local"] + account["refused"] + snap.buffered,
+        **account,
+        "batches": {
+            "total": work.batches,
+            "sent": counters.sent,
+            "out": snap.out if snap.out is not None else sum(len(member.out) for member in snap.members),
+            "waiting": work.waiting,
+            "done": counters.done,
+            "failed": counters.failed,
+            "dead": counters.dead,
+        },
+        "requests": {
+            "total": account["sealed"],
+            "sent": account["sealed"] - work.waiting_requests,
+            "done": done,
+            "succeeded": counters.requests_done + sum(one.succeeded for m in snap.members for one in m.out.values()),
+        },
+        "outlook": outlook(
+            found=account["sealed"] + snap.buffered,
+            done=done,
+            rate=snap.progress.rates()["requests"] if snap.state in {*_FINDING, "working"} and not snap.paused else 0.0,
+            finding=snap.state in _FINDING,
+            pages=snap.index.pages,
+            total_pages=snap.index.total,
+        ),
+        "per_s": _rates(snap),
+        "pages": snap.index.pages + counters.pages + running["pages"],
+        "items": snap.own_items + counters.items + running["items"],
+        "gone_urls": counters.gone + snap.local_missed.get("gone", 0),
+        "failed_urls": counters.failed_urls + snap.local_missed.get("failed", 0),
+        "dead_urls": counters.dead_urls,
+        "index": {"pages": snap.index.pages, "total": snap.index.total, "failed": snap.index.failed},
+        "index_failed": snap.index.failed,
+        "nodes": [_node(member, snap) for member in snap.members],
+        "throttle": _throttle(snap),
+        "stragglers": snap.progress.stragglers(),
+        "output": list(snap.output),
+        "misses": snap.misses,
+        "warnings": list(snap.warnings),
+        "message": snap.message,
+    }
+
+
+def told(crawl: Crawl) -> dict[str, Any]:
+    """Return a stored crawl's summary: the producer's last one, with the current state, message and exit code."""
+    known = {"crawl": crawl.id, "spider": crawl.spider, "project": crawl.project, "version": crawl.version}
+    now = {"state": crawl.state.value, "message": crawl.message, "exit_code": crawl.exit_code}
+    return {**known, **crawl.summary, **now}
+
+
+def _throttle(snap: Snapshot) -> dict[str, Any]:
+    """Return whether the processes of the crawl follow throttle rules, and which nodes do not."""
+    deaf = {} if snap.unheeded else {one.node.name: one.deaf for one in snap.members if one.deaf and not one.unfit}
+    return {"heeded": not snap.unheeded and not deaf, "reason": snap.unheeded, "nodes": deaf}
+
+
+def succeeded(document: Mapping[str, Any]) -> int:
+    """Return the number of target requests with a result in a summary."""
+    requests = document.get("requests") or {}
+    if "succeeded" in requests:
+        return int(requests["succeeded"] or 0)
+    missed = (document.get("gone_urls") or 0) + (document.get("failed_urls") or 0)  # a summary of an earlier version
+    return max(0, int((requests.get("done") or 0) - missed))
+
+
+def _rates(snap: Snapshot, node: str | None = None) -> dict[str, float]:
+    """Return the rates; 0 for a paused crawl, even while its last jobs still finish."""
+    return {name: 0.0 if snap.paused else round(rate, 2) for name, rate in snap.progress.rates(node).items()}
+
+
+def _node(member: NodeState, snap: Snapshot) -> dict[str, Any]:
+    counts = snap.progress.counts(member.node.name)
+    return {
+        "name": member.node.name,
+        "url": member.node.url,
+        "state": member.state,
+        "reason": member.unfit or member.down_reason,
+        "unreached": member.unreached,
+        "slots": member.slots,
+        "running": len(member.out),
+        "waiting": sum(out.report is None for out in member.out.values()),
+        "jobs": member.jobs,
+        "items": member.items + member.progress()["items"],
+        "pages": counts["pages"],
+        "failed": counts["failed"],
+        "per_s": _rates(snap, member.node.name),
+    }
+
+
+def exit_code(document: Mapping[str, Any], *, max_failed: int) -> int:
+    """Return the exit code of a finished crawl: 0 complete, 3 partial, 1 if every batch is dead."""
+    lost = document["failed_urls"] + document["dead_urls"] + document["refused"]
+    if document["batches"]["total"] and not document["batches"]["done"] and document["dead_urls"]:
+        return 1
+    if lost > max_failed or document["index_failed"]:
+        return 3
+    return 0
+
+
+#: minimum seconds between two samples
+EVERY = 1.0
+#: approximate maximum of samples per crawl: the interval grows with the crawl's age
+NUMBER = 500
+
+
+def due(now: float, last: float | None, begun: float) -> bool:
+    """Whether the next sample is due; all times in seconds of the same clock."""
+    return last is None or now - last >= max(EVERY, (now - begun) / NUMBER)
+
+
+def sample_of(summary: Mapping[str, Any], shards: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Return a sample of the current summary as a JSON document.
+
+    `shards`: shard number -> index pages, target requests found, start time, last activity (seconds since the epoch);
+    only shards that changed since the last sample.
+    """
+    requests, index = summary.get("requests") or {}, summary.get("index") or {}
+    return {
+        "state": summary.get("state"),
+        "found": int(summary.get("urls_distinct") or 0) - sum(int(summary.get(n) or 0) for n in ("local", "refused")),
+        "sealed": int(requests.get("total") or 0),
+        "sent": int(requests.get("sent") or 0),
+        "done": int(requests.get("done") or 0),
+        "pages": int(summary.get("pages") or 0),
+        "items": int(summary.get("items") or 0),
+        "index": [int(index.get("pages") or 0), index.get("total")],
+        "nodes": {  # pages, items, number of jobs out, and state
+            str(node["name"]): [
+                *(int(node.get(name) or 0) for name in ("pages", "items", "running")),
+                str(node.get("state") or ""),
+            ]
+            for node in summary.get("nodes") or ()
+        },
+        "shards": {number: list(values) for number, values in shards.items()},
+    }

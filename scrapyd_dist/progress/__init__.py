@@ -1,1 +1,0 @@
-"""A crawl in numbers: counts of batches, rates, estimates, the summary."""
