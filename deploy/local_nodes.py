@@ -55,27 +55,21 @@ class Leader:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalNode:
+class LocalNode(Leader):
     """A node started by `up`: a row of the list."""
 
     name: str
     port: int
     password: str = field(repr=False)
     slots: int
-    pid: int
-    folder: str
 
     @property
     def node(self) -> Node:
         address = f"{_HOST}:{self.port}"
         return Node.parse(address, name=self.name, username=USERNAME, password=self.password, slots=self.slots)
 
-    @property
-    def leader(self) -> Leader:
-        return Leader(pid=self.pid, folder=Path(self.folder))
 
-
-_FIELDS = {"name": str, "port": int, "password": str, "slots": int, "pid": int, "folder": str}
+_FIELDS = {"name": str, "port": int, "password": str, "slots": int, "pid": int, "folder": Path}
 
 
 def list_path(state: Path) -> Path:
@@ -111,7 +105,7 @@ def write(state: Path, nodes: Iterable[LocalNode]) -> None:
     # A temporary file is readable by its owner only, and keeps its mode when renamed.
     handle, temporary = tempfile.mkstemp(dir=list_path(state).parent, prefix=".new-")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump({"schema": 1, "nodes": rows}, file, indent=1)
+        json.dump({"schema": 1, "nodes": rows}, file, indent=1, default=str)
     Path(temporary).replace(list_path(state))
 
 
@@ -132,7 +126,7 @@ def up(
             raise not_installed(name)
     with locked(state):
         # Jobs outlive a killed node, which stays in the list until they are gone, so that `down` finds them.
-        known = [node for node in read(state) if _members([node.leader])]
+        known = [node for node in read(state) if _members([node])]
         free = (f"local{number}" for number in range(1, len(known) + count + 1))
         names = [name for name in free if name not in {node.name for node in known}]
         names = names[: max(0, count - len(_alive(known)))]
@@ -161,7 +155,7 @@ def down(state: Path, *, grace: float = STOP_GRACE) -> tuple[str, ...]:
         nodes = read(state)
         alive = _alive(nodes)
         # Nodes that have died may have left jobs.
-        stop((node.leader for node in nodes), grace=grace)
+        stop(nodes, grace=grace)
         left = _alive(nodes)
         write(state, left)
     if left:
@@ -197,15 +191,15 @@ def _attempt(name: str, folder: Path, python: str, slots: int, timeout: float) -
             [python, "-m", "scrapyd", "--pidfile="], cwd=folder, env={**kept, **ours}, stdin=subprocess.DEVNULL,
             stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
-    place = str(folder.resolve())
+    place = folder.resolve()
     node = LocalNode(name=name, port=port, password=password, slots=slots, pid=process.pid, folder=place)
-    if is_alive(node.leader):
+    if is_alive(node):
         try:
             if _answers(node.node, process, timeout):
                 process.returncode = 0  # suppresses the warning that the process outlives this object
                 return node
         except BaseException:
-            stop([node.leader], grace=0)
+            stop([node], grace=0)
             process.poll()
             raise
     _explain_end(name, python, process.wait(), folder / "scrapyd.log")
@@ -251,7 +245,7 @@ def _free_port() -> int:
 
 
 def _alive(nodes: Iterable[LocalNode]) -> list[LocalNode]:
-    return [node for node in nodes if is_alive(node.leader)]
+    return [node for node in nodes if is_alive(node)]
 
 
 def is_alive(leader: Leader) -> bool:
