@@ -128,7 +128,7 @@ class ItemPuller:
         self.listed = ask_jobs(context.sender, nodes if names else (), timeout=timeout)
         self._rows = self.listed.named(names, {})
         places = [self._place(one, attempt) for one in crawls for attempt in one.attempts]
-        self._judge = Judge(context, [*filter(None, places), *(row.place for row in self._rows)], timeout=timeout)
+        self._judge = Judge(context, [*filter(None, places), *self._rows], timeout=timeout)
 
     def wishes(self) -> Iterator[PullRequest]:
         """Generate what to fetch: accepted and open parts of crawls, and all items of other jobs."""
@@ -139,9 +139,11 @@ class ItemPuller:
             out = [attempt for attempt in one.attempts if attempt.state in {AttemptState.SENT, AttemptState.RUNNING}]
             for attempt in [*one.accepted, *out]:
                 if not self._some or attempt.url in self._nodes:
-                    yield PullRequest(job=attempt.job, node=attempt.node, bring=self._of_attempt(one, attempt))
+                    place, over = self._place(one, attempt), attempt.state is AttemptState.ACCEPTED
+                    bring = self._of_attempt(one.crawl.id, attempt, place, over=over)
+                    yield PullRequest(job=attempt.job, node=attempt.node, bring=bring)
         for row in self._rows:
-            yield PullRequest(job=row.place.job, node=row.place.node.name, bring=self._of_job(row))
+            yield PullRequest(job=row.job, node=row.node.name, bring=self._of_job(row))
 
     def _place(self, one: Stored, attempt: Attempt) -> Place | None:
         """The attempt as a job of a node; None where its node is none of those that were chosen."""
@@ -150,27 +152,23 @@ class ItemPuller:
             return None
         return Place(node=node, project=one.crawl.project, spider=one.crawl.spider, job=attempt.job)
 
-    def _of_attempt(self, one: Stored, attempt: Attempt) -> Callable[[], DownloadedFile]:
-        target, part = self._folder / one.crawl.id / f"{attempt.job}.jl", one.part(attempt)
-        place, accepted = self._place(one, attempt), attempt.state is AttemptState.ACCEPTED
-        if part is not None and part.is_file():
-            return partial(copy_home, part, target)
-        if part is None and accepted:
+    def _of_attempt(
+        self, crawl: str, attempt: Attempt, place: Place | None, *, over: bool
+    ) -> Callable[[], DownloadedFile]:
+        target, accepted = self._folder / crawl / f"{attempt.job}.jl", attempt.state is AttemptState.ACCEPTED
+        home = crawl_folder(self._context.root, crawl) / PARTS / attempt.part if attempt.part else None
+        if home is not None and home.is_file():
+            return partial(copy_home, home, target)
+        if home is None and accepted:
             return partial(_elsewhere, [str(uri) for uri in attempt.report.get("feeds", ())])
-        return _absent if place is None else partial(self._bring_ours, place, target, over=accepted)
+        return _absent if place is None else partial(self._bring_ours, place, target, over=over)
 
     def _of_job(self, row: Listed) -> Callable[[], DownloadedFile]:
-        place, kept = row.place, self._judge.of_store(row.place)
-        attempt = kept.attempt if kept is not None else None
-        if attempt is None or place.crawl is None:
-            # Names of jobs and nodes are foreign: none of them may lead out of the folder.
-            target = self._folder / file_name(place.node.name) / f"{file_name(place.job)}.jl"
-            return partial(self._bring_plain, row, target)
-        target = self._folder / place.crawl / f"{place.job}.jl"
-        home = crawl_folder(self._context.root, place.crawl) / PARTS / (attempt.part or f"{place.job}.jl")
-        if attempt.state is AttemptState.ACCEPTED and home.is_file():
-            return partial(copy_home, home, target)
-        return partial(self._bring_ours, place, target, over=row.over)
+        kept = self._judge.of_store(row)
+        if kept is not None and kept.attempt is not None:
+            return self._of_attempt(kept.crawl.id, kept.attempt, row, over=row.over)
+        # Names of jobs and nodes are foreign: none of them may lead out of the folder.
+        return partial(self._bring_plain, row, self._folder / file_name(row.node.name) / f"{file_name(row.job)}.jl")
 
     def _bring_ours(self, place: Place, target: Path, *, over: bool) -> DownloadedFile:
         """The part of a job that carries our worker half."""
@@ -205,12 +203,11 @@ class ItemPuller:
 
     def _bring_plain(self, row: Listed, target: Path) -> DownloadedFile:
         """What Scrapyd keeps of any job; its log may count other items than the file has."""
-        place = row.place
-        path = f"items/{place.project}/{place.spider}/{place.job}.jl"
+        path = f"items/{row.project}/{row.spider}/{row.job}.jl"
         why = "no items of it are there: no items_dir in the node's scrapyd.conf, or jobs_to_keep removed them"
-        if place.crawl is not None:
+        if row.crawl is not None:
             why = "its crawl is not in this project's store, which alone knows where its part is"
-        pulled = self._fetched(WantedFile(node=place.node, path=path, target=target, over=row.over), why)
+        pulled = self._fetched(WantedFile(node=row.node, path=path, target=target, over=row.over), why)
         if pulled.state is not DownloadState.WHOLE:
             return pulled
         counted = self._judge.judge(row).verdict.items

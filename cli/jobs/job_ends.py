@@ -145,15 +145,15 @@ def _for_jobs(context: Context, names: Sequence[str], nodes: Sequence[Node], dea
     waited = Waited(sender=context.sender, nodes=nodes, names=tuple(dict.fromkeys(names)))
     _wait_for(waited, ASK, deadline, "job", "sdist logs -f")
     rows = [replace(row, state=JobState.FINISHED) for row in waited.jobs.values()]
-    judge = Judge(context, [row.place for row in rows])
+    judge = Judge(context, rows)
     ended = [judge.judge(row) for row in rows]
-    told = [{**place_row(one.row.place), **verdict_row(one.verdict), "reason": one.verdict.reason} for one in ended]
+    told = [{**place_row(one.row), **verdict_row(one.verdict), "reason": one.verdict.reason} for one in ended]
     output.document({"jobs": told})
     bad = [one for one in ended if one.verdict.outcome is not Outcome.FINISHED]
     for one in bad:
         how = _HOW_ENDED.get(one.verdict.outcome, "left nothing that tells how it ended")
         reason = f": {one.verdict.reason}" if one.verdict.reason else ""
-        complain(f"The job {one.row.place.job} on {one.row.place.node.name} {how}{reason.rstrip('.')}.")
+        complain(f"The job {one.row.job} on {one.row.node.name} {how}{reason.rstrip('.')}.")
     return combined(int(one in bad) for one in ended)
 
 
@@ -183,7 +183,7 @@ class Waited:
         for key, row in self.jobs.items():
             self.jobs[key] = now = listed.get(key, row)
             if not (now.over if key in listed else key[0] not in found.silent and self._is_silent(now)):
-                self.left.append(now.place.job)
+                self.left.append(now.job)
         return bool(self.left)
 
     def _is_silent(self, row: Listed) -> bool:
@@ -191,7 +191,7 @@ class Waited:
         if row.over:
             return True
         try:
-            seen = look(self.sender, row.place.node, row.place.log, timeout=TIMEOUT)
+            seen = look(self.sender, row.node, row.log, timeout=TIMEOUT)
         except NodeError:
             return False
         return seen is None or bool(seen.facts.closed) or (seen.silent or 0.0) >= FORGOTTEN
@@ -279,7 +279,7 @@ class _Cancellation:
         """Cancel the jobs after a question; gives the exit code, or raises StillRuns after the wait."""
         rows = self._named()
         if not self._how.yes:
-            lines = [f"{row.place.node.name}  {row.place.spider}  {row.place.job}  {row.state.value}" for row in rows]
+            lines = [f"{row.node.name}  {row.spider}  {row.job}  {row.state.value}" for row in rows]
             many = len(self._producers)
             running = f" and {many} producers" if many > 1 else " and the producer" if many else ""
             count = f"{counted(len(rows), 'job')}{running}"
@@ -292,8 +292,7 @@ class _Cancellation:
         errors = self._signal(rows, "KILL" if self._how.kill else "INT")
         self._wait([row for row in rows if row not in errors])
         told = [
-            {**place_row(row.place), "was": row.state.value, "state": "failed" if row in errors else "gone"}
-            for row in rows
+            {**place_row(row), "was": row.state.value, "state": "failed" if row in errors else "gone"} for row in rows
         ]
         output.columns({"jobs": told}, "jobs", ("node", "spider", "job", "was", "state"))
         complain_each(errors.values())
@@ -318,7 +317,7 @@ class _Cancellation:
         return [
             row
             for row in self._listed.jobs
-            if not row.over and (not self._names or row.place.job in jobs or row.place.crawl in self._names)
+            if not row.over and (not self._names or row.job in jobs or row.crawl in self._names)
         ]
 
     def _stop_producer(self, producer: Crawl) -> None:
@@ -337,12 +336,12 @@ class _Cancellation:
         """Send the jobs a signal; gives those whose node did not take it."""
 
         def send(row: Listed) -> None:
-            call = api.cancel(row.place.project, row.place.job, signal)
-            self._context.sender.send(row.place.node, call, timeout=self._query.timeout)
+            call = api.cancel(row.project, row.job, signal)
+            self._context.sender.send(row.node, call, timeout=self._query.timeout)
 
         for row in rows:
             if row.state is JobState.RUNNING:
-                note(self._context.root, row.place, signal)
+                note(self._context.root, row, signal)
         return {answer.asked: answer.error for answer in sweep(rows, send) if answer.error is not None}
 
     def _wait(self, left: list[Listed]) -> None:
@@ -353,7 +352,7 @@ class _Cancellation:
                 again = False
                 self._signal(left, "INT")
             elif waited >= self._span:
-                names = some_of([f"{row.place.job} ({row.place.node.name})" for row in left], SHOWN)
+                names = some_of([f"{row.job} ({row.node.name})" for row in left], SHOWN)
                 sent, hint = "INT was sent", "Go on with: sdist cancel --force."
                 if self._how.kill:
                     sent, hint = "KILL was sent", "Look at the nodes: sdist nodes."
@@ -366,8 +365,8 @@ class _Cancellation:
         """Those that are not gone, as far as their nodes tell."""
 
         def is_there(row: Listed) -> bool:
-            call = api.status(row.place.job, row.place.project)
-            state = self._context.sender.send(row.place.node, call, timeout=self._query.timeout)
+            call = api.status(row.job, row.project)
+            state = self._context.sender.send(row.node, call, timeout=self._query.timeout)
             return state in {JobState.PENDING, JobState.RUNNING}
 
         there = {answer.asked: answer.error is not None or answer.value for answer in sweep(rows, is_there)}

@@ -16,7 +16,7 @@ from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.joblogs.worker_report import BadReport, WorkerReport, read_report, report_path
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.scrapyd.api import Jobs, JobState
+from scrapyd_dist.scrapyd.api import Job, JobState
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, must_answer
@@ -27,10 +27,9 @@ TIMEOUT = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed:
+class Listed(Place):
     """A job as its node lists it, or as the store remembers it."""
 
-    place: Place
     state: JobState
     started: datetime | None = None  #: by the node's local clock
     ended: datetime | None = None
@@ -38,7 +37,7 @@ class Listed:
     @property
     def key(self) -> tuple[str, str]:
         """What tells it from others: base address of its node, and its id."""
-        return self.place.node.url, self.place.job
+        return self.node.url, self.job
 
     @property
     def over(self) -> bool:
@@ -73,7 +72,7 @@ class JobList:
         """
         chosen: dict[tuple[str, str], Listed] = {}
         for name in names:
-            listed = {row.key: row for row in self.jobs if name in (row.place.job, row.place.crawl)}
+            listed = {row.key: row for row in self.jobs if name in (row.job, row.crawl)}
             rows = listed | {row.key: row for row in remembered.get(name, ()) if row.key not in listed}
             if not rows:
                 self.must_answer()
@@ -132,18 +131,14 @@ def ask_jobs(
 ) -> JobList:
     """The jobs that the nodes list, all asked at the same time; in the nodes' order, as each lists them."""
 
+    def listed(node: Node, job: Job) -> Listed:
+        at = {"started": job.start_time, "ended": job.end_time}  #: by the node's local clock
+        return Listed(node=node, project=job.project, spider=job.spider, job=job.id, state=job.state, **at)
+
     def ask(node: Node) -> list[Listed]:
-        jobs: Jobs = sender.send(node, api.listjobs(project), timeout=timeout)
-        return [
-            Listed(
-                place=Place(node=node, project=job.project, spider=job.spider, job=job.id),
-                state=job.state,
-                started=job.start_time,
-                ended=job.end_time,
-            )
-            for job in (*jobs.pending, *jobs.running, *jobs.finished)
-            if spider is None or fnmatchcase(job.spider, spider)
-        ]
+        jobs = sender.send(node, api.listjobs(project), timeout=timeout)
+        found = (*jobs.pending, *jobs.running, *jobs.finished)
+        return [listed(node, job) for job in found if spider is None or fnmatchcase(job.spider, spider)]
 
     answers = {answer.asked: answer for answer in sweep(nodes, ask)}
     return JobList(
@@ -171,8 +166,7 @@ def remembered(context: Context, names: Sequence[str], nodes: Sequence[Node]) ->
                 continue
             job = attempt.worker or attempt.job  # a worker that leases is one job for all its batches
             project, spider = spider_of_slot(slots.get(attempt.batch, ""))
-            place = Place(
-                node=node, project=project or node.project or crawl.project, spider=spider or crawl.spider, job=job
-            )
-            found.setdefault(crawl.id, []).append(Listed(place=place, state=JobState.FINISHED))
+            project = project or node.project or crawl.project
+            row = Listed(node=node, project=project, spider=spider or crawl.spider, job=job, state=JobState.FINISHED)
+            found.setdefault(crawl.id, []).append(row)
     return found

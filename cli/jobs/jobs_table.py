@@ -8,14 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
 
-from scrapyd_dist.batches import Attempt, AttemptState, CrawlState, home_of
+from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, home_of
 from scrapyd_dist.config import STATE_FOLDER, state_dir
 from scrapyd_dist.errors import NodeError, NothingMatched
 from scrapyd_dist.joblogs.joblog import StatTotal, add_up
@@ -61,14 +61,18 @@ def noted(root: Path) -> frozenset[Key]:
 class Kept:
     """What the store knows about one job of a crawl."""
 
-    home: str  #: the crawl's folder in the nodes' logs
-    over: bool  #: whether the crawl has finished
-    attempt: Attempt | None = None  #: None: a worker, whose word is in that folder only
+    crawl: Crawl
+    attempt: Attempt | None = None  #: None: a worker, whose word is in the crawl's folder on its node only
+
+    @property
+    def home(self) -> str:
+        """The crawl's folder in the nodes' logs."""
+        return home_of(self.crawl.id, self.crawl.created)
 
     @property
     def needless(self) -> bool:
         """Whether it is a worker, and its crawl has finished without it."""
-        return self.over and self.attempt is None
+        return self.crawl.state is CrawlState.FINISHED and self.attempt is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,15 +96,15 @@ class Judge:
 
     def judge(self, row: Listed) -> Judged:
         """The judgement; a job that its node does not tell about is unknown, with the reason."""
-        signalled = (row.place.node.url, row.place.project, row.place.job) in self._signalled
+        signalled = (row.node.url, row.project, row.job) in self._signalled
         if row.state is JobState.PENDING:
             return Judged(row=row, verdict=by_log(row.state, None))
         try:
             verdict = self._of_ours(row, signalled=signalled)
             if verdict is not None:
                 return Judged(row=row, verdict=verdict)
-            seen = look(self.sender, row.place.node, row.place.log, timeout=self.timeout)
-            kept = self.of_store(row.place)
+            seen = look(self.sender, row.node, row.log, timeout=self.timeout)
+            kept = self.of_store(row)
             needless = kept is not None and kept.needless
             verdict = by_log(row.state, seen, stall=self._stall, signalled=signalled, needless=needless)
             return Judged(row=row, verdict=verdict, offset=seen.offset if seen else None)
@@ -122,13 +126,13 @@ class Judge:
         return None if elsewhere else kept
 
     def _of_ours(self, row: Listed, *, signalled: bool) -> Verdict | None:
-        kept = self.of_store(row.place)
+        kept = self.of_store(row)
         if kept is None:
             return None
         attempt = kept.attempt
         if attempt is not None and attempt.state is AttemptState.ACCEPTED:
             return _accepted(attempt.report)
-        report = self.report(row.place)
+        report = self.report(row)
         if report is not None:
             return by_report(row.state, report, signalled=signalled, needless=kept.needless)
         if attempt is not None and attempt.state is AttemptState.FAILED and not signalled:
@@ -155,15 +159,10 @@ def _kept_of(context: Context, places: Sequence[Place]) -> dict[str, Kept]:
     if store is None:
         return {}
     crawls = [crawl for crawl in store.crawls() if crawl.id in wanted]
-    known = {
-        crawl.id: Kept(home=home_of(crawl.id, crawl.created), over=crawl.state is CrawlState.FINISHED)
-        for crawl in crawls
-    }
+    known = {crawl.id: Kept(crawl=crawl) for crawl in crawls}
     workers = {place.job: known[crawl] for place in places if (crawl := place.crawl) in known}
     return workers | {
-        attempt.job: replace(known[crawl.id], attempt=attempt)
-        for crawl in crawls
-        for attempt in store.attempts(crawl.id)
+        attempt.job: Kept(crawl=crawl, attempt=attempt) for crawl in crawls for attempt in store.attempts(crawl.id)
     }
 
 
@@ -200,7 +199,7 @@ def jobs(
         JobState.FINISHED: {outcome for outcome in Outcome if outcome.over},
     }
     worth = [row for row in listed.jobs if not state or possible[row.state] & set(state)]
-    judge = Judge(context, [row.place for row in worth], stall=stall * 60, timeout=query.timeout)
+    judge = Judge(context, worth, stall=stall * 60, timeout=query.timeout)
     answers = {answer.asked: answer.value for answer in sweep(worth, judge.judge)}
     rows = _rows([one for row in worth if (one := answers[row]) is not None], state or (), span)
     unreached = [str(error) for error in listed.errors]
@@ -212,11 +211,11 @@ def jobs(
 
 def _rows(judged: Sequence[Judged], states: Collection[Outcome], span: float | None) -> list[dict[str, Any]]:
     """The rows of `--json`, of these states, and of jobs that ran within the last `span` seconds."""
-    offsets = {one.row.place.node.url: one.offset for one in judged if one.offset is not None}
+    offsets = {one.row.node.url: one.offset for one in judged if one.offset is not None}
     here = datetime.now(timezone.utc).astimezone().utcoffset() or timedelta()
     now, rows = datetime.now(timezone.utc), []
     for one in judged:
-        offset = offsets.get(one.row.place.node.url, here)
+        offset = offsets.get(one.row.node.url, here)
         last = one.row.ended or (one.row.started if one.verdict.outcome.over else None)  # what waits or runs is of now
         recent = span is None or last is None or now - utc(last, offset) <= timedelta(seconds=span)
         if recent and (not states or one.verdict.outcome in states):
@@ -225,11 +224,11 @@ def _rows(judged: Sequence[Judged], states: Collection[Outcome], span: float | N
 
 
 def _row(one: Judged, offset: timedelta) -> dict[str, Any]:
-    place, verdict = one.row.place, one.verdict
-    started, ended = one.row.started, one.row.ended
+    row, verdict = one.row, one.verdict
+    started, ended = row.started, row.ended
     return {
-        **place_row(place),
-        "crawl": place.crawl,
+        **place_row(row),
+        "crawl": row.crawl,
         **verdict_row(verdict),
         "started": utc(started, offset).isoformat(timespec="seconds") if started else None,
         "ended": utc(ended, offset).isoformat(timespec="seconds") if ended else None,
@@ -276,14 +275,14 @@ def stats(
     Example: sdist stats easy-20260102T030405Z
     """
     listed, rows = JobQuery(node=node, timeout=timeout).named(context, name)
-    judge = Judge(context, [row.place for row in rows], timeout=timeout)
+    judge = Judge(context, rows, timeout=timeout)
     told: list[Mapping[str, Any]] = []
     silent = []
     for answer in sweep(rows, lambda row: _stats_of(judge, row)):
         if answer.value:
             told.append(answer.value)
         elif answer.value is not None or answer.error is not None:
-            silent.append(answer.asked.place.job)
+            silent.append(answer.asked.job)
     complain_each(listed.errors)
     if not told:
         raise NothingMatched(f"None of the {len(rows)} jobs of {', '.join(name)} left stats, nor a log.")
@@ -293,20 +292,20 @@ def stats(
 
 def _stats_of(judge: Judge, row: Listed) -> Mapping[str, Any] | None:
     """The stats of one job; empty where there are none, None where the job does not count."""
-    place, kept = row.place, judge.of_store(row.place)
+    kept = judge.of_store(row)
     attempt = kept.attempt if kept is not None else None
     if attempt is not None and attempt.state is AttemptState.FAILED:
         return None  # its batch has another attempt, or is dead
     if attempt is not None and attempt.report.get("stats"):
         found: Mapping[str, Any] = attempt.report["stats"]
         return found
-    report = judge.report(place)
+    report = judge.report(row)
     if report is not None and report.stats:
         return report.stats
-    seen = look(judge.sender, place.node, place.log, timeout=judge.timeout)
+    seen = look(judge.sender, row.node, row.log, timeout=judge.timeout)
     facts = seen.facts if seen is not None else None
     if seen is not None and seen.facts.stats is None:
-        facts = survey(judge.sender, place.node, place.log, seen.total)
+        facts = survey(judge.sender, row.node, row.log, seen.total)
     if facts is None:
         return {}
     if facts.stats is not None:

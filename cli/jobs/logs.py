@@ -146,7 +146,7 @@ class LogStream:
 
     def moments(self, lines: Sequence[LogLine]) -> list[Moment]:
         """The wanted ones of these lines; the last of a log may have no line feed at its end."""
-        found, prefix = [], f"{self.row.place.node.name} {one_line(self.row.place.job)}"
+        found, prefix = [], f"{self.row.node.name} {one_line(self.row.job)}"
         for line in lines:
             if line.at is not None:
                 self._last = utc(line.at, self.offset)
@@ -179,7 +179,7 @@ class LogSource:
         return [stream for row in fresh if (stream := answers[row].value) is not None]
 
     def _open(self, row: Listed, count: int | None) -> LogStream:
-        sender, node, log, keep = self.context.sender, row.place.node, row.place.log, self.keep
+        sender, node, log, keep = self.context.sender, row.node, row.log, self.keep
         seen = look(sender, node, log, timeout=self.query.timeout)
         offset = (seen.offset if seen else None) or timedelta()
         tap = LogTap(sender, node, log, timeout=self.query.timeout)
@@ -273,9 +273,9 @@ def grep(
                     matches.append({**match, "level": line.level, "text": line.text})
 
     def read(row: Listed) -> None:
-        tap = LogTap(context.sender, row.place.node, row.place.log, timeout=query.timeout)
+        tap = LogTap(context.sender, row.node, row.log, timeout=query.timeout)
         for group in search.groups(tap.all()):
-            take(row.place, group)
+            take(row, group)
 
     for answer in sweep(rows, read):
         complain_each([answer.error])

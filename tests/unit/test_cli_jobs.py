@@ -274,7 +274,7 @@ def test_the_log_of_a_worker_is_that_of_the_project_and_spider_that_it_worked_fo
             lessee = Lessee(job=f"c.w{number}.a1", node=node.name, url=node.url)
             store.lease_next("c", lessee, slots=[slot], seconds=60.0, limit=1, now=time.time())
     with closing(Context(tmp_path)) as context:
-        places = [row.place for row in remembered(context, ["c"], [node])["c"]]
+        places = remembered(context, ["c"], [node])["c"]
     assert sorted(place.log for place in places) == [
         "logs/bank/login/c.w3.a1.log", "logs/shop/links/c.w1.a1.log", "logs/shop/login/c.w2.a1.log",
     ]  # fmt: skip
