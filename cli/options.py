@@ -138,6 +138,15 @@ def seconds(option: str, text: str | None) -> float | None:
     return value
 
 
+def span(option: str, help_: str, **more: Any) -> Any:
+    """An option with a span of time, which the command gets in seconds."""
+
+    def parse(text: str) -> float | None:
+        return seconds(option, text)
+
+    return typer.Option(option, metavar="TIME", parser=parse, help=help_, **more)
+
+
 def asks(command: Callable[..., None]) -> Callable[..., None]:
     """A command with parameters that are groups of options, dataclasses such as `Output`: typer sees their fields.
 

@@ -18,7 +18,7 @@ from scrapyd_dist.errors import DistError
 from scrapyd_dist.progress import told
 from scrapyd_dist.store import Store
 
-from ..options import in_panel, seconds
+from ..options import in_panel, span
 from ..output import LINE_EVERY, Json, ask, can_ask, colourless, complain, on_terminal, put, put_json, say
 from . import wording
 from .live_view import LiveView, View, crawl_picture
@@ -120,10 +120,6 @@ class LogView(View):
             sys.stderr.flush()
 
 
-def time_limit(text: str) -> float | None:
-    return seconds("--timeout", text)
-
-
 #: the panel of these options in the help
 WATCHING = "Watching"
 
@@ -134,9 +130,9 @@ class WatchOptions:
 
     timeout: Annotated[
         Optional[float],
-        in_panel(
-            WATCHING, "Watch no longer than this (90, 30m, 2h); the crawl goes on. Exit code 124.", metavar="TIME",
-            parser=time_limit,
+        span(
+            "--timeout", "Watch no longer than this (90, 30m, 2h); the crawl goes on. Exit code 124.",
+            rich_help_panel=WATCHING,
         ),
     ] = None  # fmt: skip
     as_json: Json = False

@@ -29,7 +29,7 @@ from ..crawls.crawl import CrawlId
 from ..crawls.producer_process import interrupt, lives, runs
 from ..crawls.watcher import ALIVE_EVERY, StillRuns, died, looked_out_for
 from ..crawls.wording import counted
-from ..options import Nodes, Timeout, Yes, crawls, seconds
+from ..options import Nodes, Timeout, Yes, crawls, seconds, span
 from ..output import Output, complain, complain_each, confirm, poll_until, say, some_of
 from .job_list import TIMEOUT, JobQuery, Listed, ask_jobs, place_row
 from .jobs_table import Judge, note, verdict_row
@@ -60,7 +60,7 @@ def wait(
         Optional[list[str]], typer.Option("--job", metavar="JOB", help="Wait for this job instead. Repeatable.")
     ] = None,
     timeout: Annotated[
-        Optional[str], typer.Option(metavar="TIME", help="Wait no longer than this (90, 30m, 2h). Exit code 124.")
+        Optional[float], span("--timeout", "Wait no longer than this (90, 30m, 2h). Exit code 124.")
     ] = None,
     node: Nodes = None,
     output: Output,
@@ -76,8 +76,7 @@ def wait(
     """
     if crawl and job:
         raise ConfigError("Wait for crawls or, with --job, for jobs; not for both at once.")
-    span = seconds("--timeout", timeout)
-    deadline = time.monotonic() + span if span is not None else float("inf")
+    deadline = time.monotonic() + timeout if timeout is not None else float("inf")
     if job:
         raise typer.Exit(_for_jobs(context, job, context.nodes(node), deadline, output))
     raise typer.Exit(_for_crawls(context, crawl or (), deadline, output))

@@ -27,7 +27,7 @@ from scrapyd_dist.transports import sweep
 
 from ..context import Context
 from ..crawls import wording
-from ..options import Nodes, Timeout, crawls, seconds
+from ..options import Nodes, Timeout, crawls, span
 from ..output import Output, complain_each, say, table
 from .job_list import TIMEOUT, JobQuery, Listed, fetch_report, place_row, utc
 
@@ -173,9 +173,7 @@ def jobs(
         Optional[list[Outcome]], typer.Option(help=f"Only jobs in this state: {_STATES}. Repeatable.", metavar="STATE")
     ] = None,
     query: JobQuery,
-    since: Annotated[
-        Optional[str], typer.Option(metavar="TIME", help="Only jobs that ran in the last 90 (seconds), 30m, 2h.")
-    ] = None,
+    since: Annotated[Optional[float], span("--since", "Only jobs that ran in the last 90 (seconds), 30m, 2h.")] = None,
     stall: Annotated[
         float, typer.Option(help="Minutes without progress after which a job is stalled.", min=0.1)
     ] = STALL / 60,
@@ -190,7 +188,6 @@ def jobs(
 
     Example: sdist jobs --state failed --since 24h
     """
-    span = seconds("--since", since)
     listed = query.ask(context)
     # No log is read of a job that cannot be in one of the states.
     possible = {
@@ -201,7 +198,7 @@ def jobs(
     worth = [row for row in listed.jobs if not state or possible[row.state] & set(state)]
     judge = Judge(context, worth, stall=stall * 60, timeout=query.timeout)
     answers = {answer.asked: answer.value for answer in sweep(worth, judge.judge)}
-    rows = _rows([one for row in worth if (one := answers[row]) is not None], state or (), span)
+    rows = _rows([one for row in worth if (one := answers[row]) is not None], state or (), since)
     unreached = [str(error) for error in listed.errors]
     if not output.document({"jobs": rows, "nodes": listed.asked, "unreached": unreached}) and (rows or not unreached):
         _show(rows)
@@ -209,15 +206,15 @@ def jobs(
     raise typer.Exit(listed.exit_code)
 
 
-def _rows(judged: Sequence[Judged], states: Collection[Outcome], span: float | None) -> list[dict[str, Any]]:
-    """The rows of `--json`, of these states, and of jobs that ran within the last `span` seconds."""
+def _rows(judged: Sequence[Judged], states: Collection[Outcome], since: float | None) -> list[dict[str, Any]]:
+    """The rows of `--json`, of these states, and of jobs that ran within the last `since` seconds."""
     offsets = {one.row.node.url: one.offset for one in judged if one.offset is not None}
     here = datetime.now(timezone.utc).astimezone().utcoffset() or timedelta()
     now, rows = datetime.now(timezone.utc), []
     for one in judged:
         offset = offsets.get(one.row.node.url, here)
         last = one.row.ended or (one.row.started if one.verdict.outcome.over else None)  # what waits or runs is of now
-        recent = span is None or last is None or now - utc(last, offset) <= timedelta(seconds=span)
+        recent = since is None or last is None or now - utc(last, offset) <= timedelta(seconds=since)
         if recent and (not states or one.verdict.outcome in states):
             rows.append(_row(one, offset))
     return rows

@@ -5,10 +5,11 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from operator import itemgetter
 from typing import Annotated, Any, Optional
 
 import typer
@@ -16,12 +17,11 @@ import typer
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
 from scrapyd_dist.joblogs.joblog import LEVELS, LogLine
 from scrapyd_dist.joblogs.log_reads import LogTap, look
-from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.transports import sweep
 
 from ..context import Context
-from ..options import crawls, one_of, seconds
+from ..options import crawls, one_of, span
 from ..output import Output, colourless, complain, complain_each, one_line, put, put_raw
 from .job_list import JobList, JobQuery, Listed, utc
 
@@ -32,14 +32,23 @@ LOOK, LIST = 1.0, 5.0
 Names = Annotated[
     Optional[list[str]], typer.Argument(metavar="JOB|CRAWL", autocompletion=crawls, help="Ids of jobs, and crawls.")
 ]
-Level = Annotated[
-    Optional[str],
-    typer.Option(
-        metavar="LEVEL", autocompletion=one_of(*LEVELS), help=f"Only lines of this level or above: {', '.join(LEVELS)}."
-    ),
-]
-Raw = Annotated[bool, typer.Option("--raw", help="Lines as they are, byte for byte, with whatever steers a terminal.")]
 _EARLIEST = datetime.min.replace(tzinfo=timezone.utc)
+
+
+def level_of(text: str) -> int:
+    if text.upper() not in LEVELS:
+        raise ConfigError(f"--level {text!r} is none of {', '.join(LEVELS)}.")
+    return LEVELS.index(text.upper())
+
+
+Level = Annotated[
+    Optional[int],
+    typer.Option(
+        metavar="LEVEL", parser=level_of, autocompletion=one_of(*LEVELS),
+        help=f"Only lines of this level or above: {', '.join(LEVELS)}.",
+    ),
+]  # fmt: skip
+Raw = Annotated[bool, typer.Option("--raw", help="Lines as they are, byte for byte, with whatever steers a terminal.")]
 
 
 def logs(
@@ -52,9 +61,7 @@ def logs(
         typer.Option("--lines", "-n", help=f"The last lines of each log; {LINES} without --since.", min=0),
     ] = None,
     level: Level = None,
-    since: Annotated[
-        Optional[str], typer.Option(metavar="TIME", help="Only lines of the last 90 (seconds), 30m, 2h.")
-    ] = None,
+    since: Annotated[Optional[float], span("--since", "Only lines of the last 90 (seconds), 30m, 2h.")] = None,
     query: JobQuery,
     raw: Raw = False,
 ) -> None:
@@ -66,19 +73,18 @@ def logs(
 
     Example: sdist logs -f easy-20260102T030405Z --level WARNING
     """
-    span = seconds("--since", since)
-    begin = None if span is None else datetime.now(timezone.utc) - timedelta(seconds=span)
-    keep = LogFilter(level=level_of(level), since=begin)
+    begin = None if since is None else datetime.now(timezone.utc) - timedelta(seconds=since)
+    keep = LogFilter(level=level or 0, since=begin)
     source = LogSource(context=context, query=query, names=name or (), keep=keep)
     listed, rows = source.rows()
     if not rows and not follow:
         listed.must_answer()
         complain_each(listed.errors)
         raise NothingMatched("No job is running. Name one, or a crawl: `sdist jobs` and `sdist crawls` list them.")
-    count = lines if lines is not None else None if span is not None else LINES
+    count = lines if lines is not None else None if since is not None else LINES
     streams = source.open(rows, count)
-    for moment in heapq.merge(*(stream.now() for stream in streams), key=lambda one: one.at):
-        moment.show(raw=raw)
+    for _, head, line in heapq.merge(*(stream.now() for stream in streams), key=itemgetter(0)):
+        put_line(head, line, raw=raw)
     complain_each(listed.errors)
     if follow:
         _follow(source, streams, raw=raw)
@@ -96,16 +102,8 @@ class LogFilter:
         return recent and reaches(line, self.level)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Moment:
-    """One line of one log, and when it was, UTC."""
-
-    at: datetime
-    prefix: str
-    line: LogLine
-
-    def show(self, *, raw: bool) -> None:
-        put_line(f"{self.prefix} | ", self.line, raw=raw)
+#: one line of one log: when it was, UTC; what is shown before it; the line
+Moment = tuple[datetime, str, LogLine]
 
 
 @dataclass(kw_only=True)
@@ -146,12 +144,12 @@ class LogStream:
 
     def moments(self, lines: Sequence[LogLine]) -> list[Moment]:
         """The wanted ones of these lines; the last of a log may have no line feed at its end."""
-        found, prefix = [], f"{self.row.node.name} {one_line(self.row.job)}"
+        found, head = [], f"{self.row.node.name} {one_line(self.row.job)} | "
         for line in lines:
             if line.at is not None:
                 self._last = utc(line.at, self.offset)
             if self.keep.wants(line, self.offset):
-                found.append(Moment(at=self._last, prefix=prefix, line=line))
+                found.append((self._last, head, line))
         return found
 
 
@@ -201,13 +199,13 @@ def _follow(source: LogSource, streams: list[LogStream], *, raw: bool) -> None:
                     stream.alive &= stream.row.key not in over
                 streams += source.open(rows, None)
         news = [moment for answer in sweep(streams, LogStream.news) for moment in answer.value or ()]
-        for moment in sorted(news, key=lambda one: one.at):
-            moment.show(raw=raw)
+        for _, head, line in sorted(news, key=itemgetter(0)):
+            put_line(head, line, raw=raw)
         quiet = 0 if news else quiet + 1
         time.sleep(LOOK)
     for stream in streams:
-        for moment in stream.moments(stream.tap.rest()):
-            moment.show(raw=raw)
+        for _, head, line in stream.moments(stream.tap.rest()):
+            put_line(head, line, raw=raw)
 
 
 def put_line(head: str, line: LogLine, *, raw: bool) -> None:
@@ -215,14 +213,6 @@ def put_line(head: str, line: LogLine, *, raw: bool) -> None:
         put_raw(head, line.raw)
     else:
         put(head + colourless(line.text))
-
-
-def level_of(text: str | None) -> int:
-    if text is None:
-        return 0
-    if text.upper() not in LEVELS:
-        raise ConfigError(f"--level {text!r} is none of {', '.join(LEVELS)}.")
-    return LEVELS.index(text.upper())
 
 
 def reaches(line: LogLine, level: int) -> bool:
@@ -255,27 +245,23 @@ def grep(
         regex = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
     except re.error as error:
         raise ConfigError(f"The pattern {pattern!r} is no regular expression: {error}.") from error
-    search = Search(pattern=regex, level=level_of(level), context=around, most=most)
     listed, rows = query.named(context, name or ())
     matches: list[dict[str, Any]] = []
     found, lock = False, threading.Lock()
 
-    def take(place: Place, group: list[tuple[LogLine, bool]]) -> None:
-        nonlocal found
-        with lock:
-            for line, hit in group:
-                found = found or hit
-                if not output.as_json:
-                    put_line(f"{place.node.name} {one_line(place.job)} {'|' if hit else '-'} ", line, raw=raw)
-                elif hit:
-                    at = line.at.isoformat(sep=" ") if line.at else None
-                    match = {"node": place.node.name, "job": place.job, "at": at}
-                    matches.append({**match, "level": line.level, "text": line.text})
-
     def read(row: Listed) -> None:
-        tap = LogTap(context.sender, row.node, row.log, timeout=query.timeout)
-        for group in search.groups(tap.all()):
-            take(row, group)
+        nonlocal found
+        lines = LogTap(context.sender, row.node, row.log, timeout=query.timeout).all()
+        for group in groups(lines, lambda line: reaches(line, level or 0) and regex.search(line.text), around, most):
+            with lock:
+                found = True
+                for line, hit in group:
+                    if not output.as_json:
+                        put_line(f"{row.node.name} {one_line(row.job)} {'|' if hit else '-'} ", line, raw=raw)
+                    elif hit:
+                        at = line.at.isoformat(sep=" ") if line.at else None
+                        match = {"node": row.node.name, "job": row.job, "at": at}
+                        matches.append({**match, "level": line.level, "text": line.text})
 
     for answer in sweep(rows, read):
         complain_each([answer.error])
@@ -286,34 +272,27 @@ def grep(
     raise typer.Exit(listed.exit_code)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Search:
-    """What is searched for, in one log after the other."""
-
-    pattern: re.Pattern[str]
-    level: int
-    context: int
-    most: int
-
-    def groups(self, lines: Iterator[LogLine]) -> Iterator[list[tuple[LogLine, bool]]]:
-        """Matches with the lines around them: (line, whether it matches); no line comes twice."""
-        before: deque[LogLine] = deque(maxlen=self.context)
-        group: list[tuple[LogLine, bool]] = []
-        found = after = 0
-        for line in lines:
-            if found < self.most and reaches(line, self.level) and self.pattern.search(line.text):
-                group += [*((one, False) for one in before), (line, True)]
-                before.clear()
-                found, after = found + 1, self.context
-            elif after:
-                group.append((line, False))
-                after -= 1
-            else:
-                before.append(line)
-            if group and not after:
-                yield group
-                group = []
-                if found >= self.most:
-                    return
-        if group:
+def groups(
+    lines: Iterable[LogLine], wanted: Callable[[LogLine], object], around: int, most: int
+) -> Iterator[list[tuple[LogLine, bool]]]:
+    """So many matches with the lines around them: (line, whether it matches); no line comes twice."""
+    before: deque[LogLine] = deque(maxlen=around)
+    group: list[tuple[LogLine, bool]] = []
+    found = after = 0
+    for line in lines:
+        if found < most and wanted(line):
+            group += [*((one, False) for one in before), (line, True)]
+            before.clear()
+            found, after = found + 1, around
+        elif after:
+            group.append((line, False))
+            after -= 1
+        else:
+            before.append(line)
+        if group and not after:
             yield group
+            group = []
+            if found >= most:
+                return
+    if group:
+        yield group

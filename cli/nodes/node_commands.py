@@ -20,7 +20,7 @@ from scrapyd_dist.scheduling.node_state import SKEW
 
 from ..context import Context, exit_code, names_of, quick_project
 from ..node_status import TIMEOUT, IdleWatch, ask_nodes, exit_code_of, look, newest_of, recognise
-from ..options import CONNECT_TIMEOUT, ConnectTimeout, Nodes, Timeout, group, seconds
+from ..options import CONNECT_TIMEOUT, ConnectTimeout, Nodes, Timeout, group, span
 from ..options import nodes as node_names
 from ..output import Output, complain, poll_until, say, table, waiting
 
@@ -90,7 +90,7 @@ def drain(
         bool, typer.Option("--no-wait", help="Come back at once, without waiting for its jobs.")
     ] = False,
     timeout: Annotated[
-        Optional[str], typer.Option(metavar="TIME", help="Wait no longer than 90 (seconds), 30m, 2h; exit code 124.")
+        Optional[float], span("--timeout", "Wait no longer than 90 (seconds), 30m, 2h; exit code 124.")
     ] = None,
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT,
     output: Output,
@@ -103,7 +103,6 @@ def drain(
 
     Example: sdist nodes drain web3 --timeout 2h
     """
-    limit = seconds("--timeout", timeout)
     nodes = context.nodes_or_all(node, everyone=all_, verb="drain")
     records, now = context.node_records(nodes), time.time()
     since = {name: record.draining or now for name, record in records.items()}
@@ -119,7 +118,7 @@ def drain(
             left[seen.node].saw(seen, time.time(), settled)
         return all(one.over for one in waited)
 
-    end = 0.0 if no_wait else float("inf") if limit is None else time.monotonic() + limit
+    end = 0.0 if no_wait else float("inf") if timeout is None else time.monotonic() + timeout
     try:
         with nullcontext(lambda _: None) if no_wait else waiting() as show:
             over = poll_until(

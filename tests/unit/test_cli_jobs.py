@@ -1,6 +1,5 @@
 """Nodes and plain jobs as commands see them: states, drift, drains; where jobs go, what runs, their logs."""
 
-import re
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from scrapyd_dist.cli.context import Context, quick_project
 from scrapyd_dist.cli.jobs.job_list import remembered
-from scrapyd_dist.cli.jobs.logs import LogFilter, Search
+from scrapyd_dist.cli.jobs.logs import LogFilter, groups, reaches
 from scrapyd_dist.cli.jobs.schedule import JobFleet, JobRow, read_jobs
 from scrapyd_dist.cli.node_status import IdleWatch, newest_of
 from scrapyd_dist.cli.nodes.node_commands import SILENT_LOOKS, DrainResult, clock
@@ -224,32 +223,30 @@ def lines(text: str) -> list[LogLine]:
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "groups"),
+    ("text", "options", "told"),
     [
         ("abcdxefgh", {}, ["X"]),
-        ("abcdxefgh", {"context": 2}, ["cdXef"]),
-        ("xabc", {"context": 2}, ["Xab"]),
-        ("abcx", {"context": 2}, ["bcX"]),
-        ("axbxc", {"context": 1}, ["aXb", "Xc"]),
-        ("axbbxc", {"context": 1}, ["aXb", "bXc"]),
-        ("axbcdexf", {"context": 1}, ["aXb", "eXf"]),
+        ("abcdxefgh", {"around": 2}, ["cdXef"]),
+        ("xabc", {"around": 2}, ["Xab"]),
+        ("abcx", {"around": 2}, ["bcX"]),
+        ("axbxc", {"around": 1}, ["aXb", "Xc"]),
+        ("axbbxc", {"around": 1}, ["aXb", "bXc"]),
+        ("axbcdexf", {"around": 1}, ["aXb", "eXf"]),
         ("xaxaxa", {"most": 2}, ["X", "X"]),
-        ("xaxaxa", {"most": 1, "context": 1}, ["Xa"]),
-        ("xxx", {"context": 5}, ["XXX"]),
-        ("abc", {"context": 5}, []),
+        ("xaxaxa", {"most": 1, "around": 1}, ["Xa"]),
+        ("xxx", {"around": 5}, ["XXX"]),
+        ("abc", {"around": 5}, []),
     ],
 )
-def test_matches_and_the_lines_around_them(text: str, options: dict[str, int], groups: list[str]) -> None:
-    search = Search(pattern=re.compile("x"), **{"level": 0, "context": 0, "most": 99, **options})
-    found = search.groups(iter(lines("\n".join(text))))
-    assert ["".join(line.text.upper() if hit else line.text for line, hit in group) for group in found] == groups
+def test_matches_and_the_lines_around_them(text: str, options: dict[str, int], told: list[str]) -> None:
+    found = groups(lines("\n".join(text)), lambda line: line.text == "x", **{"around": 0, "most": 99, **options})
+    assert ["".join(line.text.upper() if hit else line.text for line, hit in group) for group in found] == told
 
 
 def test_a_level_leaves_what_is_below_and_a_traceback_belongs_to_its_error() -> None:
     text = "2026-11-20 23:05:01 [a] {}: x\n  x below\n"
     rows = lines("x above\n" + text.format("INFO") + text.format("ERROR"))
-    search = Search(pattern=re.compile("x"), level=3, context=0, most=9)
-    assert [line.level for group in search.groups(iter(rows)) for line, _ in group] == ["ERROR", "ERROR"]
+    assert [line.level for line in rows if reaches(line, 3)] == ["ERROR", "ERROR"]
 
 
 def test_which_lines_are_kept() -> None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import pytest
-from scrapyd_dist.cli.jobs.logs import Search
+from scrapyd_dist.cli.jobs.logs import groups
 
 from scrapyd_dist.joblogs.joblog import LINE_MAX, LogFacts, LogLine, LogLines, LogReader, read_dump
 from scrapyd_dist.joblogs.log_reads import BLOCK, HEAD, LONG_TAIL, TAIL, LogTap, look, survey
@@ -185,8 +185,8 @@ def the_last_errors(file: File) -> None:
 
 
 def a_search(file: File) -> None:
-    search = Search(pattern=re.compile("needle"), level=0, context=2, most=5)
-    (group,) = search.groups(LogTap(file, NODE, "logs/x", timeout=1).all())
+    lines = LogTap(file, NODE, "logs/x", timeout=1).all()
+    (group,) = groups(lines, lambda line: "needle" in line.text, around=2, most=5)
     assert [hit for _, hit in group] == [True, False, False]
 
 
