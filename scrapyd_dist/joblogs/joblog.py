@@ -260,7 +260,7 @@ class LogReader:
             self._take(line)
         facts = self._facts
         facts.size = self._size
-        facts.last_error += f" … {self._error_end}" if self._error_end else ""
+        facts.last_error = " … ".join(filter(None, (facts.last_error, self._error_end)))
         stats = read_dump("\n".join(self._dump)) if self._dump else None
         if stats is not None:
             facts.pages = _count(stats, "response_received_count", facts.pages)

@@ -53,17 +53,17 @@ def look(sender: Sender, node: Node, path: str, *, timeout: float) -> LogExcerpt
         return sender.send(node, call, timeout=timeout) or head
 
     part = end(TAIL)
-    facts = _facts(part)
+    facts = facts_in(part)
     if facts.closed and facts.stats is None and part.start:
         part = end(LONG_TAIL)
-        facts = _facts(part)
+        facts = facts_in(part)
     written, now = part.modified, part.date
     return LogExcerpt(
         facts=facts,
         total=part.start + len(part.body),
         silent=max(0.0, (now - written).total_seconds()) if written and now else None,
         offset=_offset(facts.last, written),
-        says_info="INFO" in facts.levels or "INFO" in _facts(head).levels,
+        says_info="INFO" in facts.levels or "INFO" in facts_in(head).levels,
     )
 
 
@@ -83,7 +83,8 @@ def _offset(last: datetime | None, written: datetime | None) -> timedelta | None
     return timedelta(seconds=whole) if abs(seconds - whole) <= _ZONE_SLACK and abs(whole) <= _ZONES else None
 
 
-def _facts(chunk: api.Chunk) -> LogFacts:
+def facts_in(chunk: api.Chunk) -> LogFacts:
+    """Facts in a piece of a log."""
     reader = LogReader(chunk.start)
     reader.feed(chunk.body)
     return reader.facts()

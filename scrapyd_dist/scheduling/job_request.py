@@ -6,6 +6,7 @@ A job is told its part in one setting (JSON): `DISTRIBUTED_JOB`, or `DISTRIBUTED
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from scrapyd_dist.frontier.backlog import UNFAIR
@@ -76,29 +77,19 @@ def passed_on(settings: Mapping[str, str]) -> dict[str, str]:
 
 def call_for(spec: JobRequest, out: JobRun, payload: Mapping[str, str], told: Mapping[str, str]) -> api.Call[str]:
     """The call that posts one attempt; `told` is what its worker is told of the store."""
-    node = out.member.node
     job = {
-        "crawl": spec.crawl,
         "batch": out.batch.number,
         "attempt": out.number,
-        "home": spec.home,
-        "start_by": round(out.start_by + out.member.skew, 1),
         "feed": spec.feed,
-        "collected": list(spec.collected),
-        "version": spec.version or "",
         "lease": spec.lease,
         **told,
     }
-    args = {**({} if out.spider else spec.args), "batch": str(out.batch.number)}
+    args = {"batch": str(out.batch.number)}
     if spec.rows:
         words, own = row_in(payload)
         job["row"] = words[:ROW_WORDS]  # the arguments carry the rest; a setting has a size limit
         args |= own
-    settings = {**spec.settings, **payload, "DISTRIBUTED_JOB": json.dumps(job, separators=(",", ":"))}
-    spider = out.spider or spec.spider
-    return api.schedule(
-        spec.project_at(node), spider, jobid=out.job, version=spec.version, settings=settings, args=args
-    )
+    return _post(spec, out, spec.version, {**spec.settings, **payload}, "DISTRIBUTED_JOB", job, args)
 
 
 def call_for_worker(
@@ -108,44 +99,52 @@ def call_for_worker(
 
     `version` is that of another project, which gets its own settings and no arguments; None for the crawl's own.
     """
-    pull = {**_orders(spec, worker, terms), "version": version or spec.version or "", **told}
     settings = spec.settings
     if version is not None:  # the crawl's slots and limits, and nothing that was set with -s
         everywhere = (LABELS, *travelling(Travels.FLEET))
         settings = {**{name: text for name, text in settings.items() if name in everywhere}, **spec.shared}
-    return _post(spec, worker, version or spec.version, settings, pull)
+    pull = {**_orders(worker, terms), **told}
+    return _post(spec, worker, version or spec.version, settings, "DISTRIBUTED_PULL", pull)
 
 
 def call_for_introduction(spec: JobRequest, worker: WorkerRun, terms: WorkerRequest, way: Way) -> api.Call[str]:
     """The call that posts a handshake; of the store it is told only what it needs for that."""
     is_server = "store_sealed" in way.told or is_url(way.told.get("store", ""))
-    pull = {**_orders(spec, worker, terms), "version": worker.version, "introduce": True, "needs_client": is_server}
-    return _post(spec, worker, worker.version, HARMLESS, pull)
+    pull = {**_orders(worker, terms), "introduce": True, "needs_client": is_server}
+    return _post(spec, worker, worker.version, HARMLESS, "DISTRIBUTED_PULL", pull)
 
 
-def _orders(spec: JobRequest, worker: WorkerRun, terms: WorkerRequest) -> dict[str, Any]:
+def _orders(worker: WorkerRun, terms: WorkerRequest) -> dict[str, Any]:
     node = worker.member.node
     return {
-        "crawl": spec.crawl,
-        "worker": worker.batch.number,
-        "home": spec.home,
-        "node": node.name,
-        "url": node.url,
-        "slots": list(worker.slots),
-        "collected": list(spec.collected),
-        "start_by": round(worker.start_by + worker.member.skew, 1),
+        "worker": worker.batch.number, "node": node.name, "url": node.url, "slots": list(worker.slots),
         **asdict(terms),
-    }
+    }  # fmt: skip
 
 
 def _post(
-    spec: JobRequest, worker: WorkerRun, version: str | None, settings: Mapping[str, str], pull: Mapping[str, Any]
+    spec: JobRequest,
+    out: JobRun,
+    version: str | None,
+    settings: Mapping[str, str],
+    name: str,
+    own: Mapping[str, Any],
+    args: Mapping[str, str] = MappingProxyType({}),
 ) -> api.Call[str]:
+    """The call that posts a job; `own`: what it is told in the setting `name` besides what all jobs are told."""
+    told = {
+        "crawl": spec.crawl,
+        "home": spec.home,
+        "collected": list(spec.collected),
+        "start_by": round(out.start_by + out.member.skew, 1),
+        "version": version or "",
+        **own,
+    }
     return api.schedule(
-        spec.project_at(worker.member.node, worker.project),
-        worker.spider or spec.spider,
-        jobid=worker.job,
+        spec.project_at(out.member.node, out.project),
+        out.spider or spec.spider,
+        jobid=out.job,
         version=version,
-        settings={**settings, "DISTRIBUTED_PULL": json.dumps(pull, separators=(",", ":"))},
-        args={} if worker.spider else spec.args,
+        settings={**settings, name: json.dumps(told, separators=(",", ":"))},
+        args={**({} if out.spider else spec.args), **args},
     )

@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scrapyd_dist.errors import ApiRefused, NodeError
+from scrapyd_dist.joblogs.log_reads import facts_in
 from scrapyd_dist.joblogs.worker_report import BadReport, WorkerReport, read_report, report_path
 from scrapyd_dist.scheduling.job_request import JobRequest, call_for
 from scrapyd_dist.scheduling.node_state import AbandonedJob, JobRun, NodeState
@@ -18,9 +18,6 @@ logger = logging.getLogger(__name__)
 
 #: bytes of a job's log that are searched for its last error
 LOG_TAIL = 4096
-_LOG_TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[")
-# The level may be followed by a traceback only: Twisted's unhandled errors.
-_LOG_HEAD = re.compile(_LOG_TIME.pattern + r"[^]]+\] (?:ERROR|CRITICAL):(?: |$)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,18 +94,12 @@ class NodeClient:
                 chunk = await self.sender.send(node, end, timeout=self.timeout)
         except NodeError:
             return ""
-        return "; it wrote no log" if chunk is None else last_error(chunk.body.decode(errors="replace"))
+        return "; it wrote no log" if chunk is None else last_error(chunk)
 
 
-def last_error(text: str) -> str:
+def last_error(end: api.Chunk) -> str:
     """The last error in the end of a log, as the end of a sentence."""
-    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
-    if not lines:
-        return "; its log is empty"
-    errors = [at for at, line in enumerate(lines) if _LOG_HEAD.match(line)]
-    if not errors:
-        return f"; the last line of its log: {lines[-1][:300]}"
-    at = errors[-1]
-    end = next((later for later in range(at + 1, len(lines)) if _LOG_TIME.match(lines[later])), len(lines))
-    what = f" {lines[end - 1][:300]}" if end - 1 > at else ""  # the last line of a traceback names the error
-    return f"; the last error in its log: {lines[at][:300]}{what}"
+    if error := facts_in(end).last_error:
+        return f"; the last error in its log: {error[:600]}"
+    lines = end.body.decode(errors="replace").strip().splitlines()
+    return f"; the last line of its log: {lines[-1][:300]}" if lines else "; its log is empty"
