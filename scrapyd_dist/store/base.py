@@ -194,7 +194,12 @@ class AccountStore(Protocol):
 
 
 class BatchStore(Protocol):
-    """Batches with their payloads and fingerprints."""
+    """Batches with their payloads and fingerprints; their attempts, and leases for workers that reach the store.
+
+    Each verb of an attempt moves its batch as well, by the tables of batches.py. The attempt's number is the fencing
+    token: any but the batch's current attempt is `StepRefused`, however late it comes. Leases run by the store's clock,
+    never by a worker's.
+    """
 
     def seal(
         self,
@@ -284,16 +289,7 @@ class BatchStore(Protocol):
     def _retry(self, crawl: str, number: int, new: Sequence[NewBatch], misses: Sequence[Miss]) -> list[Batch] | None:
         """Keep these, if the batch is done still; None where not all of these misses are there."""
 
-
-class AttemptStore(Protocol):
-    """Attempts, and leases for workers that reach the store.
-
-    Each verb moves the batch and its attempt together, by the tables of batches.py. The attempt's number is the fencing
-    token: any but the batch's current attempt is `StepRefused`, however late it comes. Leases run by the store's clock,
-    never by a worker's.
-    """
-
-    _batches: BatchStore
+    # attempts
 
     def open_attempt(self, crawl: str, attempt: Attempt) -> None:
         """The batch is about to be posted: written down before anything leaves."""
@@ -342,7 +338,7 @@ class AttemptStore(Protocol):
         `out`: only if it is out still. One that was acked meanwhile is `StepRefused`.
         """
         # How many attempts are forgiven changes only while a batch is dead, so it may be read before.
-        forgiven = self._batches.batch(crawl, batch).forgiven
+        forgiven = self.batch(crawl, batch).forgiven
         end = BatchState.FAILED if attempt - forgiven < max_attempts else BatchState.DEAD
         if end is BatchState.DEAD:
             check_step(BatchState.FAILED, end)
@@ -512,7 +508,7 @@ class ThrottleStore(Protocol):
         """What was counted in these budgets of pages counts no more."""
 
 
-class Store(CrawlStore, AccountStore, BatchStore, AttemptStore, QueueStore, ThrottleStore, Protocol):
+class Store(CrawlStore, AccountStore, BatchStore, QueueStore, ThrottleStore, Protocol):
     """All of them, as callers have it."""
 
     def close(self) -> None: ...

@@ -21,7 +21,7 @@ from scrapyd_dist.batches import (
 )
 from scrapyd_dist.errors import NothingMatched, StepRefused
 from scrapyd_dist.frontier.backlog import NewBatch, SeenBefore
-from scrapyd_dist.store.base import AttemptStore, BatchStore
+from scrapyd_dist.store.base import BatchStore
 from scrapyd_dist.store.frontier_rows import AttemptMove, joined, lost_lease, over, parted, prints_of
 from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.redis_link import (
@@ -29,7 +29,6 @@ from scrapyd_dist.store.redis_link import (
     THERE,
     Command,
     Condition,
-    RedisConnection,
     RedisPort,
     attempt_name,
     packed,
@@ -152,22 +151,7 @@ class RedisBatches(RedisPort, BatchStore):
 
         return Condition(self._batch_key(crawl, number), "state", [json.dumps(one.value) for one in states], error)
 
-
-def no_batch(crawl: str, number: int, _found: str | None = None) -> NothingMatched:
-    return NothingMatched(f"crawl {crawl} has no batch {number}.")
-
-
-def numbered(new: Sequence[NewBatch], answer: Mapping[str, Any]) -> list[Batch]:
-    """The batches with the numbers that the step has given them."""
-    return [one.numbered(number) for one, number in zip(new, answer["numbers"], strict=True)]
-
-
-class RedisAttempts(RedisPort, AttemptStore):
-    _batches: RedisBatches
-
-    def __init__(self, connection: RedisConnection, batches: RedisBatches) -> None:
-        super().__init__(connection)
-        self._batches = batches
+    # attempts
 
     def open_attempt(self, crawl: str, attempt: Attempt) -> None:
         batch, number, key = attempt.batch, attempt.number, self._attempt_key(crawl, attempt.batch, attempt.number)
@@ -182,14 +166,14 @@ class RedisAttempts(RedisPort, AttemptStore):
             ("HSET", key, *packed(row)),
             ("SADD", f"{self._base(crawl)}attempts", f"{batch}.{number}"),
         ]
-        needed = [self._batches.batch_step(crawl, batch, BatchState.SENT), opens]
+        needed = [self.batch_step(crawl, batch, BatchState.SENT), opens]
         self._move(crawl, batch, number, needed=needed, writes=commands)
 
     def _move(self, crawl: str, batch: int, number: int, new: Sequence[NewBatch] = (), **step: Any) -> None:
         """Make a step in which this batch and its attempt change, and perhaps new ones are added."""
         step |= {"batches": [batch], "attempts": [f"{batch}.{number}"]}
         if new:
-            self._batches.add(crawl, new, **step)
+            self.add(crawl, new, **step)
         else:
             self._server.step("moves", self._base(crawl), **step)
 
@@ -243,7 +227,7 @@ class RedisAttempts(RedisPort, AttemptStore):
             held = Condition(f"{base}holders", name, [holder], lambda _: lost_lease(batch, number, holder))
             needed.insert(0, held)
         if move.batch_to is not None:
-            needed.append(self._batches.batch_step(crawl, batch, move.batch_to))
+            needed.append(self.batch_step(crawl, batch, move.batch_to))
             writes.append(("HSET", key, *packed({"state": move.batch_to, **move.batch_changes})))
         writes += self._missing(crawl, move.misses) + self._counting(crawl, move.counts)
         self._move(crawl, batch, number, move.new, needed=needed, writes=writes)
@@ -263,3 +247,12 @@ class RedisAttempts(RedisPort, AttemptStore):
         names = map(str.encode, self._server.step("expired", self._base(crawl))["attempts"])
         late = self._some_attempts(crawl, self._door.each(attempt_name, names))
         return sorted((a for a in late if a.state in LEASABLE), key=lambda a: (a.sent_at, a.batch, a.number))
+
+
+def no_batch(crawl: str, number: int, _found: str | None = None) -> NothingMatched:
+    return NothingMatched(f"crawl {crawl} has no batch {number}.")
+
+
+def numbered(new: Sequence[NewBatch], answer: Mapping[str, Any]) -> list[Batch]:
+    """The batches with the numbers that the step has given them."""
+    return [one.numbered(number) for one, number in zip(new, answer["numbers"], strict=True)]

@@ -15,7 +15,7 @@ from scrapyd_dist.store.frontier_rows import (
     joined,
     slot_counts,
 )
-from scrapyd_dist.store.redis_batches import RedisAttempts, RedisBatches
+from scrapyd_dist.store.redis_batches import RedisBatches
 from scrapyd_dist.store.redis_crawls import RedisAccount, RedisCrawls
 from scrapyd_dist.store.redis_link import RedisConnection, RedisPort, packed, unpacked, whole, word
 from scrapyd_dist.store.redis_throttle import RedisThrottle
@@ -147,6 +147,5 @@ def redis_parts(url: str, *, key: bytes | None) -> tuple[object, ...]:
     """The store on this server, 6.0 or newer: the connection, and the ports that share it."""
     connection = RedisConnection(url, key=key)
     batches = RedisBatches(connection)
-    attempts, frontier = RedisAttempts(connection, batches), RedisFrontier(connection, batches)
     others = [port(connection) for port in (RedisCrawls, RedisAccount, RedisThrottle)]
-    return connection, batches, attempts, frontier, *others
+    return connection, batches, RedisFrontier(connection, batches), *others

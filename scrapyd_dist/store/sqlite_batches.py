@@ -17,12 +17,15 @@ from scrapyd_dist.batches import (
 )
 from scrapyd_dist.errors import NothingMatched, StepRefused
 from scrapyd_dist.frontier.backlog import NewBatch, SeenBefore
-from scrapyd_dist.store.base import AttemptStore, BatchStore
+from scrapyd_dist.store.base import BatchStore
 from scrapyd_dist.store.frontier_rows import AttemptMove, joined, lost_lease, over, parted, prints_of
 from scrapyd_dist.store.rows import check_done, text
-from scrapyd_dist.store.sqlite_file import SqliteConnection, SqlitePort
+from scrapyd_dist.store.sqlite_file import SqlitePort
 
 BATCH = ", ".join(field.name for field in fields(Batch))
+ATTEMPT = ", ".join(field.name for field in fields(Attempt))
+#: the time, in seconds since the epoch, as the database tells it
+NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 
 
 class SqliteBatches(SqlitePort, BatchStore):
@@ -138,32 +141,14 @@ class SqliteBatches(SqlitePort, BatchStore):
         check_step(self.batch(crawl, batch).state, state)
         self._update("batches", {"state": state, **changes}, crawl=crawl, number=batch)
 
-
-def in_states(states: Collection[BatchState] | Collection[AttemptState]) -> tuple[str, list[str]]:
-    """A condition, and its values; nothing when no state is named."""
-    if not states:
-        return "", []
-    return f" AND state IN ({', '.join('?' * len(states))})", [state.value for state in states]
-
-
-ATTEMPT = ", ".join(field.name for field in fields(Attempt))
-#: the time, in seconds since the epoch, as the database tells it
-NOW = "((julianday('now') - 2440587.5) * 86400.0)"
-
-
-class SqliteAttempts(SqlitePort, AttemptStore):
-    _batches: SqliteBatches
-
-    def __init__(self, connection: SqliteConnection, batches: SqliteBatches) -> None:
-        super().__init__(connection)
-        self._batches = batches
+    # attempts
 
     def open_attempt(self, crawl: str, attempt: Attempt) -> None:
         with self._file.step():
-            self._batches.move(crawl, attempt.batch, BatchState.SENT, {"attempts": attempt.number})
-            self.insert(crawl, attempt)
+            self.move(crawl, attempt.batch, BatchState.SENT, {"attempts": attempt.number})
+            self.insert_attempt(crawl, attempt)
 
-    def insert(self, crawl: str, attempt: Attempt) -> None:
+    def insert_attempt(self, crawl: str, attempt: Attempt) -> None:
         """Write an attempt down; its number may have been used by one that was refused."""
         old = self._attempt_state(crawl, attempt.batch, attempt.number)
         if old is not None:
@@ -180,46 +165,44 @@ class SqliteAttempts(SqlitePort, AttemptStore):
     def _step(self, move: AttemptMove) -> None:
         crawl, batch, number = move.crawl, move.batch, move.number
         with self._file.step():
-            if move.holder is not None:
-                self._check_holder(crawl, batch, number, move.holder)
-            if move.out and self._attempt_state(crawl, batch, number) is AttemptState.ACKED:
-                raise StepRefused(f"attempt {number} of batch {batch} was acked meanwhile")
-            self._move(crawl, batch, number, move.to, move.changes)
+            self._check(move)
+            if "ended_at" in move.changes:  # then it has no lease
+                query = "DELETE FROM leases WHERE crawl = ? AND batch = ? AND attempt = ?"
+                self._db.execute(query, (crawl, batch, number))
+            self._update("attempts", {"state": move.to, **move.changes}, crawl=crawl, batch=batch, number=number)
             if move.batch_to is not None:
-                self._batches.move(crawl, batch, move.batch_to, move.batch_changes)
+                self.move(crawl, batch, move.batch_to, move.batch_changes)
             self._insert_misses(crawl, move.misses)
             if move.new:
-                self._batches.add(crawl, move.new)
+                self.add(crawl, move.new)
             self._add_counts(crawl, move.counts)
 
-    def _check_holder(self, crawl: str, batch: int, number: int, holder: str) -> None:
-        """Raise `StepRefused` unless this is the holder of the attempt's lease."""
+    def _check(self, move: AttemptMove) -> None:
+        """Raise what speaks against the step."""
+        crawl, batch, number, holder = move.crawl, move.batch, move.number, move.holder
         query = "SELECT holder FROM leases WHERE crawl = ? AND batch = ? AND attempt = ?"
-        if self._value(query, crawl, batch, number) != holder:
+        if holder is not None and self._value(query, crawl, batch, number) != holder:
             raise lost_lease(batch, number, holder)
-
-    def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
-        where, values = in_states(states)
-        query = f"SELECT {ATTEMPT} FROM attempts WHERE crawl = ?{where} ORDER BY sent_at, batch, number"  # noqa: S608 - only marks are added
-        rows = map(dict, self._db.execute(query, (crawl, *values)))
-        return self._door.each(lambda row: self._door.attempt(crawl, row), rows)
+        old = self._attempt_state(crawl, batch, number)
+        if old is None:
+            raise NothingMatched(f"batch {batch} of crawl {crawl} has no attempt {number}.")
+        if move.out and old is AttemptState.ACKED:
+            raise StepRefused(f"attempt {number} of batch {batch} was acked meanwhile")
+        check_attempt_step(old, move.to)
+        current = self.batch(crawl, batch).attempts
+        if number != current:
+            raise over(batch, number, current)
 
     def _attempt_state(self, crawl: str, batch: int, number: int) -> AttemptState | None:
         query = "SELECT state FROM attempts WHERE crawl = ? AND batch = ? AND number = ?"
         state = self._value(query, crawl, batch, number)
         return None if state is None else AttemptState(state)
 
-    def _move(self, crawl: str, batch: int, number: int, state: AttemptState, changes: Mapping[str, Any]) -> None:
-        old = self._attempt_state(crawl, batch, number)
-        if old is None:
-            raise NothingMatched(f"batch {batch} of crawl {crawl} has no attempt {number}.")
-        check_attempt_step(old, state)
-        current = self._batches.batch(crawl, batch).attempts
-        if number != current:
-            raise over(batch, number, current)
-        if "ended_at" in changes:
-            self._db.execute("DELETE FROM leases WHERE crawl = ? AND batch = ? AND attempt = ?", (crawl, batch, number))
-        self._update("attempts", {"state": state, **changes}, crawl=crawl, batch=batch, number=number)
+    def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
+        where, values = in_states(states)
+        query = f"SELECT {ATTEMPT} FROM attempts WHERE crawl = ?{where} ORDER BY sent_at, batch, number"  # noqa: S608 - only marks are added
+        rows = map(dict, self._db.execute(query, (crawl, *values)))
+        return self._door.each(lambda row: self._door.attempt(crawl, row), rows)
 
     def _lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float, *, again: bool) -> bool:
         lease = {"crawl": crawl, "batch": batch, "attempt": attempt, "holder": holder, "seconds": seconds}
@@ -250,3 +233,10 @@ class SqliteAttempts(SqlitePort, AttemptStore):
         late = self._db.execute(f"SELECT batch, attempt FROM leases WHERE crawl = ? AND until < {NOW}", (crawl,))  # noqa: S608 - own words
         keys = {tuple(row) for row in late}
         return [attempt for attempt in self.attempts(crawl, LEASABLE) if (attempt.batch, attempt.number) in keys]
+
+
+def in_states(states: Collection[BatchState] | Collection[AttemptState]) -> tuple[str, list[str]]:
+    """A condition, and its values; nothing when no state is named."""
+    if not states:
+        return "", []
+    return f" AND state IN ({', '.join('?' * len(states))})", [state.value for state in states]

@@ -15,7 +15,7 @@ from scrapyd_dist.store.frontier_rows import (
     slot_counts,
 )
 from scrapyd_dist.store.judging import whole
-from scrapyd_dist.store.sqlite_batches import BATCH, NOW, SqliteAttempts, SqliteBatches
+from scrapyd_dist.store.sqlite_batches import BATCH, NOW, SqliteBatches
 from scrapyd_dist.store.sqlite_crawls import SqliteAccount, SqliteCrawls
 from scrapyd_dist.store.sqlite_file import SqliteConnection, SqlitePort
 from scrapyd_dist.store.sqlite_throttle import SqliteThrottle
@@ -104,11 +104,9 @@ _WAITING = "state IN ('sealed', 'failed')"
 
 
 class SqliteFrontier(SqlitePort, QueueStore):
-    def __init__(
-        self, connection: SqliteConnection, crawls: SqliteCrawls, batches: SqliteBatches, attempts: SqliteAttempts
-    ) -> None:
+    def __init__(self, connection: SqliteConnection, crawls: SqliteCrawls, batches: SqliteBatches) -> None:
         super().__init__(connection)
-        self._crawls, self._batches, self._attempts = crawls, batches, attempts
+        self._crawls, self._batches = crawls, batches
         self._turns = SqliteTurns(connection)
 
     # adding
@@ -190,7 +188,7 @@ class SqliteFrontier(SqlitePort, QueueStore):
 
     def _lease_one(self, look: LeaseRequest, batch: Batch) -> Leased:
         crawl, number = look.crawl, batch.attempts + 1
-        self._attempts.insert(crawl, look.attempt_at(batch.number, number))
+        self._batches.insert_attempt(crawl, look.attempt_at(batch.number, number))
         # Through SENT, in one step: a worker that leases a batch has it.
         row = {"state": BatchState.RUNNING, "attempts": number}
         self._update("batches", row, crawl=crawl, number=batch.number)
@@ -253,8 +251,6 @@ class SqliteFrontier(SqlitePort, QueueStore):
 def sqlite_parts(path: str, *, durable: bool, key: bytes | None) -> tuple[object, ...]:
     """The store in this file: the connection, and the ports that share it."""
     connection = SqliteConnection(path, durable=durable, key=key)
-    crawls = SqliteCrawls(connection)
-    batches = SqliteBatches(connection)
-    attempts = SqliteAttempts(connection, batches)
-    frontier = SqliteFrontier(connection, crawls, batches, attempts)
-    return connection, crawls, SqliteAccount(connection), batches, attempts, frontier, SqliteThrottle(connection)
+    crawls, batches = SqliteCrawls(connection), SqliteBatches(connection)
+    frontier = SqliteFrontier(connection, crawls, batches)
+    return connection, crawls, SqliteAccount(connection), batches, frontier, SqliteThrottle(connection)
