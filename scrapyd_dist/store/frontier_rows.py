@@ -1,6 +1,5 @@
 """What verbs hand to every engine, and what these do alike: fingerprints, which slots, which batches first. No IO."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -96,29 +95,6 @@ def handed_down(whole: Sequence[bytes], size: int, parts: Sequence[NewBatch]) ->
         return [() for _ in parts]
     rest = iter(whole)
     return [tuple(islice(rest, part.size)) for part in parts]
-
-
-@dataclass(kw_only=True)
-class Share:
-    """How many slots one worker may have to itself; as it stands, as many as there are."""
-
-    held: int = 0  #: by this worker
-    slots: int = 0  #: that wait, or that a worker has
-    workers: int = 0  #: that have slots, or have none and ask for one; 0: no worker has a slot to itself
-
-    @property
-    def most(self) -> float:
-        return -(-self.slots // self.workers) if self.workers else math.inf
-
-    @property
-    def may_take(self) -> bool:
-        """Whether it may have one more slot."""
-        return self.held < self.most
-
-    @property
-    def may_go_on(self) -> bool:
-        """Whether it may have more of the slots that are its own; else they run out, for others to take them."""
-        return self.held <= self.most
 
 
 def slot_counts(rows: Iterable[tuple[str, str, int, int]]) -> list[SlotCount]:

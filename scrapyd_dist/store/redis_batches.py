@@ -24,16 +24,7 @@ from scrapyd_dist.frontier.backlog import NewBatch, SeenBefore
 from scrapyd_dist.store.base import BatchStore
 from scrapyd_dist.store.frontier_rows import AttemptMove, joined, lost_lease, over, parted, prints_of
 from scrapyd_dist.store.judging import foreign
-from scrapyd_dist.store.redis_link import (
-    OPEN,
-    THERE,
-    Command,
-    Condition,
-    RedisPort,
-    attempt_name,
-    packed,
-    unpacked,
-)
+from scrapyd_dist.store.redis_link import OPEN, THERE, Command, Condition, RedisPort, attempt_name, packed, unpacked
 from scrapyd_dist.store.rows import check_done, storable
 
 #: buckets of fingerprints that are read together

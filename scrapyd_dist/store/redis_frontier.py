@@ -8,13 +8,7 @@ from typing import Any
 from scrapyd_dist.batches import OUT, Batch, BatchState
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SLOT_NAME, Backlog, Leased, NewBatch, SlotCount
 from scrapyd_dist.store.base import QueueStore
-from scrapyd_dist.store.frontier_rows import (
-    HUNGRY,
-    LeaseRequest,
-    check_not_out,
-    joined,
-    slot_counts,
-)
+from scrapyd_dist.store.frontier_rows import HUNGRY, LeaseRequest, check_not_out, joined, slot_counts
 from scrapyd_dist.store.redis_batches import RedisBatches
 from scrapyd_dist.store.redis_crawls import RedisAccount, RedisCrawls
 from scrapyd_dist.store.redis_link import RedisConnection, RedisPort, packed, unpacked, whole, word

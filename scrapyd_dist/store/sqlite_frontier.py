@@ -1,19 +1,14 @@
 """The SQLite store's verbs about the frontier: adding, leasing in turn or by priority; triggers count."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from heapq import nsmallest
 
 from scrapyd_dist.batches import Batch, BatchState
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, Leased, NewBatch, SlotCount
 from scrapyd_dist.store.base import QueueStore
-from scrapyd_dist.store.frontier_rows import (
-    HUNGRY,
-    LeaseRequest,
-    Share,
-    check_not_out,
-    slot_counts,
-)
+from scrapyd_dist.store.frontier_rows import HUNGRY, LeaseRequest, check_not_out, slot_counts
 from scrapyd_dist.store.judging import whole
 from scrapyd_dist.store.sqlite_batches import BATCH, NOW, SqliteBatches
 from scrapyd_dist.store.sqlite_crawls import SqliteAccount, SqliteCrawls
@@ -23,6 +18,14 @@ from scrapyd_dist.store.sqlite_throttle import SqliteThrottle
 _count = whole()
 #: in the very words of the index `next_turns`, or it would not be used
 _LINE = "crawl = ? AND holder = ? AND waiting > 0 AND substr(slot, 1, 1) != '@'"
+
+
+@dataclass
+class Share:
+    """How many slots a worker has to itself, and how many it may have at most."""
+
+    held: int = 0
+    most: float = math.inf
 
 
 class SqliteTurns(SqlitePort):
@@ -52,8 +55,10 @@ class SqliteTurns(SqlitePort):
             self._db.execute("UPDATE slot_turns SET out = ? WHERE crawl = ? AND slot = ?", (requests, crawl, slot))
 
     def next_slot(self, look: LeaseRequest, share: Share) -> str | None:
-        """The slot whose turn it is for this worker."""
-        holders = ["", look.lessee.job] if share.may_take else [look.lessee.job] if share.may_go_on else []
+        """The slot whose turn it is for this worker; one that has more than its share lets its own run out."""
+        holders = [""] if share.held < share.most else []
+        if share.held <= share.most:
+            holders.append(look.lessee.job)
         first = [row for holder in holders for row in self._line(look, holder) if row[-1] not in look.enough]
         return min(first)[-1] if first else None
 
@@ -91,7 +96,7 @@ class SqliteTurns(SqlitePort):
         enough = len(workers) * (held.get(worker, 0) + limit)  # more free slots than these change nothing
         some = f"SELECT 1 FROM slot_turns INDEXED BY next_turns WHERE {_LINE} LIMIT ?"  # noqa: S608 - own words
         free = self._value(f"SELECT count(*) FROM ({some})", crawl, "", enough)  # noqa: S608 - own words
-        return Share(held=held.get(worker, 0), slots=free + sum(held.values()), workers=len(workers))
+        return Share(held.get(worker, 0), math.ceil((free + sum(held.values())) / len(workers)))
 
     def note_hunger(self, look: LeaseRequest) -> None:
         """It found nothing, though something waits: others have all slots."""
