@@ -2,18 +2,19 @@
 
 import inspect
 import re
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Optional, get_type_hints
+from typing import Annotated, Any, BinaryIO, Optional, get_type_hints
 
 import typer
 
 from scrapyd_dist.config import load
-from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import is_url
 
@@ -121,6 +122,22 @@ ConnectTimeout = Annotated[
 ]
 #: the default of `ConnectTimeout`; a SYN that was lost is sent again after 1 and 3 s
 CONNECT_TIMEOUT = 4.0
+
+
+#: what stands for standard input
+STDIN = "-"
+
+
+def opened_file(stack: ExitStack, name: str) -> BinaryIO:
+    """A file that the command was given, or standard input, to be read while `stack` is open."""
+    if name == STDIN:
+        return sys.stdin.buffer
+    try:
+        return stack.enter_context(open(name, "rb"))  # noqa: PTH123 - as it was typed, for the error
+    except FileNotFoundError:
+        raise NothingMatched(f"There is no file {name}; standard input is {STDIN}.") from None
+    except OSError as error:
+        raise ConfigError(f"{name} cannot be read: {error.strerror}.") from error
 
 
 def in_panel(panel: str, help_: str, *names: str, **more: Any) -> Any:

@@ -1,24 +1,21 @@
 """`sdist throttle`: each verb changes its own fields of a rule and no others; `apply` takes all of a file or none."""
 
-import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
-from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.throttle.permits import ALL, Rule
 from scrapyd_dist.throttle.rules_file import check_hits, check_scale, check_window, read, wanted
 
-from ..options import DryRun, group
+from ..options import STDIN, DryRun, group, opened_file
 from ..output import Output, say
 from . import throttle_rules
 from .throttle_rules import Changed, Domains, OneDomain, SomeDomains, change, is_held, limit_of, named, names_of
 
-#: what stands for standard input
-STDIN = "-"
 #: exit code: a dry run found something to do
 WOULD_CHANGE = 10
 
@@ -155,7 +152,8 @@ def apply(
     Example: sdist throttle apply limits.yml --dry-run
     """
     shown = "standard input" if file == STDIN else file
-    rules = read(_content(file), shown)
+    with ExitStack() as stack:
+        rules = read(opened_file(stack, file).read(), shown)
     changed = change(lambda now: wanted(rules, now), dry_run=dry_run)
     if not output.document({"file": file, "dry_run": dry_run, **changed.document()}):
         kinds: dict[str, list[str]] = {"new": [], "changed": [], "removed": []}
@@ -171,17 +169,6 @@ def apply(
         else:
             say(f"The rules are those of {shown} now. {changed.notice}")
     raise typer.Exit(WOULD_CHANGE if dry_run and changed.changes else 0)
-
-
-def _content(file: str) -> bytes:
-    if file == STDIN:
-        return sys.stdin.buffer.read()
-    try:
-        return Path(file).read_bytes()
-    except FileNotFoundError:
-        raise NothingMatched(f"There is no file {file}.") from None
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}.") from error
 
 
 throttle = group(

@@ -1,19 +1,18 @@
 """`sdist frontier add`: a list goes into a frontier. A row that is no request is reported and skipped."""
 
 import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from socket import gethostname
-from typing import Annotated, BinaryIO, Literal, Optional
+from typing import Annotated, Literal, Optional
 
 import typer
 from scrapyd_dist.middlewares.producer.worklist_import import ImportResult, RowReader
 
 from scrapyd_dist.batches import check_crawl_name
-from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY
 from scrapyd_dist.frontier.intake import FrontierProducer, open_frontier
 from scrapyd_dist.frontier.worklists import AnyRow, format_of, found, rows
@@ -21,12 +20,10 @@ from scrapyd_dist.settings import complaints
 
 from ..context import Context, key_of, project_store
 from ..crawls.wording import counted
-from ..options import FrontierName
+from ..options import STDIN, FrontierName, in_panel, opened_file
 from ..output import Output, complain, complain_each, say, waiting
 from .frontier_list import settings_of
 
-#: what stands for standard input
-STDIN = "-"
 #: seconds between two lines about how far it is, and in which none is needed
 TELL, QUICK = 10.0, 2.0
 #: exit codes: no row was a request, some were not, interrupted
@@ -57,17 +54,11 @@ def add(
     priority: Annotated[
         int, typer.Option(metavar="N", help="Priority of requests that have none; the highest is leased first.")
     ] = 0,
-    slots: Annotated[
-        Optional[int], typer.Option(metavar="N", min=1, help="Spread over this many slots.", rich_help_panel=_SLOTS)
-    ] = None,
-    prefix: Annotated[
-        Optional[str], typer.Option(metavar="P", help="What the slots' names begin with.", rich_help_panel=_SLOTS)
-    ] = None,
+    slots: Annotated[Optional[int], in_panel(_SLOTS, "Spread over this many slots.", metavar="N", min=1)] = None,
+    prefix: Annotated[Optional[str], in_panel(_SLOTS, "What the slots' names begin with.", metavar="P")] = None,
     slot_by: Annotated[
         Optional[Literal["fingerprint", "domain", "site"]],
-        typer.Option(
-            metavar="KIND", help="fingerprint or domain: what decides; site: a slot for each.", rich_help_panel=_SLOTS
-        ),
+        in_panel(_SLOTS, "fingerprint or domain: what decides; site: a slot for each.", metavar="KIND"),
     ] = None,
     standing: Annotated[
         Optional[bool],
@@ -105,7 +96,7 @@ def add(
 
     root = context.root
     with ExitStack() as stack:
-        listed = rows(_opened(stack, file), kind=format_ or format_of(file), column=column, arguments=arguments)
+        listed = rows(opened_file(stack, file), kind=format_ or format_of(file), column=column, arguments=arguments)
         settings = settings_of({"DISTRIBUTED_MODE": "pull", **asked})
         complain_each(complaints(settings))
         key, project = key_of(root), find_project(settings).name
@@ -132,17 +123,6 @@ def add(
                 store.update_crawl(row.id, standing=standing)
         account, interrupted = _fill(producer, read, listed)
     _tell(frontier, account, interrupted=interrupted, output=output)
-
-
-def _opened(stack: ExitStack, name: str) -> BinaryIO:
-    if name == STDIN:
-        return sys.stdin.buffer
-    try:
-        return stack.enter_context(open(name, "rb"))  # noqa: PTH123 - as it was typed, for the error
-    except FileNotFoundError:
-        raise NothingMatched(f"There is no file {name}; standard input is -.") from None
-    except OSError as error:
-        raise ConfigError(f"The list {name} cannot be read: {error.strerror}.") from error
 
 
 def _fill(producer: FrontierProducer, read: RowReader, rows: Iterator[AnyRow]) -> tuple[ImportResult, bool]:
