@@ -24,7 +24,6 @@ from ..assignment import is_producer, is_worker
 from ..codec import AGAIN, PERMIT
 from .downloader_capacity import sent_back
 from .gate import Gate
-from .throttle_options import ThrottleOptions
 
 logger = logging.getLogger(__name__)
 #: behind the HTTP cache, whose answers cost nothing, and all else
@@ -52,8 +51,9 @@ class PermitMiddleware:
     """Lets requests with a permit pass, and all others wait for one; tells what sites say of their pace."""
 
     def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-        self._latencies = Latencies(gate.options, gate.tell) if gate.options.concurrency is not None else None
+        self._gate, self._latencies = gate, None
+        if (concurrency := gate.options.concurrency) is not None:
+            self._latencies = Latencies(concurrency, gate.options.longest_delay, gate.tell)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> PermitMiddleware:
@@ -199,9 +199,10 @@ class Latencies:
     """Gathers the latencies of each domain, and reports their mean once a second while answers come."""
 
     def __init__(
-        self, options: ThrottleOptions, tell: Callable[[SiteNews], None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._options, self._tell, self._clock = options, tell, clock
+        self, concurrency: float, longest_delay: float, tell: Callable[[SiteNews], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._concurrency, self._longest, self._tell, self._clock = concurrency, longest_delay, tell, clock
         self._answers: dict[str, _Answers] = {}
 
     def add(self, domain: str, latency: float, *, good: bool) -> None:
@@ -218,8 +219,8 @@ class Latencies:
             some = answers.good or answers.bad  # where there are good ones: quick errors are no sign of a quick site
             self._tell(
                 SiteNews(
-                    domain=domain, latency=sum(some) / len(some), concurrency=self._options.concurrency,
-                    answered=bool(answers.good), longest_delay=self._options.longest_delay,
+                    domain=domain, target_gap=sum(some) / len(some) / self._concurrency,
+                    answered=bool(answers.good), longest_delay=self._longest,
                 )
             )  # fmt: skip
 

@@ -8,7 +8,7 @@ from scrapyd_dist.store.base import ThrottleStore
 from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.redis_link import RedisPort, whole, word
 from scrapyd_dist.store.throttle_rows import answer_of, changed_since, domain_of, micros, rule_text, rules_of, state_of
-from scrapyd_dist.throttle.domain_status import DomainRules, span, target_of
+from scrapyd_dist.throttle.domain_status import DomainRules, span
 from scrapyd_dist.throttle.permits import (
     SECOND,
     DomainLook,
@@ -126,15 +126,12 @@ class RedisThrottle(RedisPort, ThrottleStore):
 
 
 def _ask(ask: PermitRequest) -> dict[str, object]:
-    """As the script takes it; what is None is left out."""
-    limit, told = ask.limit, {"key": ask.key, "domain": ask.domain, "count": ask.count, "budget": ask.budget}
-    if limit is None:
-        told["moderated"] = ask.moderated
-    else:
-        window = max(1, micros(limit.window))
-        told |= {"moderated": limit.moderated}
-        told |= {"limit": {"hits": limit.hits, "window": window, "moderated": limit.moderated}}
-    return told if ask.pages is None else {**told, "pages": ask.pages}
+    told: dict[str, object] = {"key": ask.key, "domain": ask.domain, "count": ask.count, "budget": ask.budget}
+    told |= {"pages": ask.pages, "moderated": ask.moderated}
+    if (limit := ask.limit) is not None:
+        own = {"hits": limit.hits, "window": max(1, micros(limit.window)), "moderated": limit.moderated}
+        told |= {"limit": own, "moderated": limit.moderated}
+    return _without_none(told)
 
 
 def _answer(ask: PermitRequest, told: Mapping[str, Any]) -> PermitReply:
@@ -149,17 +146,18 @@ def _changes(answer: Mapping[str, Any]) -> list[tuple[int, str]]:
 
 
 def _told(news: SiteNews) -> dict[str, object]:
-    """As the script takes it; what is None is left out. Moments and spans are microseconds."""
-    refused, rest, delay = news.refused_at, news.retry_after, news.crawl_delay
-    told = {
-        "domain": news.domain,
-        "refused": None if refused is None else micros(refused),
-        "rest": None if rest is None else span(rest),
-        "delay": None if delay is None else span(delay),
-        "target": target_of(news),
-        "longest": span(news.longest_delay),
-        "answered": news.answered,
-    }
+    """Moments and spans are microseconds."""
+    spans = {"rest": news.retry_after, "delay": news.crawl_delay, "target": news.target_gap}
+    told = {name: None if seconds is None else span(seconds) for name, seconds in spans.items()}
+    refused = None if news.refused_at is None else micros(news.refused_at)
+    longest = span(news.longest_delay)
+    return _without_none(
+        {"domain": news.domain, "refused": refused, "longest": longest, "answered": news.answered, **told}
+    )
+
+
+def _without_none(told: Mapping[str, object]) -> dict[str, object]:
+    """As the script takes it."""
     return {name: value for name, value in told.items() if value is not None}
 
 

@@ -91,16 +91,10 @@ def heeded(old: DomainRules, news: SiteNews, now: int) -> tuple[DomainRules, boo
         delay = span(news.crawl_delay)
         if delay >= old.delay or now - old.delayed_at > DELAY_HOLDS:
             new = replace(new, delay=delay, delayed_at=now)
-    target = target_of(news)
-    if target is not None:
-        new = replace(new, gap=_gap(old.gap, target, news))
+    if news.target_gap is not None:
+        new = replace(new, gap=_gap(old.gap, span(news.target_gap), news))
     slower = new.slowed_at != old.slowed_at or new.rest_until > max(old.rest_until, now) or new.delay > old.delay
     return new, slower or (new.gap > 0 and not old.gap)
-
-
-def target_of(news: SiteNews) -> int | None:
-    """Return the gap in microseconds that gives the target concurrency, or None without latency or target."""
-    return None if news.latency is None or not news.concurrency else span(news.latency / news.concurrency)
 
 
 def _gap(old: int, target: int, news: SiteNews) -> int:

@@ -96,9 +96,9 @@ class SiteNews:
     refused_at: float | None = None
     retry_after: float | None = None  #: seconds from now, by the site's Retry-After
     crawl_delay: float | None = None  #: seconds between two requests, by robots.txt
-    latency: float | None = None  #: mean seconds of the responses since the last news; set with `concurrency`
-    concurrency: float | None = None  #: target number of concurrent requests over the whole fleet
-    answered: bool = True  #: whether these responses had status 200; others never make the domain faster
+    #: seconds between two requests with which its latency gives the target concurrency over the whole fleet
+    target_gap: float | None = None
+    answered: bool = True  #: whether that is of responses with status 200; others never make the domain faster
     longest_delay: float = 60.0  #: maximum gap in seconds for the target concurrency
 
 

@@ -180,8 +180,8 @@ RULES = [
 ]  # fmt: skip
 NEWS: list[dict[str, Any]] = [
     {"refused_at": 1e9}, {"refused_at": 4e9}, {"retry_after": 100.5}, {"crawl_delay": 70.25}, {"crawl_delay": 300.0},
-    {"latency": 800.3, "concurrency": 3.0, "longest_delay": 500.0}, {"latency": 300.0, "concurrency": 3.0}, {},
-    {"latency": 200.0, "concurrency": 2.0, "answered": False, "longest_delay": 150.0},
+    {"target_gap": 266.77, "longest_delay": 500.0}, {"target_gap": 100.0}, {},
+    {"target_gap": 100.0, "answered": False, "longest_delay": 150.0},
 ]  # fmt: skip
 
 step = st.one_of(

@@ -86,8 +86,7 @@ class Latency:
 
     def __init__(self) -> None:
         self.told, self.time = list[SiteNews](), 100.0
-        options = ThrottleOptions(on=True, concurrency=2.0, longest_delay=30.0)
-        self.latencies = Latencies(options, self.told.append, lambda: self.time)
+        self.latencies = Latencies(2.0, 30.0, self.told.append, lambda: self.time)
 
     def add(self, *latencies: float, good: bool = True, domain: str = "d", after: float = 0.0) -> None:
         for latency in latencies:
@@ -96,7 +95,7 @@ class Latency:
 
 
 def mean(latency: float, *, answered: bool = True) -> SiteNews:
-    return SiteNews(domain="d", latency=latency, concurrency=2.0, answered=answered, longest_delay=30.0)
+    return SiteNews(domain="d", target_gap=latency / 2, answered=answered, longest_delay=30.0)
 
 
 def test_the_first_answer_is_told_at_once_and_then_a_mean_once_a_second() -> None:

@@ -123,7 +123,7 @@ def test_a_site_that_asks_to_be_left_alone_is() -> None:
 def test_it_cannot_ask_for_ever_and_what_makes_no_sense_is_not_heeded() -> None:
     assert heeded(DomainRules(), news(retry_after=math.inf), NOW)[0].rest_until == NOW + LONGEST
     for seconds in (math.nan, -5.0, -math.inf):
-        told = news(retry_after=seconds, crawl_delay=seconds, latency=seconds, concurrency=1.0)
+        told = news(retry_after=seconds, crawl_delay=seconds, target_gap=seconds)
         standing, slower = heeded(DomainRules(), told, NOW)
         assert (slower, standing.rest_until, terms(standing=standing)) == (False, NOW, terms())
 
@@ -146,21 +146,21 @@ def test_of_two_hosts_of_a_domain_the_slower_one_is_heeded_as_long_as_it_says_so
 
 
 def test_the_gap_goes_up_at_once_and_down_by_halves_but_not_by_bad_answers_and_it_has_a_ceiling() -> None:
-    up, slower = heeded(DomainRules(), news(latency=2.0, concurrency=4.0), NOW)
+    up, slower = heeded(DomainRules(), news(target_gap=0.5), NOW)
     assert (up.gap, slower) == (SECOND // 2, True)
-    down, slower = heeded(up, news(latency=0.4, concurrency=4.0), NOW)
+    down, slower = heeded(up, news(target_gap=0.1), NOW)
     assert (down.gap, slower) == (300_000, False)
     old = DomainRules(gap=SECOND)
-    assert heeded(old, news(latency=0.1, concurrency=1.0, answered=False), NOW)[0].gap == SECOND
-    assert heeded(old, news(latency=3.0, concurrency=1.0, answered=False), NOW)[0].gap == 3 * SECOND
-    assert heeded(old, news(latency=90.0, concurrency=1.0, longest_delay=7.0), NOW)[0].gap == 7 * SECOND
+    assert heeded(old, news(target_gap=0.1, answered=False), NOW)[0].gap == SECOND
+    assert heeded(old, news(target_gap=3.0, answered=False), NOW)[0].gap == 3 * SECOND
+    assert heeded(old, news(target_gap=90.0, longest_delay=7.0), NOW)[0].gap == 7 * SECOND
 
 
 def test_the_news_of_many_workers_settle_between_what_they_say() -> None:
     standing = DomainRules(gap=10 * SECOND)
     gaps = []
     for number in range(80):  # eight workers, ten times each: 0.9 to 1.1 s
-        told = news(latency=0.9 + number % 8 * 0.2 / 7, concurrency=2.0)
+        told = news(target_gap=0.45 + number % 8 * 0.1 / 7)
         standing, _ = heeded(standing, told, NOW)
         gaps.append(standing.gap / SECOND)
     assert all(0.45 <= gap <= 0.55 for gap in gaps[16:])
