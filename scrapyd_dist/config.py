@@ -51,10 +51,8 @@ def load(folder: Path | None = None) -> ProjectConfig:
     """Return the configuration of the project that contains `folder` (default: the current one).
 
     As with Scrapy, the environment variables SCRAPY_SETTINGS_MODULE and SCRAPY_PROJECT choose the settings module, and
-    the files of the machine and of the user are read before the project's file.
-
-    Raises:
-        ConfigError: there is no scrapy.cfg, it cannot be read, or a value is invalid.
+    the files of the machine and of the user are read before the project's file. ConfigError if there is no scrapy.cfg,
+    it cannot be read, or a value is invalid.
     """
     root = find_root(folder)
     if root is None:
@@ -101,10 +99,7 @@ def _add(parser: configparser.ConfigParser, text: str, where: str) -> None:
 def targets_of(parser: configparser.ConfigParser, root: Path) -> tuple[Node, ...]:
     """Return the nodes of `[deploy]` and the `[deploy:NAME]` sections, which inherit the values of `[deploy]`.
 
-    A relative `ca` path starts from `root`.
-
-    Raises:
-        ConfigError: a target has no url, or an invalid value.
+    A relative `ca` path starts from `root`. ConfigError if a target has no url, or an invalid value.
     """
     base = _written(parser, "deploy")
     targets = {"default": base} if base.get("url") else {}
@@ -117,8 +112,7 @@ def targets_of(parser: configparser.ConfigParser, root: Path) -> tuple[Node, ...
 def targets_in(text: str, where: str, root: Path) -> tuple[Node, ...]:
     """Return the nodes of a text with sections as in scrapy.cfg; `where` names it in error messages.
 
-    Raises:
-        ConfigError: the text cannot be parsed (no line of it is quoted), or a target is invalid.
+    ConfigError if the text cannot be parsed (no line of it is quoted), or a target is invalid.
     """
     parser = configparser.ConfigParser(interpolation=None)
     _add(parser, text, where)
@@ -148,11 +142,7 @@ def with_netrc(node: Node) -> Node:
 
 
 def state_dir(root: Path) -> Path:
-    """Return the project's state folder, created if missing with access for its owner only, and ignored by git.
-
-    Raises:
-        ConfigError: the folder cannot be created.
-    """
+    """Return the project's state folder, created if missing for its owner only and ignored by git; or a ConfigError."""
     folder = root / STATE_FOLDER
     try:
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -60,9 +60,7 @@ class Node:
         """Parse `host:port`, `host` (port 6800) or a url, which may have a user, a password and a path prefix.
 
         A url with the prefix `dns+` stands for one node per address of its host. `options` are further fields.
-
-        Raises:
-            ConfigError: the text is not the address of an http(s) server; the message has no password.
+        ConfigError if the text is not the address of an http(s) server; the message has no password.
         """
         lookup = text.strip().startswith(LOOKUP)
         parts, shown = _split(text.strip().removeprefix(LOOKUP))

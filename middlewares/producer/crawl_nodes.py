@@ -218,7 +218,6 @@ class CrawlNodes:
     repository: CrawlRepository
     sources: NodeSources
     prepared: Prepared
-    members: list[NodeState]  #: at the start; the scheduler's, once there is one
     ways: Ways  #: to the store, for workers
     warnings: list[str]
     _unreadable: str = ""  #: why the list of nodes could not be read last
@@ -239,7 +238,6 @@ class CrawlNodes:
             repository=repository,
             sources=sources,
             prepared=prepared,
-            members=members,
             ways=ways,
             warnings=list(prepared.warnings),
         )
@@ -270,10 +268,10 @@ class CrawlNodes:
         """
         options, limits = self.request.options, self.request.options.limits
         rules = await self.repository.rules()
-        self.warnings += await asyncio.to_thread(check_reach, options, self.members, self.ways, rules=rules)
+        self.warnings += await asyncio.to_thread(check_reach, options, self.prepared.members, self.ways, rules=rules)
         common: dict[str, Any] = {
             "spec": spec,
-            "members": self.members,
+            "members": self.prepared.members,
             "store": self.repository.thread,
             "sender": sender,
             "folder": self.repository.parts,

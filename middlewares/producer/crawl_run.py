@@ -157,7 +157,7 @@ def _log_start(parts: CrawlParts, reporter: StatusReporter) -> None:
     reporter.warn(*nodes.warnings)
     for note in reporter.code:
         logger.warning("%s", note)
-    for member in nodes.members:
+    for member in prepared.members:
         if member.unreached:
             logger.info("%s is sent its batches: %s", member.node.name, member.unreached)
     logger.info(
@@ -165,7 +165,7 @@ def _log_start(parts: CrawlParts, reporter: StatusReporter) -> None:
         nodes.repository.id,
         parts.target.how,
         "are leased by workers on" if parts.options.leases else "go to",
-        len(nodes.members),
+        len(prepared.members),
         parts.options.batch_size,
         prepared.version,
         f", uploaded to {', '.join(prepared.uploaded)}" if prepared.uploaded else "",

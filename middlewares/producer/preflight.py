@@ -42,7 +42,7 @@ class Prepared:
     """The fleet at the start."""
 
     probes: tuple[NodeProbe, ...]
-    members: list[NodeState]  #: the same nodes as the scheduler knows them
+    members: list[NodeState]  #: the same nodes as the scheduler knows them; those that join later are added
     version: str | None
     key: bytes | None
     egg: Egg | None

@@ -10,6 +10,7 @@ import shutil
 import time
 from dataclasses import dataclass
 from enum import Enum
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import IO
 
@@ -171,9 +172,11 @@ def mend(path: Path) -> int:
 
     Returns the bytes of an incomplete last line that were cut off; 0 if at most a line feed was missing.
     """
+    if not path.stat().st_size:
+        return 0
     with path.open("rb+") as file:
-        size = file.seek(0, os.SEEK_END)
-        begin = _last_line(file, size)
+        with mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+            begin = data.rfind(b"\n") + 1
         file.seek(begin)
         rest = file.read()
         if not rest:
@@ -183,19 +186,6 @@ def mend(path: Path) -> int:
             return 0
         file.truncate(begin)
         return len(rest)
-
-
-def _last_line(file: IO[bytes], size: int) -> int:
-    """Return the offset after the last line feed."""
-    end = size
-    while end:
-        begin = max(0, end - _BLOCK)
-        file.seek(begin)
-        at = file.read(end - begin).rfind(b"\n")
-        if at >= 0:
-            return begin + at + 1
-        end = begin
-    return 0
 
 
 def count_lines(path: Path) -> int:

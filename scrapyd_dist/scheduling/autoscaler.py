@@ -138,7 +138,7 @@ class Autoscaler:
                 await self._unlist(worker.job)
         except NodeError as error:
             self.state.lost_touch(worker.member, error)
-        self.state.wake(worker.member).set()
+        worker.member.wake.set()
 
     # posting
 
@@ -168,7 +168,7 @@ class Autoscaler:
                 return
             logger.warning("%s: it is not known whether worker %s was accepted (%s)", node, worker.job, error)
         worker.posted = True
-        state.wake(worker.member).set()
+        worker.member.wake.set()
 
     async def _refused(self, worker: WorkerRun, error: NodeError) -> None:
         """The node certainly did not take it."""
@@ -186,7 +186,7 @@ class Autoscaler:
         else:
             self.state.lost_touch(worker.member, error)
         if worker.member.up:  # a failing node waits for its next poll, or it would be asked without a pause
-            self.state.wake(worker.member).set()
+            worker.member.wake.set()
         self.state.check_unfit()
         self.state.news.set()
 

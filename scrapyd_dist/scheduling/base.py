@@ -140,7 +140,6 @@ class SchedulerState:
     fault: BaseException | None = None  #: an internal error, never a node's
     pump: Callable[[], None] = lambda: None  #: gives waiting batches to nodes with room
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
-    _wake: dict[int, asyncio.Event] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.client = NodeClient(spec=self.spec, sender=self.sender, timeout=self.limits.request_timeout)
@@ -174,10 +173,6 @@ class SchedulerState:
     def member_at(self, url: str) -> NodeState | None:
         """The node at this address, or None when it is not in the fleet any more."""
         return next((one for one in self.members if one.node.url == url), None)
-
-    def wake(self, member: NodeState) -> asyncio.Event:
-        """The event that ends the pause before this node's next poll."""
-        return self._wake.setdefault(id(member), asyncio.Event())
 
     def put_back(self, batch: Batch, avoid: str) -> None:
         """A failed batch waits again: first in the queue, for another node than `avoid` if there is one."""

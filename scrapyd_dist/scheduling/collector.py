@@ -19,7 +19,7 @@ from scrapyd_dist.items.merging import PartLost, fetch_part
 from scrapyd_dist.joblogs.worker_report import BadReport, WorkerReport, kept, misses, read_report, refusal
 from scrapyd_dist.payload import PayloadError, decode, fit, replaced_by
 from scrapyd_dist.scheduling.base import BatchCounters, SchedulerState
-from scrapyd_dist.scheduling.node_state import JobRun
+from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 from scrapyd_dist.scheduling.scaling_policy import ALL
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Collector:
         # its process slot is free already; the part is fetched while the next poll runs
         out.report = report
         out.member.out.pop(out.job, None)
-        self.state.spawn(self._finish(out, report))
+        self.state.spawn(self._finish(out.batch, out.number, out.job, out.member, report))
         self.state.pump()
 
     async def failed(self, out: JobRun, reason: str, *, blame: bool = False) -> None:
@@ -192,11 +192,7 @@ class Collector:
             await self._give_up_lease(attempt, f"{attempt.node}, where its part is, does not answer any more")
             return
         batch = await self.state.run(self.state.db.batch, attempt.batch)
-        out = JobRun(
-            batch=batch, number=attempt.number, job=attempt.job, member=member, since=attempt.sent_at,
-            start_by=attempt.sent_at, report=report,
-        )  # fmt: skip
-        if await self._finish(out, report):
+        if await self._finish(batch, attempt.number, attempt.job, member, report):
             self.worked(batch.slot)
 
     async def _give_up_lease(
@@ -216,26 +212,24 @@ class Collector:
 
     # both
 
-    async def _finish(self, out: JobRun, report: WorkerReport) -> bool:
+    async def _finish(self, batch: Batch, attempt: int, job: str, member: NodeState, report: WorkerReport) -> bool:
         """Judge an ended attempt and fetch its part; True when it was accepted."""
-        number, node, spec = out.batch.number, out.member.node, self.state.spec
-        if reason := refusal(report, out.batch.size, feed=spec.feed):
-            await self.give_up(out.batch, out.number, reason, node.name, blame=report.blames_batch)
+        number, node, spec = batch.number, member.node, self.state.spec
+        if reason := refusal(report, batch.size, feed=spec.feed):
+            await self.give_up(batch, attempt, reason, node.name, blame=report.blames_batch)
             return False
         part = ""
         if report.part is not None and not spec.feed:
             patience = self.state.limits.node_timeout
             try:
                 async with self._fetches:
-                    part = await fetch_part(
-                        self.state.sender, node, spec.home, out.job, report.part, self.folder, patience
-                    )
+                    part = await fetch_part(self.state.sender, node, spec.home, job, report.part, self.folder, patience)
             except PartLost as error:
-                await self.give_up(out.batch, out.number, str(error), node.name)
+                await self.give_up(batch, attempt, str(error), node.name)
                 return False
         words = kept(report, await self._replaced(number) if report.replaces else ())
-        await self._store(number, out.number, words, misses(report, number), part)
-        out.member.accepted(report)
+        await self._store(number, attempt, words, misses(report, number), part)
+        member.accepted(report)
         self.state.ended(number)
         return True
 

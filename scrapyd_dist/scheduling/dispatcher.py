@@ -107,7 +107,7 @@ class Dispatcher:
         state.counters.sent += 1
         await state.run(state.db.sent, out.batch.number, out.number)
         out.posted = True
-        state.wake(out.member).set()
+        out.member.wake.set()
 
     async def _refused(self, out: JobRun, error: NodeError) -> None:
         """The node certainly did not take it: the batch waits again, for another node if there is one."""
@@ -118,7 +118,7 @@ class Dispatcher:
         else:
             state.lost_touch(member, error)
         await state.run(state.db.refused, out.batch.number, out.number, str(error), time.time())
-        state.wake(member).set()
+        member.wake.set()
         state.put_back(out.batch, member.node.name)
         state.check_unfit()
 

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from scrapyd_dist.batches import BatchState
 from scrapyd_dist.errors import NodeError
@@ -35,19 +35,18 @@ class NodeMonitor:
     workers: Autoscaler  #: receives how workers end
     prepare: Callable[[NodeState], Awaitable[str]]  #: brings the crawl's code to a node; a reason when it cannot
     _dark_since: float | None = None
-    _watched: set[int] = field(default_factory=set)
 
     def begin(self, member: NodeState) -> None:
         """Watch the node from now on; a second call has no effect."""
-        if id(member) not in self._watched:
-            self._watched.add(id(member))
+        if not member.watched:
+            member.watched = True
             self.state.spawn(self.watch(member))
 
     async def watch(self, member: NodeState) -> None:
         """Poll the node until the crawl is over, or the node has left and has no job of ours."""
         state = self.state
         while not state.over.is_set():
-            state.wake(member).clear()
+            member.wake.clear()
             room = member.room()
             try:
                 await self._look(member)
@@ -57,10 +56,10 @@ class NodeMonitor:
             if member.room() > room:
                 state.pump()
             if member.left and not member.out and not member.cancel_later:
-                self._watched.discard(id(member))
+                member.watched = False
                 return
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(state.wake(member).wait(), self._pause(member))
+                await asyncio.wait_for(member.wake.wait(), self._pause(member))
 
     def _pause(self, member: NodeState) -> float:
         """Seconds until the next poll: short when a job is about to end, longer when all have far to go."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -246,6 +247,8 @@ class NodeState:
     cancel_later: list[AbandonedJob] = field(default_factory=list)
     jobs: int = 0  #: accepted attempts
     items: int = 0  #: in accepted attempts
+    watched: bool = False  #: it is polled
+    wake: asyncio.Event = field(default_factory=asyncio.Event)  #: ends the pause before the next poll
     _proven: int = 1  #: process slots that it has shown, or is about to
     _crowded: int | None = None  #: jobs that ran at the last poll while others waited
     _strange: int = 0  #: jobs of others at the last poll

@@ -242,7 +242,7 @@ class Scheduler:
             deadline = time.monotonic() + LEAVE
             while self._awaited() and time.monotonic() < deadline:
                 for member in self.state.members:
-                    self.state.wake(member).set()
+                    member.wake.set()
                 await self._pause()
         if self._awaited():
             names = ", ".join(worker.job for worker in self.state.workers())

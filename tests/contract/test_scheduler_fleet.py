@@ -131,7 +131,7 @@ async def test_a_node_that_is_listed_no_more_ends_its_jobs_in_peace_and_may_come
         one.finish("c.b1.a1")
         await until(lambda: b.states()[0] == "done", "its job was seen to the end")
         assert (one.posts, one.cancels) == (["c.b1.a1"], [])
-        await until(lambda: id(b.scheduler.members[0]) not in b.scheduler.monitor._watched, "it is watched no more")
+        await until(lambda: not b.scheduler.members[0].watched, "it is watched no more")
         one.quick = True
         listing.now = (one.node, two.node)
         await until(lambda: b.scheduler.members[0].state == "up", "it is back")
