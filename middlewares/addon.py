@@ -90,7 +90,6 @@ class Addon:
         return cls(crawler)
 
     def update_settings(self, settings: BaseSettings) -> None:
-        """Called by Scrapy before the crawl's components are made."""
         # Before Scrapy 2.14 it is no default. It refuses any CONCURRENT_REQUESTS_PER_IP, of which get() would warn.
         if is_worker(settings) and str(settings["CONCURRENT_REQUESTS_PER_IP"] or 0) == "0":
             settings.set("SCHEDULER_PRIORITY_QUEUE", SITE_QUEUE, priority="addon")

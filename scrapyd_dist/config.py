@@ -183,7 +183,6 @@ def _section(parser: configparser.ConfigParser, name: str) -> dict[str, str]:
 
 
 def _written(parser: configparser.ConfigParser, name: str) -> dict[str, str]:
-    """Return a section's values as written in the file."""
     if not parser.has_section(name):
         return {}
     # Scrapy reads the file with interpolation, where a percent sign is doubled.

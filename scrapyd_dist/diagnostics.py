@@ -104,7 +104,6 @@ class NodeStatus:
 
     @property
     def short(self) -> str:
-        """What is wrong with it, in a few words."""
         if self.error is not None:
             return self.error.short
         return "nothing is started" if self.wedged else ""

@@ -90,31 +90,23 @@ class ConnectionRefused(NodeError):
 
 
 class HostNotFound(NodeError):
-    """The host name has no address."""
-
     maybe_accepted = False
     short = "host not found"
     hint = "Check the spelling of the url, and the name service of this machine."
 
 
 class ConnectTimeout(NodeError):
-    """No connection within the timeout."""
-
     maybe_accepted = False
     short = "no connection within the time-out"
     hint = "The machine may be down or a firewall may drop the packets."
 
 
 class NoTls(ConnectTimeout):
-    """Connected, but no TLS handshake within the timeout."""
-
     short = "connected, but no TLS within the time-out"
     hint = "Does the url have to begin with http://, or does the server hang?"
 
 
 class TlsRefused(NodeError):
-    """The certificate or the TLS handshake was not accepted."""
-
     maybe_accepted = False
     exit_code = 6
     short = "TLS refused"
@@ -132,8 +124,6 @@ class NoReply(NodeError):
 
 
 class ConnectionLost(NodeError):
-    """The connection broke after the request was sent."""
-
     short = "connection lost before the reply"
     hint = "The node may have been stopped or restarted; it may have taken the request all the same."
 

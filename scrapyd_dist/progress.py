@@ -149,7 +149,6 @@ class Progress:
         return out.report.ended_requests / seconds if out.report and seconds >= TOO_SHORT else None
 
     def counts(self, node: str) -> Counter[str]:
-        """Return the `COUNTS` of a node's jobs."""
         return self._counts.get(node, Counter())
 
     def rates(self, node: str | None = None) -> dict[str, float]:
@@ -199,8 +198,6 @@ _FINDING = ("starting", "finding")
 
 @dataclass(frozen=True, kw_only=True)
 class IndexProgress:
-    """Progress of the index pages."""
-
     pages: int = 0
     total: int | None = None  #: None if unknown
     failed: int = 0

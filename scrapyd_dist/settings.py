@@ -54,8 +54,6 @@ class Travels(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One setting."""
-
     name: str  #: in full
     kind: ValueKind
     default: Any = None  #: None: not set
@@ -79,7 +77,6 @@ class Setting:
 
     @property
     def plain_help(self) -> str:
-        """The help without Markdown."""
         text = re.sub(r" \(\[[^]]+\]\([^)]+\)\)|`", "", self.help)
         return re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", text)
 
@@ -268,7 +265,6 @@ INTERNAL = frozenset({LABELS, *(PREFIX + name for name in ("JOB", "PULL", "START
 
 
 def travelling(*travels: Travels) -> tuple[str, ...]:
-    """The names of the settings that travel so."""
     return tuple(name for name, row in SETTINGS.items() if row.travels in travels)
 
 

@@ -54,7 +54,6 @@ OUTPUT_SETTINGS = frozenset({"FEEDS", "FEED_URI", "FEED_FORMAT", "DISTRIBUTED_OU
 
 
 def open_thread(request: CrawlRequest) -> StoreThread:
-    """The store of the crawl, on its thread."""
     return StoreThread(open_store(request.store, key=state_key(request.project.state)))
 
 
@@ -244,7 +243,6 @@ class CrawlRepository:
         return (await self.thread(self._db.crawl, self.id)).wanted
 
     async def is_mine(self) -> bool:
-        """Whether the row still names this process."""
         row = await self.thread(self._db.crawl, self.id)
         return (row.pid, row.host) == (os.getpid(), gethostname())
 
@@ -257,7 +255,6 @@ class CrawlRepository:
         await self._update(state=state, beat=time.time(), summary=summary, **changes)
 
     def sample_due(self) -> bool:
-        """Whether it is time to write down how the whole crawl stands."""
         return due(time.time(), self._sampled, self.row.created)
 
     async def sample(self, values: dict[str, Any]) -> None:
@@ -272,7 +269,6 @@ class CrawlRepository:
         await self._update(state=state, ended=time.time(), exit_code=code, message=message, pid=None, **changes)
 
     async def amend(self, summary: dict[str, Any]) -> None:
-        """Change the summary of a crawl that has ended."""
         await self._update(summary=summary)
 
     async def _update(self, **changes: Any) -> None:

@@ -191,7 +191,6 @@ class CrawlRun(Lifecycle):
 
     @property
     def enough(self) -> bool:
-        """Whether nothing more is to be found."""
         return bool(self._enough)
 
     def found_enough(self, why: str = FinishReason.LIMITED.value) -> None:

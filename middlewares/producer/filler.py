@@ -204,7 +204,6 @@ class FillerRun(Lifecycle):
         return fate is Disposition.LOCAL
 
     async def tick(self) -> None:
-        """Write what is due."""
         for cut in self._capture.due():
             self._writer.take(cut.found, {})
         await self._write()

@@ -94,7 +94,6 @@ class FrontierReporter(BaseReporter):
         self.show(document)
 
     def summary(self, state: CrawlState) -> dict[str, Any]:
-        """The summary document."""
         return self._summary(state, duration=time.monotonic() - self.begun, buffered=0)
 
 
@@ -136,7 +135,6 @@ class StatusReporter(BaseReporter):
         await self.repository.recount()  # workers count, too
 
     async def enter(self, state: CrawlState, **changes: Any) -> None:
-        """Write the state and the summary."""
         await self.repository.enter(state, self.summary(state), **changes)
 
     async def sample(self, state: CrawlState | None = None) -> None:
@@ -156,7 +154,6 @@ class StatusReporter(BaseReporter):
         logger.info("Crawl %s: %d URLs found, %d of %d batches done, %d items", name, found, done, total, items)
 
     def summary(self, state: CrawlState) -> dict[str, Any]:
-        """The summary document."""
         parts, index = self.parts, self.parts.index
         return self._summary(
             state,

@@ -141,7 +141,6 @@ class _ImportRun:
         return self._write() if len(self._waiting) >= STEP or now - self._written >= MAX_AGE else False
 
     def write_rest(self) -> None:
-        """Write all."""
         self._waiting += [one for cut in self._cutter.take() for one in cut.found]
         self._write()
 

@@ -64,7 +64,6 @@ class DownloadedFile:
 
     @property
     def bytes(self) -> int:
-        """The size of the local file."""
         return self.file.stat().st_size if self.file is not None else 0
 
 

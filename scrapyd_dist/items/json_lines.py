@@ -119,7 +119,6 @@ class Items:
         return (line for line, _ in self._pass())
 
     def values(self) -> Iterator[dict[str, Any]]:
-        """Yield each item as a dict."""
         for line, value in self._pass():
             yield json.loads(line) if value is None else value
 

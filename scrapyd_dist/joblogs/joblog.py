@@ -284,7 +284,6 @@ class LogReader:
             self._take_info(line)
 
     def _take_more(self, line: LogLine) -> None:
-        """Process a continuation line."""
         if self._in_dump and self._dumped < DUMP_MAX:
             self._dump.append(line.text)
             self._dumped += len(line.text)

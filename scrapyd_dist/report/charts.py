@@ -60,8 +60,6 @@ class NodeRow(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """What all charts have."""
-
     label: str  #: for screen readers
     headings: Sequence[str]
     table: Sequence[Sequence[object]]
@@ -84,8 +82,6 @@ class LineChart(Chart):
 
 @dataclass(frozen=True, kw_only=True)
 class RowChart(Chart):
-    """A row per node."""
-
     rows: Sequence[NodeRow]
     height: int  #: of a lane, in pixels
     step: float = 100.0  #: width of a column of time
@@ -93,8 +89,6 @@ class RowChart(Chart):
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnChart(Chart):
-    """Columns side by side."""
-
     columns: Sequence[Piece]
     median: Mark | None
     note: str

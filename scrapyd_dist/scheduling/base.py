@@ -167,7 +167,6 @@ class SchedulerState:
 
     @property
     def sent_to(self) -> list[NodeState]:
-        """The nodes that batches are sent to."""
         return [one for one in self.members if self.sends and (one.unreached or not self.leases)]
 
     def member_at(self, url: str) -> NodeState | None:
@@ -244,7 +243,6 @@ class SchedulerState:
             self.close()
 
     def close(self) -> None:
-        """End all loops."""
         self.over.set()
         self.done.set()
 

@@ -48,8 +48,6 @@ LASTING = 8.0
 
 
 class NodeHealth(str, Enum):
-    """The state of a node."""
-
     UP = "up"
     DOWN = "down"
     REFUSED = "refused"  #: it refuses us: user name, password, certificate

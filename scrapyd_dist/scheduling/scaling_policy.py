@@ -66,8 +66,6 @@ def work_in(counts: Iterable[SlotCount], scaling: ScalingPolicy) -> dict[str, Wo
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingDecision:
-    """What to do now."""
-
     start: Sequence[str] = field(default_factory=list)  #: pools that get one more worker for each time they are named
     end: Sequence[str] = field(default_factory=list)  #: pools of which one has to let a worker end
     only_for: Collection[str] = ()  #: the pools that wait for that room, if only some nodes are of use to them

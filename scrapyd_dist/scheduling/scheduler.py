@@ -122,7 +122,6 @@ class Scheduler:
 
     @property
     def paused(self) -> bool:
-        """True while no new work is given out."""
         return self.state.paused
 
     @property

@@ -1,6 +1,5 @@
 """Scrapyd's HTTP API: one function per endpoint returns the Call that requests it and reads its reply. No IO."""
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -46,31 +45,19 @@ class Call(Generic[T]):
 
     @property
     def target(self) -> str:
-        """Path and query."""
         return f"{self.path}?{urlencode(self.params)}" if self.params else self.path
 
     def body(self) -> tuple[str | None, bytes | None]:
         """Return content type and body of the request; (None, None) for a GET."""
         if self.upload is not None:
-            return _multipart(self.data, self.upload)
+            from urllib3 import encode_multipart_formdata  # noqa: PLC0415 - only an upload needs it
+
+            file = (self.upload.filename, self.upload.content, "application/octet-stream")
+            body, content_type = encode_multipart_formdata([*self.data, (self.upload.name, file)])
+            return content_type, body
         if self.method == "POST":
             return "application/x-www-form-urlencoded", urlencode(self.data).encode("ascii")
         return None, None
-
-
-def _multipart(data: tuple[tuple[str, str], ...], upload: Upload) -> tuple[str, bytes]:
-    # The boundary is the hash of the content, so it does not occur in it.
-    boundary = hashlib.sha256(upload.content).hexdigest()
-    file = f'name="{upload.name}"; filename="{upload.filename}"\r\nContent-Type: application/octet-stream'
-    parts = [*((f'name="{name}"', value.encode()) for name, value in data), (file, upload.content)]
-    body = [
-        piece
-        for disposition, content in parts
-        for piece in (
-            f"--{boundary}\r\nContent-Disposition: form-data; {disposition}\r\n\r\n".encode("ascii"), content, b"\r\n",
-        )
-    ]  # fmt: skip
-    return f"multipart/form-data; boundary={boundary}", b"".join([*body, f"--{boundary}--\r\n".encode("ascii")])
 
 
 class JobState(str, Enum):

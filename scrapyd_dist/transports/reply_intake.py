@@ -76,7 +76,6 @@ class ReplyIntake(Generic[T]):
         return self._left == 0 and (self._to_sink or self._head.length is not None or self._head.status != 200)
 
     def feed(self, piece: bytes) -> None:
-        """Process the next bytes of the body."""
         self._received += len(piece)
         if self._unwanted:
             skipped = min(self._unwanted, len(piece))
