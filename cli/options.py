@@ -144,10 +144,8 @@ def in_panel(panel: str, help_: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=help_, rich_help_panel=panel, **more)
 
 
-def seconds(option: str, text: str | None) -> float | None:
-    """A span of time such as `90`, `90s`, `30m`, `2h` in seconds; None for None."""
-    if text is None:
-        return None
+def seconds(option: str, text: str) -> float:
+    """A span of time such as `90`, `90s`, `30m`, `2h` in seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
     value = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]] if match else 0.0
     if value <= 0:
@@ -158,7 +156,7 @@ def seconds(option: str, text: str | None) -> float | None:
 def span(option: str, help_: str, **more: Any) -> Any:
     """An option with a span of time, which the command gets in seconds."""
 
-    def parse(text: str) -> float | None:
+    def parse(text: str) -> float:
         return seconds(option, text)
 
     return typer.Option(option, metavar="TIME", parser=parse, help=help_, **more)

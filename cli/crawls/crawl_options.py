@@ -45,7 +45,39 @@ def _setting(name: str, *names: str, **more: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrawlOptions:
+class SpiderOptions:
+    """What all can say that run a spider on the nodes; a field is a parameter of the command."""
+
+    arg: Annotated[
+        Optional[list[str]], _option(_SPIDER, "Argument of the spider. Repeatable.", "-a", metavar="NAME=VALUE")
+    ] = None
+    setting: Annotated[
+        Optional[list[str]],
+        _option(_SPIDER, "Setting of the spider, here and in every job. Repeatable.", "-s", "--set",
+                metavar="NAME=VALUE"),
+    ] = None  # fmt: skip
+    add_to: Annotated[
+        Optional[list[str]],
+        _option(_ITEMS, "Write the items to this new file: .jl, .jsonl, .json, .csv.", "-o", "--output",
+                metavar="FILE"),
+    ] = None  # fmt: skip
+    overwrite: Annotated[
+        Optional[list[str]],
+        _option(_ITEMS, "The same, and replace a file that is there.", "-O", "--overwrite-output", metavar="FILE"),
+    ] = None
+    node: Annotated[
+        Optional[list[str]],
+        _option("Nodes", "Use this node only: a target of scrapy.cfg, HOST:PORT, file:PATH or cmd:COMMAND. Repeatable.",
+                metavar="NAME|ADDRESS", autocompletion=nodes),
+    ] = None  # fmt: skip
+
+    def outputs(self, folder: Path) -> list[dict[str, Any]]:
+        """The files that the items go to, as DISTRIBUTED_OUTPUTS has them; folder: of relative paths."""
+        return outputs_of(folder, self.add_to, self.overwrite)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrawlOptions(SpiderOptions):
     """The options that `sdist crawl` and `sdist plan` share; a field is a parameter of the command."""
 
     spider: SpiderName
@@ -57,15 +89,6 @@ class CrawlOptions:
     pages: Annotated[Optional[int], _setting("PAGES", metavar="P")] = None
     first_page: Annotated[Optional[int], _setting("FIRST_PAGE", metavar="K")] = None
     start_urls: Annotated[Optional[Path], _setting("START_URLS_FILE", metavar="FILE")] = None
-    add_to: Annotated[
-        Optional[list[str]],
-        _option(_ITEMS, "Write the items to this new file: .jl, .jsonl, .json, .csv.", "-o", "--output",
-                metavar="FILE"),
-    ] = None  # fmt: skip
-    overwrite: Annotated[
-        Optional[list[str]],
-        _option(_ITEMS, "The same, and replace a file that is there.", "-O", "--overwrite-output", metavar="FILE"),
-    ] = None
     feed: Annotated[Optional[str], _setting("TARGET_FEED_URL", metavar="URL")] = None
     batch_size: Annotated[Optional[str], _setting("BATCH_SIZE", metavar="N|auto")] = None
     batch_max_age: Annotated[Optional[float], _setting("BATCH_MAX_AGE", metavar="SECONDS")] = None
@@ -80,11 +103,6 @@ class CrawlOptions:
     fair: Annotated[Optional[str], _setting("FAIR", metavar="KIND")] = None
     max_jobs: Annotated[Optional[int], _setting("MAX_JOBS", metavar="N")] = None
     placement: Annotated[Optional[str], _setting("PLACEMENT", autocompletion=PLACEMENTS, metavar="KIND")] = None
-    node: Annotated[
-        Optional[list[str]],
-        _option("Nodes", "Use this node only: a target of scrapy.cfg, HOST:PORT, file:PATH or cmd:COMMAND. Repeatable.",
-                metavar="NAME|ADDRESS", autocompletion=nodes),
-    ] = None  # fmt: skip
     deploy: Annotated[
         Optional[bool],
         _option("Nodes", "Upload this code to nodes that lack it (the default), or never.", "--deploy/--no-deploy"),
@@ -97,14 +115,6 @@ class CrawlOptions:
     node_timeout: Annotated[Optional[float], _setting("NODE_TIMEOUT", metavar="SECONDS")] = None
     fleet_timeout: Annotated[Optional[float], _setting("FLEET_TIMEOUT", metavar="SECONDS")] = None
     poll_interval: Annotated[Optional[float], _setting("POLL_INTERVAL", metavar="SECONDS")] = None
-    arg: Annotated[
-        Optional[list[str]], _option(_SPIDER, "Argument of the spider. Repeatable.", "-a", metavar="NAME=VALUE")
-    ] = None
-    setting: Annotated[
-        Optional[list[str]],
-        _option(_SPIDER, "Setting of the spider, here and in every job. Repeatable.", "-s", "--set",
-                metavar="NAME=VALUE"),
-    ] = None  # fmt: skip
     profile: Annotated[Optional[str], _setting("PROFILE", metavar="NAME")] = None
 
     def order(self, folder: Path) -> CrawlOrder:
@@ -127,7 +137,7 @@ class CrawlOptions:
                 " the process list. Put DISTRIBUTED_TARGET_FEED_URL into the project's settings.py, which is deployed,"
                 " and leave --feed out."
             )
-        if outputs := outputs_of(folder, self.add_to, self.overwrite):
+        if outputs := self.outputs(folder):
             settings["DISTRIBUTED_OUTPUTS"] = outputs
         return CrawlOrder(
             spider=self.spider,

@@ -17,18 +17,18 @@ from scrapyd_dist.settings import of_options
 
 from ..context import SETTING, Context, where
 from ..crawls import wording
-from ..crawls.crawl_options import outputs_of, pairs, refuse_store
+from ..crawls.crawl_options import SpiderOptions, pairs, refuse_store
 from ..crawls.producer_process import lives
 from ..crawls.watcher import misses_of
-from ..options import FrontierName, Quiet, SpiderName, in_panel, nodes, seconds
+from ..options import FrontierName, Quiet, SpiderName, in_panel, span
 from ..output import Json, complain, put, put_json, waiting
 from .frontier_list import opened, settings_of, slots_in, with_prefix
 
-_WORKERS, _SPIDER, _ITEMS, _NODES = "Workers", "The spider", "Items", "Nodes"
+_WORKERS = "Workers"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsumeOptions:
+class ConsumeOptions(SpiderOptions):
     """What `sdist consume` can be asked for; a field is a parameter of the command."""
 
     spider: SpiderName
@@ -49,7 +49,8 @@ class ConsumeOptions:
                 metavar="SECONDS", min=0),
     ] = None  # fmt: skip
     max_time: Annotated[
-        Optional[str], in_panel(_WORKERS, "Start no more after this time (90, 30m, 2h), and leave.", metavar="TIME")
+        Optional[float],
+        span("--max-time", "Start no more after this time (90, 30m, 2h), and leave.", rich_help_panel=_WORKERS),
     ] = None
     max_batches: Annotated[
         int, in_panel(_WORKERS, "A worker ends after so many batches; 0: no limit.", metavar="N", min=0)
@@ -58,34 +59,14 @@ class ConsumeOptions:
         int, in_panel(_WORKERS, "A worker takes no batch after so many requests; 0: no limit.", metavar="N", min=0)
     ] = 0
     idle: Annotated[
-        Optional[str],
-        in_panel(_WORKERS, "At a standing frontier, a worker ends when it had no work for so long.", metavar="TIME"),
-    ] = None
+        Optional[float],
+        span("--idle", "At a standing frontier, a worker ends when it had no work for so long.",
+             rich_help_panel=_WORKERS),
+    ] = None  # fmt: skip
     label: Annotated[
         Optional[list[str]],
         in_panel(_WORKERS, "A word that each job is given as DISTRIBUTED_LABELS. Repeatable.", metavar="TEXT"),
     ] = None
-    arg: Annotated[
-        Optional[list[str]], in_panel(_SPIDER, "Argument of the spider. Repeatable.", "-a", metavar="NAME=VALUE")
-    ] = None
-    setting: Annotated[
-        Optional[list[str]],
-        in_panel(_SPIDER, "Setting of the spider in every job. Repeatable.", "-s", "--set", metavar="NAME=VALUE"),
-    ] = None
-    add_to: Annotated[
-        Optional[list[str]],
-        in_panel(_ITEMS, "At the end, write all items of the frontier to this new file: .jl, .jsonl, .json, .csv.",
-                 "-o", "--output", metavar="FILE"),
-    ] = None  # fmt: skip
-    overwrite: Annotated[
-        Optional[list[str]],
-        in_panel(_ITEMS, "The same, and replace a file that is there.", "-O", "--overwrite-output", metavar="FILE"),
-    ] = None
-    node: Annotated[
-        Optional[list[str]],
-        in_panel(_NODES, "Use this node only: a target of scrapy.cfg, or HOST:PORT. Repeatable.",
-                metavar="NAME|ADDRESS", autocompletion=nodes),
-    ] = None  # fmt: skip
     as_json: Json = False
     quiet: Quiet = False
 
@@ -95,7 +76,7 @@ class ConsumeOptions:
             per_slot=self.per_slot,
             prefix=self.slots or "",
             every=self.loop,
-            max_time=seconds("--max-time", self.max_time) or 0.0,
+            max_time=self.max_time or 0.0,
         )
 
     def check_rows(self) -> None:
@@ -113,12 +94,10 @@ class ConsumeOptions:
 
     def settings(self) -> dict[str, Any]:
         """The other options as settings; options that are zero set nothing."""
-        asked = {**of_options(self), "DISTRIBUTED_IDLE": seconds("--idle", self.idle)}
-        return {name: value for name, value in asked.items() if value}
+        return {name: value for name, value in of_options(self).items() if value}
 
-    def outputs(self) -> list[dict[str, Any]]:
-        """The files that the items go to, as DISTRIBUTED_OUTPUTS has them."""
-        outputs = outputs_of(Path.cwd(), self.add_to, self.overwrite)
+    def outputs(self, folder: Path) -> list[dict[str, Any]]:
+        outputs = super().outputs(folder)
         if outputs and self.loop == 0:
             raise ConfigError(
                 "--loop 0 leaves before any items are home, so there is nothing to write to -o. Leave one of the two"
@@ -142,7 +121,7 @@ def consume(context: Context, wanted: ConsumeOptions) -> None:
 
     Example: sdist consume article shop --slots p --max-running 8 -o items.jl
     """
-    outputs = wanted.outputs()
+    outputs = wanted.outputs(Path.cwd())
     store, row = opened(context, wanted.frontier)
     if row.kind != "frontier":
         raise ConfigError(

@@ -266,7 +266,7 @@ class _Cancellation:
 
     def __init__(self, context: Context, query: JobQuery, how: SignalOptions, names: Sequence[str]) -> None:
         self._context, self._query, self._how, self._names = context, query, how, names
-        self._span = seconds("--wait", how.wait) or 0.0
+        self._span = seconds("--wait", how.wait)
         store = context.store_if_any if names else None
         crawls = [crawl for crawl in store.crawls() if crawl.id in names] if store is not None else []
         self._crawls = {crawl.id for crawl in crawls}

@@ -421,8 +421,8 @@ def test_a_second_manager_is_refused_and_told_who_has_it(sdist: Run, store: Stor
 
 def test_what_is_asked_for_reaches_manager_and_workers() -> None:
     wanted = ConsumeOptions(
-        spider="s", frontier="f", slots="p", max_running=3, per_slot=2, loop=60.0, max_time="2h", max_batches=50,
-        max_requests=150, idle="30", node=["web1"], fair=SPREAD,
+        spider="s", frontier="f", slots="p", max_running=3, per_slot=2, loop=60.0, max_time=7200.0, max_batches=50,
+        max_requests=150, idle=30.0, node=["web1"], fair=SPREAD,
     )  # fmt: skip
     assert wanted.scaling() == ScalingPolicy(most=3, per_slot=2, prefix="p", every=60.0, max_time=7200.0)
     assert wanted.settings() == {
