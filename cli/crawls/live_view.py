@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
@@ -36,30 +37,17 @@ _FONT_FACE = re.compile(r"@font-face\s*{[^}]*}\s*")
 _LEFT = {"node", "state", ""}
 
 
-class View:
-    """Shows how a crawl or the fleet goes on; this one shows nothing."""
-
-    def show(self, subject: Any, now: float) -> None:
-        """Show how a crawl, or the document of a fleet, stands; now: by the monotonic clock."""
-
-    def close(self) -> None:
-        """Stop showing."""
+#: shows how a crawl, or the document of a fleet, stands at a moment of the monotonic clock
+Show = Callable[[Any, float], object]
+View = AbstractContextManager[Show]
 
 
-class LiveView(View):
+@contextmanager
+def live_view(draw: Callable[[Any, int], RenderableType], console: Console | None = None) -> Iterator[Show]:
     """Draws in place, on standard error; draw: makes the picture of a subject for so many lines."""
-
-    def __init__(self, draw: Callable[[Any, int], RenderableType], console: Console | None = None) -> None:
-        self._draw = draw
-        self._console = console or Console(stderr=True)
-        self._live = Live(console=self._console, refresh_per_second=REDRAWS, auto_refresh=False, transient=True)
-        self._live.start()
-
-    def show(self, subject: Any, now: float) -> None:  # noqa: ARG002 - drawn at each look
-        self._live.update(self._draw(subject, self._console.height), refresh=True)
-
-    def close(self) -> None:
-        self._live.stop()
+    console = console or Console(stderr=True)
+    with Live(console=console, refresh_per_second=REDRAWS, auto_refresh=False, transient=True) as live:
+        yield lambda subject, _now: live.update(draw(subject, console.height), refresh=True)
 
 
 def crawl_picture(crawl: Crawl, lines: int) -> Group:

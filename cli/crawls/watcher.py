@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -21,7 +21,7 @@ from scrapyd_dist.store import Store
 from ..options import in_panel, span
 from ..output import LINE_EVERY, Json, ask, can_ask, colourless, complain, on_terminal, put, put_json, say
 from . import wording
-from .live_view import LiveView, View, crawl_picture
+from .live_view import View, crawl_picture, live_view
 from .producer_process import crawl_folder, interrupt, last_words, lives
 
 
@@ -78,7 +78,7 @@ class StillRuns(DistError):
     exit_code: ClassVar[int] = 124
 
 
-class PlainView(View):
+class PlainView:
     """A line now and then, and at each change of state; STARTING is shown only when it lasts long."""
 
     def __init__(self, every: float = LINE_EVERY) -> None:
@@ -104,7 +104,7 @@ class PlainView(View):
             say(line)
 
 
-class LogView(View):
+class LogView:
     """The producer's log as it grows."""
 
     def __init__(self, path: Path) -> None:
@@ -146,10 +146,10 @@ class WatchOptions:
 
     def view(self, root: Path, crawl: str) -> View:
         if self.verbose:
-            return LogView(crawl_folder(root, crawl) / "producer.log")
+            return nullcontext(LogView(crawl_folder(root, crawl) / "producer.log").show)
         if self.silent:
-            return View()
-        return LiveView(crawl_picture) if on_terminal() else PlainView()
+            return nullcontext(lambda _crawl, _now: None)
+        return live_view(crawl_picture) if on_terminal() else nullcontext(PlainView().show)
 
 
 def watch(
@@ -182,12 +182,12 @@ def watch(
 def until_ended(
     root: Path, store: Store, crawl: str, view: View, timeout: float | None, process: subprocess.Popen[bytes] | None
 ) -> Crawl:
-    with closing(view), looked_out_for() as pause:
+    with view as show, looked_out_for() as pause:
         deadline = time.monotonic() + timeout if timeout is not None else float("inf")
         look_at_process = time.monotonic()
         while True:
             row, now = store.crawl(crawl), time.monotonic()
-            view.show(row, now)
+            show(row, now)
             if row.state.ended:
                 return row
             if process is not None or now >= look_at_process:

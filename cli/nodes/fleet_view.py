@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code
-from ..crawls.live_view import LiveView, View, remark
+from ..crawls.live_view import live_view, remark
 from ..crawls.watcher import WatchOptions, looked_out_for
 from ..crawls.wording import clock, counted
 from ..jobs.job_list import TIMEOUT, fetch_report
@@ -197,13 +197,13 @@ def watch(context: Context, watched: WatchOptions) -> int:
     """Watch the fleet until Ctrl-C, which is its good end, or until the time is over; gives the exit code."""
     looks = FleetLook(context=context, nodes=context.nodes())
     deadline = time.monotonic() + watched.timeout if watched.timeout is not None else float("inf")
-    view = View() if watched.silent else LiveView(frame) if on_terminal() else PlainFleet()
-    with closing(view), looked_out_for() as pause:
+    plain = nullcontext((lambda _document, _now: None) if watched.silent else PlainFleet().show)
+    with live_view(frame) if on_terminal() and not watched.silent else plain as show, looked_out_for() as pause:
         try:
             while True:
                 began = time.monotonic()
                 looks.look()
-                view.show(looks.document(), time.monotonic())
+                show(looks.document(), time.monotonic())
                 if time.monotonic() >= deadline:
                     code = 124
                     break
@@ -215,7 +215,7 @@ def watch(context: Context, watched: WatchOptions) -> int:
     return code
 
 
-class PlainFleet(View):
+class PlainFleet:
     """A line about the fleet now and then, and one for each node whose state changes."""
 
     def __init__(self, every: float = 30.0) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from scrapyd_dist.cli.commands import load
 from scrapyd_dist.cli.context import project_store
 from scrapyd_dist.cli.crawls import producer_process, watcher
 from scrapyd_dist.cli.crawls.crawl_options import CrawlOrder
-from scrapyd_dist.cli.crawls.live_view import View
 
 from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState, crawl_name
 from scrapyd_dist.errors import ConfigError
@@ -237,13 +236,13 @@ def test_the_watch_ends_after_its_time_and_the_crawl_goes_on(tmp_path: Path, sto
 def test_a_row_that_comes_to_its_end_is_seen(tmp_path: Path, store: Store) -> None:
     store.add_crawl(that_runs(CrawlState.FINDING))
 
-    class Ending(View):
-        def show(self, crawl: Crawl, now: float) -> None:
-            # The view is shown each state; after the first one the producer ends.
-            if not crawl.state.ended:
-                store.update_crawl("c", state=CrawlState.FINISHED, exit_code=0)
+    def show(crawl: Crawl, _now: float) -> None:
+        # Each state is shown; after the first one the producer ends.
+        if not crawl.state.ended:
+            store.update_crawl("c", state=CrawlState.FINISHED, exit_code=0)
 
-    assert watcher.until_ended(tmp_path, store, "c", Ending(), 20.0, None).state is CrawlState.FINISHED
+    row = watcher.until_ended(tmp_path, store, "c", nullcontext(show), 20.0, None)
+    assert row.state is CrawlState.FINISHED
 
 
 def test_plain_lines_come_at_each_change_and_every_30_seconds(capsys: Captured) -> None:

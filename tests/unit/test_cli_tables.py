@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from scrapyd_dist.cli import context, output
 from scrapyd_dist.cli.crawls import crawl, demo
-from scrapyd_dist.cli.crawls.live_view import LiveView, crawl_picture
+from scrapyd_dist.cli.crawls.live_view import crawl_picture, live_view
 from scrapyd_dist.cli.jobs.logs import put_line
 from scrapyd_dist.cli.node_status import exit_code_of
 from scrapyd_dist.cli.nodes import node_commands
@@ -170,10 +170,9 @@ def test_the_live_view_draws_what_is_known_and_leaves_no_trace() -> None:
         "items": 199, "nodes": [{"name": "web1", "state": "up", "running": 2, "slots": 4, "jobs": 3, "items": 199}],
     }  # fmt: skip
     row = Crawl(id="c", project="p", spider="s", created=0.0, state=CrawlState.WORKING, summary=summary)
-    view = LiveView(crawl_picture, console)
-    view.show(row, 0.0)
-    drawn = console.export_text()
-    view.close()
+    with live_view(crawl_picture, console) as show:
+        show(row, 0.0)
+        drawn = console.export_text()
     for expected in ("working", "20 of 20", "4 of 12", "200 done of 600", "items 199"):
         assert expected in drawn
     (row_of_node,) = [line.split() for line in drawn.splitlines() if "web1" in line]
