@@ -184,24 +184,32 @@ def until_ended(
 ) -> Crawl:
     with view as show, looked_out_for() as pause:
         deadline = time.monotonic() + timeout if timeout is not None else float("inf")
-        look_at_process = time.monotonic()
-        while True:
-            row, now = store.crawl(crawl), time.monotonic()
-            show(row, now)
+        for row in looks(root, store, crawl, process):
+            show(row, time.monotonic())
             if row.state.ended:
-                return row
-            if process is not None or now >= look_at_process:
-                look_at_process = now + ALIVE_EVERY
-                alive = process.poll() is None if process is not None else lives(row)
-                # It may have come to its end between the two looks.
-                if not alive and not store.crawl(crawl).state.ended:
-                    raise ProducerDied(died(root, row))
-            if now >= deadline:
+                break
+            if time.monotonic() >= deadline:
                 raise StillRuns(
                     f"The crawl {crawl} still runs after {wording.clock(timeout or 0)} (--timeout), and goes on without"
                     f" this command. Come back with: sdist watch {crawl}"
                 )
             pause(LOOK)
+        return row
+
+
+def looks(root: Path, store: Store, crawl: str, process: subprocess.Popen[bytes] | None = None) -> Iterator[Crawl]:
+    """A crawl's row, as often as it is asked for; ProducerDied if its process is gone before its end."""
+    look_at_process = time.monotonic()
+    while True:
+        row = store.crawl(crawl)
+        yield row
+        now = time.monotonic()
+        if process is not None or now >= look_at_process:
+            look_at_process = now + ALIVE_EVERY
+            alive = process.poll() is None if process is not None else lives(row)
+            # It may have come to its end between the two looks.
+            if not alive and not store.crawl(crawl).state.ended:
+                raise ProducerDied(died(root, row))
 
 
 def died(root: Path, row: Crawl) -> str:

@@ -10,19 +10,19 @@ from typing import Annotated, Optional, TypeVar
 import typer
 
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, home_of
-from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
+from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.items.delivery import PARTS, own_parts
 from scrapyd_dist.items.json_lines import FoundItem, Items, Runs, item_in
 from scrapyd_dist.items.merging import ItemOutput
 from scrapyd_dist.items.merging import merge as write
 from scrapyd_dist.items.tail_reader import LocalFile, RemotePart, TailSource, shares
 from scrapyd_dist.joblogs.worker_report import part_path
-from scrapyd_dist.store import Store
 from scrapyd_dist.transports import sweep
 
 from ..context import Context
 from ..crawls.crawl_options import outputs_of
-from ..crawls.producer_process import crawl_folder, latest, lives
+from ..crawls.producer_process import crawl_folder, latest
+from ..crawls.watcher import looks
 from ..options import Timeout, crawls, group
 from ..output import Output, complain, put_values, say
 from .item_pull import Stored, pull, stored
@@ -311,8 +311,8 @@ class ItemStreams:
         return {stream.job: found[stream.job] for stream in streams if stream.job in found}
 
 
-#: seconds between two looks at files that grow, and at the producer's process
-LOOK, ALIVE = 1.0, 5.0
+#: seconds between two looks at files that grow
+LOOK = 1.0
 
 
 def tail(
@@ -342,7 +342,12 @@ def tail(
     for stream, lines in streams.last(items):
         show.lines(stream, lines)
     if follow:
-        _follow(store, row.id, streams, show)
+        for now in looks(context.root, store, row.id):
+            for stream, lines in streams.news(now):
+                show.lines(stream, lines)
+            if now.state.ended:
+                break
+            time.sleep(LOOK)
     elif not show.count and items:
         say(f"{row.id} has no items yet that could be read here.")
     raise typer.Exit(3 if streams.broken else 0)
@@ -371,21 +376,6 @@ class Show:
             self._last = stream.node, stream.job
             say(f"==> {stream.node} {stream.job} <==")
         put_values("\n".join(line.decode("utf-8", "replace").rstrip("\r") for line in lines))
-
-
-def _follow(store: Store, crawl: str, streams: ItemStreams, show: Show) -> None:
-    seen_alive = time.monotonic()
-    while True:
-        row = store.crawl(crawl)
-        for stream, lines in streams.news(row):
-            show.lines(stream, lines)
-        if row.state.ended:
-            return
-        if time.monotonic() - seen_alive >= ALIVE:
-            if not lives(row) and not store.crawl(crawl).state.ended:
-                raise DistError(f"The process of the crawl {crawl} is gone: `sdist resume {crawl}` goes on with it.")
-            seen_alive = time.monotonic()
-        time.sleep(LOOK)
 
 
 items = group("Fetch, merge and follow the items of crawls and jobs.", pull=pull, merge=merge, tail=tail)

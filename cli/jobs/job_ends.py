@@ -7,7 +7,7 @@ is cancelled.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Optional
 
@@ -27,7 +27,7 @@ from ..context import Context, exit_code
 from ..crawls import producer_process
 from ..crawls.crawl import CrawlId
 from ..crawls.producer_process import interrupt, lives, runs
-from ..crawls.watcher import ALIVE_EVERY, StillRuns, died, looked_out_for
+from ..crawls.watcher import ProducerDied, StillRuns, looked_out_for, looks
 from ..crawls.wording import counted
 from ..options import Nodes, Timeout, Yes, crawls, seconds, span
 from ..output import Output, complain, complain_each, confirm, poll_until, say, some_of
@@ -90,59 +90,46 @@ def combined(codes: Iterable[int]) -> int:
     return every[0] if all(every) and 3 not in every else 3 if len(every) > 1 else every[0]
 
 
-def _wait_for(waited: Ends | Waited, every: float, deadline: float, kind: str, see: str) -> None:
+def _wait_for(left: Callable[[], list[str]], every: float, deadline: float, kind: str, see: str) -> None:
     """Look every so many seconds until nothing is left, or raise StillRuns; see: the command that shows more of one."""
     with looked_out_for() as pause:
-        if not poll_until(lambda: not waited.look(), every, deadline=deadline, pause=pause):
-            what = f"The {kind} {waited.left[0]} still runs (--timeout), and goes on without this command."
-            raise StillRuns(f"{what} Go on with: {see} {waited.left[0]}")
+        while names := left():
+            if time.monotonic() >= deadline:
+                what = f"The {kind} {names[0]} still runs (--timeout), and goes on without this command."
+                raise StillRuns(f"{what} Go on with: {see} {names[0]}")
+            pause(every)
 
 
 def _for_crawls(context: Context, names: Sequence[str], deadline: float, output: Output) -> int:
     store = context.store
     ids = [store.crawl(name).id for name in dict.fromkeys(names)] or [producer_process.latest(store).id]
-    ends = Ends(context=context, left=list(ids))
-    _wait_for(ends, LOOK, deadline, "crawl", "sdist watch")
+    waited = {name: looks(context.root, store, name) for name in ids}
+    codes, died = dict[str, int](), set[str]()
+
+    def left() -> list[str]:
+        for name in [name for name in ids if name not in codes]:
+            try:
+                row = next(waited[name])
+                if row.state.ended:
+                    codes[name] = row.exit_code if row.exit_code is not None else 1
+            except ProducerDied as error:
+                complain(str(error))
+                died.add(name)
+                codes[name] = 1
+        return [name for name in ids if name not in codes]
+
+    _wait_for(left, LOOK, deadline, "crawl", "sdist watch")
     rows = [store.crawl(name) for name in ids]
-    codes = [ends.codes[row.id] for row in rows]
-    output.document({"crawls": [{**told(row), "exit_code": code} for row, code in zip(rows, codes, strict=True)]})
-    for row, code in zip(rows, codes, strict=True):
-        if code and row.id not in ends.died:
-            complain(row.message or f"The crawl {row.id} {row.state.value} with exit code {code}.")
-    return combined(codes)
-
-
-@dataclass(kw_only=True)
-class Ends:
-    """Which crawls have come to their end, and with which exit codes."""
-
-    context: Context
-    left: list[str]
-    codes: dict[str, int] = field(default_factory=dict)
-    died: set[str] = field(default_factory=set)  #: whose producer died, as was reported already
-    _alive_at: float = 0.0
-
-    def look(self) -> bool:
-        """Look once; whether some are still left."""
-        now, store = time.monotonic(), self.context.store
-        look_at_process = now - self._alive_at >= ALIVE_EVERY
-        if look_at_process:
-            self._alive_at = now
-        for name in self.left:
-            row = store.crawl(name)
-            if row.state.ended:
-                self.codes[name] = row.exit_code if row.exit_code is not None else 1
-            elif look_at_process and not producer_process.lives(row) and not store.crawl(name).state.ended:
-                complain(died(self.context.root, row))
-                self.died.add(name)
-                self.codes[name] = 1
-        self.left = [name for name in self.left if name not in self.codes]
-        return bool(self.left)
+    output.document({"crawls": [{**told(row), "exit_code": codes[row.id]} for row in rows]})
+    for row in rows:
+        if codes[row.id] and row.id not in died:
+            complain(row.message or f"The crawl {row.id} {row.state.value} with exit code {codes[row.id]}.")
+    return combined(codes[name] for name in ids)
 
 
 def _for_jobs(context: Context, names: Sequence[str], nodes: Sequence[Node], deadline: float, output: Output) -> int:
     waited = Waited(sender=context.sender, nodes=nodes, names=tuple(dict.fromkeys(names)))
-    _wait_for(waited, ASK, deadline, "job", "sdist logs -f")
+    _wait_for(waited.left, ASK, deadline, "job", "sdist logs -f")
     rows = [replace(row, state=JobState.FINISHED) for row in waited.jobs.values()]
     judge = Judge(context, rows)
     ended = [judge.judge(row) for row in rows]
@@ -163,12 +150,11 @@ class Waited:
     sender: Sender
     nodes: Sequence[Node]
     names: tuple[str, ...]
-    left: list[str] = field(default_factory=list)  #: ids of the jobs that are not over
     jobs: dict[tuple[str, str], Listed] = field(default_factory=dict)  #: by base address of the node, and id
     _told: set[str] = field(default_factory=set)  #: which nodes do not answer, and why
 
-    def look(self) -> bool:
-        """Ask the nodes once; whether some jobs are not over."""
+    def left(self) -> list[str]:
+        """Ask the nodes once; gives the ids of the jobs that are not over."""
         found = ask_jobs(self.sender, self.nodes, timeout=TIMEOUT)
         texts = {str(error) for error in found.errors}
         complain_each(texts - self._told)  # once: it is waited for these nodes
@@ -178,12 +164,12 @@ class Waited:
             if len(found.errors) == found.asked:
                 raise found.errors[0]
             self.jobs = {row.key: row for row in found.named(self.names, {})}
-        self.left = []
+        left = []
         for key, row in self.jobs.items():
             self.jobs[key] = now = listed.get(key, row)
             if not (now.over if key in listed else key[0] not in found.silent and self._is_silent(now)):
-                self.left.append(now.job)
-        return bool(self.left)
+                left.append(now.job)
+        return left
 
     def _is_silent(self, row: Listed) -> bool:
         """Of a job that its node has forgotten: whether its log says that it is over. It may live on as an orphan."""
