@@ -224,8 +224,8 @@ class ConsumeRun(Lifecycle):
         wanted = await self._repository.wanted()
         if wanted == "cancel":
             self._interrupted.set()
-        elif (wanted == "pause") != self._scheduler.paused:
-            self._scheduler.rest(paused=not self._scheduler.paused)
+        elif (wanted == "pause") != self._scheduler.state.paused:
+            self._scheduler.rest(paused=not self._scheduler.state.paused)
         await self._reporter.tell(self._repository.state)
 
     def failed(self, error: BaseException) -> None:
@@ -242,11 +242,11 @@ class ConsumeRun(Lifecycle):
         scheduler = self._scheduler
         if self._interrupted.is_set():
             return await self._stop("Interrupted", INTERRUPTED)
-        if not scheduler.stopped or scheduler.incomplete:
+        if not scheduler.state.stopped or scheduler.incomplete:
             return await self._good_end()
         limit = self._wanted.scaling.max_time
         time_up = limit and not scheduler.failed and time.monotonic() - self._reporter.begun > limit
-        return await self._stop(scheduler.stopped, TIME_UP if time_up else stop_code(scheduler))
+        return await self._stop(scheduler.state.stopped, TIME_UP if time_up else stop_code(scheduler))
 
     async def _good_end(self) -> int:
         """Nothing is left to do here: merge what came home, if that was asked for."""
@@ -263,8 +263,9 @@ class ConsumeRun(Lifecycle):
         )
         reporter.output, reporter.misses = delivered.outputs, delivered.misses
         if self._scheduler.incomplete:
-            left = f"{self._scheduler.stopped} All that it left here is done. Start it again, it goes on in its place"
-            return await self._let_go(CrawlState.INCOMPLETE, PARTIAL, f"{left}; and then: {self._command}")
+            left = "All that it left here is done. Start it again, it goes on in its place; and then"
+            why = f"{self._scheduler.state.stopped} {left}: {self._command}"
+            return await self._let_go(CrawlState.INCOMPLETE, PARTIAL, why)
         code = exit_code(reporter.summary(CrawlState.FINISHED), max_failed=self._nodes.request.options.max_failed)
         if backlog.finished:
             return await self._let_go(CrawlState.FINISHED, code, "")

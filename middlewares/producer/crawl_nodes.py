@@ -19,6 +19,7 @@ from scrapyd_dist.deploy import local_nodes
 from scrapyd_dist import config
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.nodes import Node, NodeRecord, distinct
+from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scheduling.placement import Placement
@@ -266,30 +267,24 @@ class CrawlNodes:
         `spec` says what a frontier's rows are, `staffing` how many workers `sdist consume` was asked for; None: for a
         crawl, which fills its own frontier.
         """
-        options, limits = self.request.options, self.request.options.limits
+        options = self.request.options
         rules = await self.repository.rules()
         self.warnings += await asyncio.to_thread(check_reach, options, self.prepared.members, self.ways, rules=rules)
-        common: dict[str, Any] = {
-            "spec": spec,
-            "members": self.prepared.members,
-            "store": self.repository.thread,
-            "sender": sender,
-            "folder": self.repository.parts,
-            "prepare": self._bring,
-            "listed": self._listed,
-            "key": self.prepared.key,
-        }
-        if staffing is not None and spec.rows:
+        limits, scaling, own = options.limits, options.scaling, dict[str, Any]()
+        if staffing is None:
+            own = {"placement": Placement(options.placement), "producer": PRODUCER}
+        elif spec.rows:
             limits, scaling = replace(limits, max_jobs=staffing.most), ScalingPolicy(max_time=staffing.max_time)
-            return Scheduler(**common, limits=limits, scaling=scaling)
-        if staffing is not None:
-            terms = options.scaling.terms
-            scaling = replace(staffing, terms=terms, per_slot=0 if terms.fair else staffing.per_slot)
-            return Scheduler(**common, limits=limits, reach=self.ways, scaling=scaling)
-        common |= {"limits": limits, "placement": Placement(options.placement), "producer": PRODUCER}
-        if options.leases:
-            return Scheduler(**common, reach=self.ways, sends=options.sends, scaling=options.scaling)
-        return Scheduler(**common)
+        else:
+            scaling = replace(staffing, terms=scaling.terms, per_slot=0 if scaling.terms.fair else staffing.per_slot)
+        state = SchedulerState(
+            spec=spec, members=self.prepared.members, store=self.repository.thread, sender=sender, limits=limits,
+            reach=self.ways if options.leases else None, sends=options.sends,
+        )  # fmt: skip
+        return Scheduler(
+            state=state, folder=self.repository.parts, prepare=self._bring, listed=self._listed, scaling=scaling,
+            key=self.prepared.key, **own,
+        )  # fmt: skip
 
     async def _bring(self, member: NodeState) -> str:
         """A node that was not there at the start answers now: bring it the crawl's code, or say why not."""

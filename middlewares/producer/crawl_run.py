@@ -241,18 +241,18 @@ class CrawlRun(Lifecycle):
         await self._obey()
         if self._scheduler.enough and not self.parts.index.walked:
             self.found_enough(self._scheduler.enough)
-        if self._scheduler.stopped:
+        if self._scheduler.state.stopped:
             self.hold()
 
     async def _obey(self) -> None:
         """Do what users ask of a running crawl through its row in the store."""
         wanted = await self._repository.wanted()
         if wanted != "cancel":
-            if (wanted == "pause") != self._scheduler.paused:
-                self._rest(paused=not self._scheduler.paused)
+            if (wanted == "pause") != self._scheduler.state.paused:
+                self._rest(paused=not self._scheduler.state.paused)
         elif not self._cancelled:  # the command cancels the jobs, when this process sends no more
             self._cancelled = True
-            if self._scheduler.paused:
+            if self._scheduler.state.paused:
                 self._rest(paused=False)  # an engine that rests does not close
             self._scheduler.state.stop_now("The crawl was cancelled.")
 
@@ -283,7 +283,7 @@ class CrawlRun(Lifecycle):
         try:
             await self._seal_as_wanted()
             await self._seal_rest()
-            if not self._scheduler.stopped:
+            if not self._scheduler.state.stopped:
                 await self._found_all()
                 await self._scheduler.ended()
             await self._end()
@@ -300,7 +300,7 @@ class CrawlRun(Lifecycle):
         parts = self.parts
         parts.index.walked = True
         held_back = parts.options.batch_adapt and not parts.options.leases  # what workers lease may wait in the store
-        while held_back and not (self._scheduler.stopped or self.tasks.fault):
+        while held_back and not (self._scheduler.state.stopped or self.tasks.fault):
             self.seal(*parts.capture.due())
             if not parts.capture.buffered:
                 return
@@ -324,10 +324,10 @@ class CrawlRun(Lifecycle):
 
     async def _end(self) -> None:
         await self.reporter.write_down()  # with what workers have found up to their last batch
-        if self._scheduler.stopped:
+        if self._scheduler.state.stopped:
             code = INTERRUPTED if self._cancelled or signals.came else stop_code(self._scheduler)
             state = CrawlState.INCOMPLETE if self._scheduler.incomplete else CrawlState.STOPPED
-            await self._stop(self._scheduler.stopped, code, state)
+            await self._stop(self._scheduler.state.stopped, code, state)
         elif not self.parts.options.limits.wait:
             await self._stop("All batches are sent, and nothing waits for them (DISTRIBUTED_WAIT is off).", 0)
         else:
@@ -349,7 +349,7 @@ class CrawlRun(Lifecycle):
         await self._scheduler.left()
         code = exit_code(reporter.summary(CrawlState.FINISHED), max_failed=parts.options.max_failed)
         unusual, too_few = await judge_items(
-            parts.policy, repository, self._scheduler.spec, delivered.items, limited=parts.options.limit > 0
+            parts.policy, repository, self._scheduler.state.spec, delivered.items, limited=parts.options.limit > 0
         )
         reporter.warn(*unusual)
         reporter.message = " ".join(filter(None, (too_few, self._start_fault)))
@@ -399,7 +399,7 @@ class CrawlRun(Lifecycle):
             why, code = ending(reason, self._log())
             await self._scheduler.stop(why)
             self.parts.own.close()
-            await self._stop(self._scheduler.stopped, code)
+            await self._stop(self._scheduler.state.stopped, code)
             self._done = True
         else:
             await self._scheduler.stop("")
@@ -410,7 +410,7 @@ class CrawlRun(Lifecycle):
             self.reporter.warn(wrong)
             with suppress(StoreError):  # the crawl itself has ended well
                 await self._repository.amend(self.reporter.summary(state))
-        self._scheduler.sender.close()
+        self._scheduler.state.sender.close()
         self._repository.close()
 
     async def _stop(self, reason: str, code: int, state: CrawlState = CrawlState.STOPPED) -> None:

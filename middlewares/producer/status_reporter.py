@@ -51,16 +51,16 @@ class BaseReporter:
     def _summary(self, state: CrawlState, *, own_pages: int = 0, own_items: int = 0, **more: Any) -> dict[str, Any]:
         """The summary document; `more` are fields of a `Snapshot`."""
         scheduler = self.scheduler
-        self._progress.look(scheduler.members, time.monotonic(), own_pages=own_pages, own_items=own_items)
+        self._progress.look(scheduler.state.members, time.monotonic(), own_pages=own_pages, own_items=own_items)
         return summary(
             Snapshot(
-                spec=scheduler.spec,
+                spec=scheduler.state.spec,
                 state=state.value,
-                paused=scheduler.paused,
+                paused=scheduler.state.paused,
                 counts=self.repository.counts,
                 work=scheduler.work,
-                counters=scheduler.counters,
-                members=scheduler.members,
+                counters=scheduler.state.counters,
+                members=scheduler.state.members,
                 unheeded=self.unheeded,
                 output=self.output,
                 misses=self.misses,

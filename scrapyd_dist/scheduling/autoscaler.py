@@ -7,7 +7,7 @@ before another worker takes its place.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -25,7 +25,6 @@ from scrapyd_dist.batches import (
 from scrapyd_dist.errors import ApiRefused, NodeError
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.joblogs.worker_report import WorkerReport, counts_of
-from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.collector import Collector
 from scrapyd_dist.scheduling.dispatcher import SAID_NO, said_no
@@ -34,7 +33,6 @@ from scrapyd_dist.scheduling.job_request import WorkerRequest, call_for_worker
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
 from scrapyd_dist.scheduling.scaling_policy import ALL, CircuitBreaker
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.store.reach import Way
 from scrapyd_dist.store.worker_thread import StoreThread
 
 logger = logging.getLogger(__name__)
@@ -46,7 +44,6 @@ class Autoscaler:
 
     state: SchedulerState
     terms: WorkerRequest
-    reach: Callable[[Node], Way] | None  #: None: workers lease nothing
     breaker: CircuitBreaker
     collector: Collector
     others: ForeignProjects
@@ -144,8 +141,8 @@ class Autoscaler:
 
     async def _post(self, worker: WorkerRun, entry: WorkerEntry) -> None:
         state, node = self.state, worker.member.node
-        assert self.reach  # noqa: S101 - workers are started only where they lease
-        way = await asyncio.get_running_loop().run_in_executor(None, self.reach, node)  # it may look up a name
+        assert state.reach  # noqa: S101 - workers are started only where they lease
+        way = await asyncio.get_running_loop().run_in_executor(None, state.reach, node)  # it may look up a name
         if way.reason:
             self._forget(worker)
             self._out_of_reach(worker.member, way.reason)

@@ -12,10 +12,12 @@ from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Miss
 from scrapyd_dist.errors import NodeError
 from scrapyd_dist.frontier.backlog import Backlog, SlotCount
 from scrapyd_dist.items.json_lines import AGAIN, number, places
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_client import NodeClient
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
 from scrapyd_dist.store import Store
+from scrapyd_dist.store.reach import Way
 from scrapyd_dist.store.worker_thread import StoreThread
 from scrapyd_dist.transports import AsyncSender
 
@@ -121,8 +123,8 @@ class SchedulerState:
     store: StoreThread
     sender: AsyncSender
     limits: SchedulerLimits
-    leases: bool = True  #: workers lease batches
-    sends: bool = False  #: batches are sent to nodes; besides leases: to those whose workers do not reach the store
+    reach: Callable[[Node], Way] | None = None  #: how a node's workers reach the store; None: they lease nothing
+    sends: bool = False  #: nodes whose workers do not reach the store are sent their batches, as all without `reach`
     counters: BatchCounters = field(default_factory=BatchCounters)
     backlog: Backlog = UNKNOWN
     slots: Sequence[SlotCount] = ()
@@ -166,8 +168,12 @@ class SchedulerState:
         return (out for member in self.members for out in member.out.values() if isinstance(out, WorkerRun))
 
     @property
+    def leases(self) -> bool:
+        return self.reach is not None
+
+    @property
     def sent_to(self) -> list[NodeState]:
-        return [one for one in self.members if self.sends and (one.unreached or not self.leases)]
+        return [one for one in self.members if not self.leases or (self.sends and one.unreached)]
 
     def member_at(self, url: str) -> NodeState | None:
         """The node at this address, or None when it is not in the fleet any more."""

@@ -17,22 +17,17 @@ from pathlib import Path
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, meaning
 from scrapyd_dist.frontier.backlog import SlotCount
 from scrapyd_dist.frontier.slots import spider_of_slot
-from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.autoscaler import Autoscaler, room
-from scrapyd_dist.scheduling.base import BatchCounters, OpenWork, SchedulerLimits, SchedulerState
+from scrapyd_dist.scheduling.base import OpenWork, SchedulerState
 from scrapyd_dist.scheduling.batcher import Demand
 from scrapyd_dist.scheduling.collector import Collector, PoisonBisector
 from scrapyd_dist.scheduling.dispatcher import Dispatcher
 from scrapyd_dist.scheduling.foreign_projects import ForeignProjects
-from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.membership import Listed, Membership
 from scrapyd_dist.scheduling.monitor import NodeMonitor
 from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN, AbandonedJob, JobRun, NodeState, settled_pace
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scheduling.scaling_policy import ALL, CircuitBreaker, ScalingPolicy, Workload, decide, work_in
-from scrapyd_dist.store.reach import Way
-from scrapyd_dist.store.worker_thread import StoreThread
-from scrapyd_dist.transports import AsyncSender
 
 logger = logging.getLogger(__name__)
 
@@ -62,15 +57,9 @@ class Scheduler:
     the end.
     """
 
-    spec: JobRequest
-    members: list[NodeState]  #: the nodes at the start; nodes that join later are appended
-    store: StoreThread
-    sender: AsyncSender
+    state: SchedulerState
     folder: Path  #: the folder of fetched parts
     prepare: Callable[[NodeState], Awaitable[str]]  #: brings the crawl's code to a node; a reason when it cannot
-    reach: Callable[[Node], Way] | None = None  #: how a node's workers reach the store; None: they lease nothing
-    sends: bool = False  #: nodes whose workers do not reach the store are sent their batches, as all without `reach`
-    limits: SchedulerLimits = field(default_factory=SchedulerLimits)
     scaling: ScalingPolicy = field(default_factory=ScalingPolicy)  #: of workers that lease
     placement: Placement = field(default_factory=lambda: Placement("round-robin"))  #: of batches that are sent
     key: bytes | None = None  #: key of encrypted batches
@@ -81,18 +70,14 @@ class Scheduler:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.state = state = SchedulerState(
-            spec=self.spec, members=self.members, store=self.store, sender=self.sender, limits=self.limits,
-            leases=self.reach is not None, sends=self.sends or self.reach is None,
-        )  # fmt: skip
-        self.breaker = CircuitBreaker(attempts=self.limits.max_attempts)
+        state = self.state
+        self.breaker = CircuitBreaker(attempts=self.state.limits.max_attempts)
         self.collector = Collector(
             state=state, folder=self.folder, worked=self._worked, bisector=PoisonBisector(key=self.key)
         )
         self._autoscaler = Autoscaler(
             state=state,
             terms=self.scaling.terms,
-            reach=self.reach,
             breaker=self.breaker,
             collector=self.collector,
             others=ForeignProjects(state=state, terms=self.scaling.terms, key=self.key),
@@ -112,19 +97,6 @@ class Scheduler:
     # how it stands
 
     @property
-    def counters(self) -> BatchCounters:
-        return self.state.counters
-
-    @property
-    def stopped(self) -> str:
-        """Why it stopped before the end; empty when it did not."""
-        return self.state.stopped
-
-    @property
-    def paused(self) -> bool:
-        return self.state.paused
-
-    @property
     def failed(self) -> bool:
         """True when it stopped and resuming alone does not help."""
         return self.state.fault is not None or bool(self.breaker.closed or self.breaker.unfit)
@@ -132,7 +104,7 @@ class Scheduler:
     @property
     def unreached(self) -> bool:
         """True when nothing was done because no answering node's workers reach the store."""
-        return bool(self.stopped and self.breaker.unreached) and not self.counters.sent
+        return bool(self.state.stopped and self.breaker.unreached) and not self.state.counters.sent
 
     @property
     def work(self) -> OpenWork:
@@ -146,9 +118,9 @@ class Scheduler:
 
     def demand(self, more: float | None = None) -> Demand:
         """What the fleet could take now; `more`: requests that are still to be found, None when unknown."""
-        pace, backlog = settled_pace(self.members), self.state.backlog
-        if len(self.state.sent_to) == len(self.members):
-            usable = [member for member in self.members if member.usable]
+        pace, backlog = settled_pace(self.state.members), self.state.backlog
+        if len(self.state.sent_to) == len(self.state.members):
+            usable = [member for member in self.state.members if member.usable]
             waiting = backlog.waiting if self.state.leases else len(self.state.waiting)
             idle = sum(member.idle_slots for member in usable) - waiting
             return Demand(slots=sum(member.likely_slots for member in usable), idle=idle, pace=pace, more=more)
@@ -166,8 +138,8 @@ class Scheduler:
         run, db = self.state.run, self.state.db
         attempts = await run(db.attempts)
         accepted = [attempt for attempt in attempts if attempt.state is AttemptState.ACCEPTED]
-        self.counters.recall(await run(db.slots), attempts, await run(db.misses))
-        by_name = {member.node.name: member for member in reversed(self.members)}
+        self.state.counters.recall(await run(db.slots), attempts, await run(db.misses))
+        by_name = {member.node.name: member for member in reversed(self.state.members)}
         for attempt in accepted:
             if member := by_name.get(attempt.node):
                 member.jobs += 1
@@ -191,7 +163,7 @@ class Scheduler:
             return
         member.out[attempt.job] = JobRun(
             batch=batch, number=attempt.number, job=attempt.job, member=member, since=attempt.sent_at,
-            start_by=time.time() + self.limits.start_timeout, posted=True, spider=spider_of_slot(batch.slot)[1],
+            start_by=time.time() + self.state.limits.start_timeout, posted=True, spider=spider_of_slot(batch.slot)[1],
         )  # fmt: skip
 
     def _cancel_again(self, attempt: Attempt) -> None:
@@ -202,7 +174,7 @@ class Scheduler:
 
     def start(self) -> None:
         """Start watching the nodes and the store, and give out work."""
-        for member in self.members:
+        for member in self.state.members:
             self.monitor.begin(member)
         self.membership.follow()
         self.state.spawn(self._keep_looking())
@@ -250,7 +222,7 @@ class Scheduler:
     def _awaited(self) -> bool:
         """True while the end of workers is awaited."""
         return (
-            self.limits.wait
+            self.state.limits.wait
             and self.scaling.every != 0
             and not self.state.over.is_set()
             and any(True for _ in self.state.workers())
@@ -280,18 +252,18 @@ class Scheduler:
     async def _pause(self, least: float = 0.0) -> None:
         """Wait for a reason to poll or the next time to, but at least this many seconds."""
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self.state.news.wait(), self.limits.poll * PAUSE)
+            await asyncio.wait_for(self.state.news.wait(), self.state.limits.poll * PAUSE)
         await asyncio.sleep(max(BREATH, least))
 
     async def _look(self) -> None:
         state, db = self.state, self.state.db
         await self._announce()
-        ended = self.counters.done + self.counters.failed
+        ended = self.state.counters.done + self.state.counters.failed
         # in this order: finished means that nothing could be added any more, and nothing was left after that
         state.backlog = backlog = await state.run(db.backlog)
         state.slots = await state.run(db.slots)
         if state.leases:
-            self.counters.sent = max(self.counters.sent, ended + self.work.out)
+            self.state.counters.sent = max(self.state.counters.sent, ended + self.work.out)
         for job, reason in (await self.collector.look(backlog)).items():
             self._autoscaler.hangs(job, reason)
         if any(member.usable for member in state.sent_to):
@@ -311,7 +283,7 @@ class Scheduler:
     async def _take_in(self) -> None:
         """Read the batches to be sent next: old ones, new ones, and those that a user requeued."""
         state = self.state
-        stock = SOME + 2 * (self.limits.max_jobs or sum(member.slots for member in state.sent_to))
+        stock = SOME + 2 * (self.state.limits.max_jobs or sum(member.slots for member in state.sent_to))
         if len(state.waiting) > stock // 2 or state.backlog.waiting <= len(state.waiting):
             return
         for slot in [one.slot for one in state.slots if one.waiting and not spider_of_slot(one.slot)[0]]:
@@ -371,16 +343,16 @@ class Scheduler:
         """Leave once the batches are sent, or the workers started, when their end is not awaited."""
         state, backlog = self.state, self.state.backlog
         if state.leases:
-            once = self.scaling.every == 0 or (not self.limits.wait and state.closed)
+            once = self.scaling.every == 0 or (not self.state.limits.wait and state.closed)
             begun = self._staffed is not None
         else:
-            once, begun = not self.limits.wait, not (backlog.waiting or backlog.producers or backlog.standing)
+            once, begun = not self.state.limits.wait, not (backlog.waiting or backlog.producers or backlog.standing)
         if once and begun and not state.posts:
             state.done.set()
 
     def _early(self) -> int:
         """The process slots that nodes state; learned slots only take work that waits already."""
-        leasing = [member for member in self.members if member.usable and not member.unreached]
+        leasing = [member for member in self.state.members if member.usable and not member.unreached]
         return sum(member.node.slots or SLOTS_UNKNOWN for member in leasing)
 
     def _staff(self, pools: Mapping[str, Workload]) -> list[str]:
@@ -416,8 +388,8 @@ class Scheduler:
 
     def _room(self) -> int:
         """Free process slots for workers, with those of jobs that are sent in the same limit."""
-        free, most = sum(room(member) for member in self.members), self.limits.max_jobs
-        return min(free, most - sum(len(member.out) for member in self.members)) if most else free
+        free, most = sum(room(member) for member in self.state.members), self.state.limits.max_jobs
+        return min(free, most - sum(len(member.out) for member in self.state.members)) if most else free
 
     def _unseen(self) -> bool:
         """True while workers of an earlier process have not been polled yet: they may have ended long ago."""

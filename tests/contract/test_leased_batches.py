@@ -81,7 +81,7 @@ async def test_every_batch_comes_home_once_and_then_it_is_over(tmp_path: Path) -
         for worker in await workers(o, 3):
             worker.work_off()
         await o.over(whole=5)
-        assert o.scheduler.counters.sent == 5
+        assert o.scheduler.state.counters.sent == 5
         assert sorted(o.posts()) == [f"{CRAWL}.w{number}.a1" for number in (1, 2, 3)]
 
 
@@ -109,7 +109,7 @@ async def test_it_does_not_end_before_the_producer_signs_off_and_counts_one_that
         assert not o.scheduler.state.done.is_set()
         o.store.sign_off(CRAWL, "another")
         await o.ended()
-        assert o.scheduler.stopped == ""
+        assert o.scheduler.state.stopped == ""
 
 
 async def test_a_lost_producer_makes_the_crawl_incomplete(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ async def test_a_lost_producer_makes_the_crawl_incomplete(tmp_path: Path) -> Non
         o.add(2)
         (await one_worker(o)).work_off()
         await o.ended()
-        assert "links" in o.scheduler.stopped
+        assert "links" in o.scheduler.state.stopped
         assert (o.scheduler.incomplete, o.scheduler.failed) == (True, False)
         assert o.states() == ["done"]  # what was there has come home first
         await asyncio.wait_for(o.scheduler.left(), 5)
@@ -157,11 +157,11 @@ async def test_what_workers_do_counts_once_before_and_after_it_came_home(tmp_pat
     async with alone(tmp_path, 10, 10) as (o, worker):
         worker.lease(2)
         worker.node.report(worker.job, state="running", requests=20, done=7, items=7)
-        member = o.scheduler.members[0]
+        member = o.scheduler.state.members[0]
         await until(lambda: member.progress() == Counter(requests=7, pages=7, items=7), "seven requests")
         await until(lambda: o.scheduler.work.out == 2, "both batches are seen to be out")
         worker.finish()
-        await until(lambda: o.scheduler.counters.requests_done == 10, "a batch is home")
+        await until(lambda: o.scheduler.state.counters.requests_done == 10, "a batch is home")
         await until(lambda: member.progress() == Counter(), "it counts there, and nowhere else")
 
 
@@ -180,7 +180,7 @@ async def test_a_dead_worker_gives_back_what_it_had_long_before_its_lease_runs_o
         assert second.job != first.job
         second.work_off()
         await o.over(whole=2)
-        assert o.scheduler.counters.failed == 1
+        assert o.scheduler.state.counters.failed == 1
 
 
 async def test_a_lease_that_ran_out_is_taken_back_though_its_worker_seems_to_live(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ async def test_a_part_that_is_lost_sends_its_batch_back(tmp_path: Path) -> None:
         worker.lease()
         worker.finish(part=False)
         await until(lambda: o.states() == ["failed"], "it waits again")
-        member = o.scheduler.members[0]
+        member = o.scheduler.state.members[0]
         await until(lambda: member.progress() == Counter(), "what will be done again does not count")
         worker.work_off()
         await o.over(whole=1)
@@ -254,7 +254,7 @@ async def test_workers_that_always_fail_stop_the_crawl_and_are_named(tmp_path: P
             worker.end("refused", problem="The store is out of this worker's reach: no such file")
             await gone(o, worker)
         await o.ended()
-        assert "no such file" in o.scheduler.stopped
+        assert "no such file" in o.scheduler.state.stopped
         assert o.scheduler.failed
         assert o.states() == ["sealed"]
         assert len(one.posts) in {3, 4}  # one may be on its way when the third is judged
@@ -269,7 +269,7 @@ async def test_where_no_node_takes_the_work_the_slots_in_which_it_waits_are_name
             worker.end("refused", problem="no disk")
         await o.ended()
         words = "the work of the slots 'p0', 'p1', 'p2', 'p3', 'p4' and 2 others: the last 3 workers there did nothing"
-        assert words in o.scheduler.stopped
+        assert words in o.scheduler.state.stopped
         assert (o.scheduler.failed, o.states()) == (True, ["sealed"] * 7)
 
 
@@ -283,7 +283,7 @@ async def test_one_worker_that_cannot_have_the_store_tells_for_all_of_its_node(t
         assert not o.scheduler.unreached  # the other one may still say otherwise
         second.end("refused", problem="there is no file /x/store.db", unreached=True)
         await o.ended()
-        assert "no file /x/store.db" in o.scheduler.stopped
+        assert "no file /x/store.db" in o.scheduler.state.stopped
         assert (o.scheduler.unreached, o.states(), len(o.posts())) == (True, ["sealed"], 2)
 
 
@@ -295,11 +295,11 @@ async def test_only_the_node_whose_workers_fail_is_taken_out(tmp_path: Path) -> 
         for count in range(1, 4):
             await until(lambda count=count: len(bad.posts) == count, "another one there")  # type: ignore[misc]  # the default binds it
             next(worker for worker in o.workers() if worker.node is bad).end("refused", problem="no disk")
-        await until(lambda: o.scheduler.members[0].unfit, "it is taken out")
-        assert "no disk" in o.scheduler.members[0].unfit
+        await until(lambda: o.scheduler.state.members[0].unfit, "it is taken out")
+        assert "no disk" in o.scheduler.state.members[0].unfit
         next(worker for worker in o.workers() if worker.node is good).begin().work_off()
         await o.over()
-        assert (o.scheduler.stopped, o.states(), len(bad.posts)) == ("", ["done"], 3)
+        assert (o.scheduler.state.stopped, o.states(), len(bad.posts)) == ("", ["done"], 3)
 
 
 # other spiders, slots
@@ -333,8 +333,8 @@ async def test_what_is_for_a_spider_that_is_nowhere_is_dead_and_says_why(tmp_pat
         await until(lambda: o.states() == ["done", "dead"], "it is given up")
         assert "nobody" in o.store.batch(CRAWL, 2).reason
         await o.over()
-        assert (o.scheduler.stopped, o.scheduler.counters.dead_urls) == ("", 3)
-        assert o.scheduler.members[0].unfit == ""
+        assert (o.scheduler.state.stopped, o.scheduler.state.counters.dead_urls) == ("", 3)
+        assert o.scheduler.state.members[0].unfit == ""
 
 
 async def test_eight_slots_with_work_get_eight_workers_though_more_may_run_and_none_gets_a_second(
@@ -403,7 +403,7 @@ async def test_one_round_gives_each_slot_what_it_may_have_and_leaves_the_workers
         o.add(1, 1, 1, slot="p0")
         await o.ended()
         assert [worker.slots for worker in o.workers()] == [["p0"], ["p0"]]
-        assert (len(o.posts()), o.scheduler.stopped) == (2, "")
+        assert (len(o.posts()), o.scheduler.state.stopped) == (2, "")
 
 
 async def test_a_producer_that_does_not_wait_leaves_when_workers_are_sent(tmp_path: Path) -> None:
@@ -419,7 +419,7 @@ async def test_enough_time_is_enough(tmp_path: Path) -> None:
     async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(max_time=0.05)) as o:
         o.add(1)
         await o.ended()
-        assert "0.05 s" in o.scheduler.stopped
+        assert "0.05 s" in o.scheduler.state.stopped
 
 
 # nodes
@@ -430,7 +430,7 @@ async def test_a_node_whose_workers_do_not_reach_the_store_gets_none(tmp_path: P
     async with leasing(tmp_path, far, near, reach=far_away, producer="me", scaling=ScalingPolicy(most=2)) as o:
         await until(lambda: len(near.posts) == 2, "both are near")
         assert far.posts == []
-        assert o.scheduler.members[0].unfit == WHY
+        assert o.scheduler.state.members[0].unfit == WHY
 
 
 async def test_a_worker_whose_post_was_not_answered_is_not_posted_twice(tmp_path: Path) -> None:
@@ -454,13 +454,13 @@ async def test_parts_on_a_node_that_is_away_for_a_moment_are_waited_for(tmp_path
     one = model("one")
     async with alone(tmp_path, 2, node=one, limits=replace(QUICK, node_timeout=30)) as (o, worker):
         one.down = ConnectionRefused
-        await until(lambda: not o.scheduler.members[0].up, "it is seen to be away")
+        await until(lambda: not o.scheduler.state.members[0].up, "it is seen to be away")
         worker.work_off()
         o.scheduler.no_more()
         await until(lambda: o.scheduler.state.backlog.acked == 1, "its ack is seen")
         one.down = None
         await o.ended()
-        assert (o.states(), o.scheduler.counters.failed) == (["done"], 0)
+        assert (o.states(), o.scheduler.state.counters.failed) == (["done"], 0)
 
 
 async def test_what_a_worker_does_on_a_node_without_an_answer_never_makes_a_batch_dead(tmp_path: Path) -> None:
@@ -468,12 +468,12 @@ async def test_what_a_worker_does_on_a_node_without_an_answer_never_makes_a_batc
     async with leasing(tmp_path, away, near, producer="me", limits=QUICK) as o:
         (lost,) = (worker for worker in await workers(o, 2) if worker.node is away)
         away.down = ConnectionRefused
-        await until(lambda: not o.scheduler.members[0].out, "its worker is given up")
+        await until(lambda: not o.scheduler.state.members[0].out, "its worker is given up")
         o.add(2)
         for count in range(1, 7):  # twice as often as a batch may fail
             await until(lost.lease, "it leases on")
             lost.finish()
-            await until(lambda count=count: o.scheduler.counters.failed == count, "and it is out of reach")  # type: ignore[misc]  # the default binds it
+            await until(lambda count=count: o.scheduler.state.counters.failed == count, "and it is out of reach")  # type: ignore[misc]  # the default binds it
         next(worker for worker in o.workers() if worker.node is near).work_off()
         await o.over(whole=1)
 
@@ -484,7 +484,7 @@ async def test_what_a_worker_leased_while_its_node_was_away_waits_again_when_it_
     async with leasing(tmp_path, away, near, producer="me", limits=once) as o:
         lost, other = sorted(await workers(o, 2), key=lambda worker: worker.node is near)
         away.down = ConnectionRefused
-        await until(lambda: not o.scheduler.members[0].out, "its worker is given up")
+        await until(lambda: not o.scheduler.state.members[0].out, "its worker is given up")
         o.add(2)
         await until(lost.lease, "it leases on, for a minute")
         away.down = None
@@ -519,12 +519,12 @@ async def test_the_next_process_takes_up_the_workers_and_starts_no_second_one(tm
     async with alone(tmp_path, 4, 4, node=one) as (before, worker):
         worker.lease(2)
         worker.finish()
-        await until(lambda: before.scheduler.counters.done == 1, "a batch is home")
+        await until(lambda: before.scheduler.state.counters.done == 1, "a batch is home")
     async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as after:
         worker.store = after.store
         worker.node.report(worker.job, state="running", requests=8, done=6, items=6)
         await until(
-            lambda: after.scheduler.members[0].progress() == Counter(requests=2, pages=2, items=2),
+            lambda: after.scheduler.state.members[0].progress() == Counter(requests=2, pages=2, items=2),
             "what was home before counts once",
         )
         worker.finish()
@@ -550,7 +550,7 @@ async def test_a_crawl_that_goes_on_with_other_code_lets_the_workers_of_the_earl
     async with stopped(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as before:
         before.add(2)
         await one_worker(before)
-    spec = before.scheduler.spec
+    spec = before.scheduler.state.spec
     async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me", spec=spec):
         assert one.cancels == []
     other = replace(spec, version="v2")
@@ -606,7 +606,7 @@ async def test_each_node_works_as_it_can(tmp_path: Path) -> None:
         assert [".w" in job for job in far.posts] == [False] * len(far.posts)
         assert all(".w" in job for job in near.posts)
         assert len(b.attempts()) == 40, "no batch was given out twice"
-        assert b.scheduler.members[0].unreached == WHY
+        assert b.scheduler.state.members[0].unreached == WHY
 
 
 @pytest.mark.parametrize("names", [("far1", "far2"), ("one", "two")])
@@ -621,7 +621,7 @@ async def test_where_no_worker_reaches_the_store_all_batches_are_sent(tmp_path: 
                 worker.begin().end("refused", problem="The store is out of reach.", unreached=True)
         await b.over(whole=9)
         assert all(sent(node) for node in nodes)
-        assert all(member.unreached and not member.unfit for member in b.scheduler.members)
+        assert all(member.unreached and not member.unfit for member in b.scheduler.state.members)
 
 
 async def test_what_a_worker_had_leased_before_its_node_was_cut_off_is_sent(tmp_path: Path) -> None:
@@ -645,7 +645,7 @@ async def test_a_node_whose_workers_lose_the_store_again_and_again_is_sent_its_b
             b.workers()[-1].begin().end("store-lost", problem="The store is out of this worker's reach: refused.")
         await b.over(whole=2)
         assert sent(one) == ["c.b1.a1", "c.b2.a1"]
-        (member,) = b.scheduler.members
+        (member,) = b.scheduler.state.members
         assert "refused" in member.unreached
         assert not member.unfit
 

@@ -26,7 +26,7 @@ from scrapyd_dist.items import merging
 from scrapyd_dist.keys import public_half
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling import monitor, scheduler
-from scrapyd_dist.scheduling.base import SchedulerLimits
+from scrapyd_dist.scheduling.base import SchedulerLimits, SchedulerState
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scheduling.scheduler import Scheduler
@@ -40,6 +40,7 @@ from .nodemodel import ModelNode, ModelSender
 T = TypeVar("T")
 CRAWL = "c"
 HOME = home_of(CRAWL, 1.0)
+SPEC = JobRequest(crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", args={"a": "1"})
 QUICK = SchedulerLimits(
     poll=0.01, request_timeout=1, node_timeout=0.1, fleet_timeout=0.3, start_timeout=60, max_attempts=3
 )
@@ -178,7 +179,7 @@ class Bench:
     async def leave(self, reason: str = "") -> None:
         """The scheduler stops, and both connections are closed."""
         await self.scheduler.stop(reason)
-        self.scheduler.store.close()
+        self.scheduler.state.store.close()
         self.store.close()
 
     def workers(self) -> list[ModelWorker]:
@@ -209,11 +210,11 @@ class Bench:
     def whole(self, batches: int, size: int = 2) -> None:
         """Every batch is done, and each of its items is there once."""
         assert self.scheduler.state.fault is None
-        assert self.scheduler.stopped == ""
+        assert self.scheduler.state.stopped == ""
         assert self.states() == ["done"] * batches
         assert self.merged() == [(b, n) for b in range(1, batches + 1) for n in range(size)]
-        assert self.scheduler.counters.done == batches
-        assert self.scheduler.counters.items == batches * size
+        assert self.scheduler.state.counters.done == batches
+        assert self.scheduler.state.counters.items == batches * size
 
 
 def make(tmp_path: Path, nodes: list[ModelNode], *, where: str = "", **options: Any) -> Bench:
@@ -226,14 +227,13 @@ def make(tmp_path: Path, nodes: list[ModelNode], *, where: str = "", **options: 
     async def prepare(_: NodeState) -> str:
         return ""
 
-    fields: dict[str, Any] = {
-        "spec": JobRequest(crawl=CRAWL, home=HOME, project="p", spider="s", version="v1", args={"a": "1"}),
-        "members": [NodeState(node=node.node, prepared=True) for node in nodes],
-        "prepare": prepare,
-        "limits": QUICK,
-        **options,
-    }
-    made = Scheduler(store=StoreThread(open_store(place)), sender=sender, folder=tmp_path / "parts", **fields)
+    state = SchedulerState(
+        spec=options.pop("spec", SPEC),
+        members=options.pop("members", [NodeState(node=node.node, prepared=True) for node in nodes]),
+        store=StoreThread(open_store(place)), sender=sender, limits=options.pop("limits", QUICK),
+        reach=options.pop("reach", None), sends=options.pop("sends", False),
+    )  # fmt: skip
+    made = Scheduler(state=state, folder=tmp_path / "parts", **{"prepare": prepare, **options})
     return Bench(scheduler=made, nodes=nodes, store=store, sender=sender, folder=tmp_path / "parts")
 
 
