@@ -111,7 +111,6 @@ J = TypeVar("J", Attempt, WorkerEntry)
 #: what is kept of a crawl
 CRAWL_COLUMNS = tuple(field.name for field in fields(Crawl) if field.name != "foreign")
 CRAWL_FIELDS = frozenset(CRAWL_COLUMNS) - {"id"}
-WORKER_COLUMNS = tuple(field.name for field in fields(WorkerEntry))
 NODE_FIELDS = frozenset(field.name for field in fields(NodeRecord)) - {"name"}
 #: fields of a crawl that its signature covers: what is done for it, in which code
 SIGNED = ("id", "project", "spider", "created", "kind", "standing", "version")

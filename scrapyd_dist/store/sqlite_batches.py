@@ -1,7 +1,7 @@
 """The SQLite store's verbs about batches, their attempts and leases; each step goes by the tables of batches.py."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -22,8 +22,6 @@ from scrapyd_dist.store.frontier_rows import AttemptMove, joined, lost_lease, ov
 from scrapyd_dist.store.rows import check_done, text
 from scrapyd_dist.store.sqlite_file import SqlitePort
 
-BATCH = ", ".join(field.name for field in fields(Batch))
-ATTEMPT = ", ".join(field.name for field in fields(Attempt))
 #: the time, in seconds since the epoch, as the database tells it
 NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 
@@ -64,18 +62,16 @@ class SqliteBatches(SqlitePort, BatchStore):
             yield row[0]
 
     def batch(self, crawl: str, number: int) -> Batch:
-        row = self._db.execute(
-            f"SELECT {BATCH} FROM batches WHERE crawl = ? AND number = ?",  # noqa: S608 - own names
-            (crawl, number),
-        ).fetchone()
+        query = "SELECT * FROM batches WHERE crawl = ? AND number = ?"
+        row = self._db.execute(query, (crawl, number)).fetchone()
         if row is None:
             raise NothingMatched(f"crawl {crawl} has no batch {number}.")
         return self._door.batch(dict(row))
 
     def batches(self, crawl: str, states: Collection[BatchState] = ()) -> list[Batch]:
         where, values = in_states(states)
-        query = f"SELECT {BATCH} FROM batches WHERE crawl = ?{where} ORDER BY number"  # noqa: S608 - only marks are added
-        return self._door.each(self._door.batch, map(dict, self._db.execute(query, (crawl, *values))))
+        query = f"SELECT * FROM batches WHERE crawl = ?{where} ORDER BY number"  # noqa: S608 - only marks are added
+        return self._all(self._door.batch, query, crawl, *values)
 
     def payload(self, crawl: str, number: int) -> dict[str, str]:
         batch, kept = self.batch(crawl, number), self.payload_text(crawl, number)
@@ -200,9 +196,8 @@ class SqliteBatches(SqlitePort, BatchStore):
 
     def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
         where, values = in_states(states)
-        query = f"SELECT {ATTEMPT} FROM attempts WHERE crawl = ?{where} ORDER BY sent_at, batch, number"  # noqa: S608 - only marks are added
-        rows = map(dict, self._db.execute(query, (crawl, *values)))
-        return self._door.each(lambda row: self._door.attempt(crawl, row), rows)
+        query = f"SELECT * FROM attempts WHERE crawl = ?{where} ORDER BY sent_at, batch, number"  # noqa: S608 - only marks are added
+        return self._all(partial(self._door.attempt, crawl), query, crawl, *values)
 
     def _lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float, *, again: bool) -> bool:
         lease = {"crawl": crawl, "batch": batch, "attempt": attempt, "holder": holder, "seconds": seconds}

@@ -3,16 +3,16 @@
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from scrapyd_dist.batches import Crawl, Miss, Shard, ShardState, WorkerEntry
 from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.store.base import AccountStore, CrawlStore
-from scrapyd_dist.store.rows import CRAWL_COLUMNS, NODE_FIELDS, WORKER_COLUMNS, check_fields
+from scrapyd_dist.store.rows import NODE_FIELDS, check_fields
 from scrapyd_dist.store.sqlite_file import SqlitePort
 
-_CRAWL_COLUMNS = ", ".join(CRAWL_COLUMNS)
 #: rows that are removed in one step when a crawl is forgotten, so that no other process waits long
 _ROWS = 50_000
 #: pages of the file given back in one step
@@ -21,7 +21,7 @@ _PAGES = 2_000
 
 class SqliteCrawls(SqlitePort, CrawlStore):
     def nodes(self) -> list[NodeRecord]:
-        return self._door.each(self._door.node, map(dict, self._db.execute("SELECT * FROM nodes ORDER BY name")))
+        return self._all(self._door.node, "SELECT * FROM nodes ORDER BY name")
 
     def update_node(self, name: str, **changes: Any) -> None:
         check_fields("node", changes, NODE_FIELDS)
@@ -39,14 +39,13 @@ class SqliteCrawls(SqlitePort, CrawlStore):
             return True
 
     def _row(self, crawl: str) -> dict[str, Any]:
-        row = self._db.execute(f"SELECT {_CRAWL_COLUMNS} FROM crawls WHERE id = ?", (crawl,)).fetchone()  # noqa: S608 - own names
+        row = self._db.execute("SELECT * FROM crawls WHERE id = ?", (crawl,)).fetchone()
         if row is None:
             raise self._door.no_crawl(crawl)
         return dict(row)
 
     def crawls(self) -> list[Crawl]:
-        query = f"SELECT {_CRAWL_COLUMNS} FROM crawls ORDER BY created DESC, number DESC"  # noqa: S608 - own names
-        return self._door.each(self._door.crawl, map(dict, self._db.execute(query)))
+        return self._all(self._door.crawl, "SELECT * FROM crawls ORDER BY created DESC, number DESC")
 
     def _set_row(self, crawl: str, row: Mapping[str, Any], before: Mapping[str, Any] = MappingProxyType({})) -> bool:
         with self._file.step():
@@ -96,16 +95,16 @@ class SqliteAccount(SqlitePort, AccountStore):
         self._change("INSERT INTO samples VALUES (?, ?, ?)", (crawl, at, json.dumps(dict(values))))
 
     def samples(self, crawl: str) -> list[tuple[float, dict[str, Any]]]:
-        rows = self._db.execute("SELECT at, sample FROM samples WHERE crawl = ? ORDER BY at, rowid", (crawl,))
-        return self._door.each(lambda row: self._door.sample(crawl, row["at"], row["sample"]), rows)
+        query = "SELECT * FROM samples WHERE crawl = ? ORDER BY at, rowid"
+        return self._all(lambda row: self._door.sample(crawl, row["at"], row["sample"]), query, crawl)
 
     def add_shards(self, crawl: str, shards: Sequence[Shard]) -> None:
         rows = [(crawl, s.number, s.url, s.first_page, s.last_page, s.state.value) for s in shards]
         self._change("INSERT INTO shards VALUES (?, ?, ?, ?, ?, ?)", *rows)
 
     def shards(self, crawl: str) -> list[Shard]:
-        query = "SELECT number, url, first_page, last_page, state FROM shards WHERE crawl = ? ORDER BY number"
-        return self._door.each(lambda row: self._door.shard(crawl, dict(row)), self._db.execute(query, (crawl,)))
+        query = "SELECT * FROM shards WHERE crawl = ? ORDER BY number"
+        return self._all(partial(self._door.shard, crawl), query, crawl)
 
     def finish_shards(self, crawl: str, numbers: Collection[int]) -> None:
         rows = [(ShardState.FINISHED.value, crawl, number) for number in numbers]
@@ -117,20 +116,19 @@ class SqliteAccount(SqlitePort, AccountStore):
             self._db.execute("DELETE FROM counts WHERE crawl = ? AND name != 'sealed'", (crawl,))
 
     def add_workers(self, crawl: str, workers: Sequence[WorkerEntry], *, last: int) -> None:
-        marks = ", ".join(f":{name}" for name in ("crawl", *WORKER_COLUMNS))
-        query = f"INSERT OR REPLACE INTO workers (crawl, {', '.join(WORKER_COLUMNS)}) VALUES ({marks})"  # noqa: S608 - own names
         with self._file.step():
             there = "UPDATE crawls SET last_worker = max(last_worker, ?) WHERE id = ?"
             if not self._db.execute(there, (last, crawl)).rowcount:
                 raise self._door.no_crawl(crawl)
-            self._db.executemany(query, [{"crawl": crawl, **asdict(worker)} for worker in workers])
+            for worker in workers:
+                self._insert("workers", {"crawl": crawl, **asdict(worker)}, verb="INSERT OR REPLACE")
 
     def remove_worker(self, crawl: str, job: str) -> None:
         self._change("DELETE FROM workers WHERE crawl = ? AND job = ?", (crawl, job))
 
     def workers(self, crawl: str) -> list[WorkerEntry]:
-        query = f"SELECT {', '.join(WORKER_COLUMNS)} FROM workers WHERE crawl = ? ORDER BY number"  # noqa: S608 - own names
-        return self._door.each(lambda row: self._door.worker(crawl, dict(row)), self._db.execute(query, (crawl,)))
+        query = "SELECT * FROM workers WHERE crawl = ? ORDER BY number"
+        return self._all(partial(self._door.worker, crawl), query, crawl)
 
     def last_worker(self, crawl: str) -> int:
         return int(self._value("SELECT last_worker FROM crawls WHERE id = ?", crawl) or 0)
@@ -140,5 +138,5 @@ class SqliteAccount(SqlitePort, AccountStore):
             self._insert_misses(crawl, misses)
 
     def misses(self, crawl: str) -> list[Miss]:
-        query = "SELECT url, kind, reason, batch FROM misses WHERE crawl = ? ORDER BY batch = 0, rowid"
-        return self._door.each(lambda row: self._door.miss(crawl, dict(row)), self._db.execute(query, (crawl,)))
+        query = "SELECT * FROM misses WHERE crawl = ? ORDER BY batch = 0, rowid"
+        return self._all(partial(self._door.miss, crawl), query, crawl)

@@ -3,17 +3,18 @@
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from scrapyd_dist.batches import Miss
 from scrapyd_dist.errors import NoPlaceForStore, StoreError
 from scrapyd_dist.store.address import check_local
 from scrapyd_dist.store.rows import Door, Signer, storable, text
 
+V = TypeVar("V")
 #: seconds that a call waits for another process's transaction
 BUSY_TIMEOUT = 30.0
 #: pages in the log after which a worker checkpoints it: 64 MB
@@ -183,15 +184,19 @@ class SqlitePort:
         row = self._db.execute(query, values).fetchone()
         return None if row is None else row[0]
 
+    def _all(self, make: Callable[[dict[str, Any]], V], query: str, *values: object) -> list[V]:
+        """Those of the rows that can be used."""
+        return self._door.each(make, map(dict, self._db.execute(query, values)))
+
     def _change(self, query: str, *rows: Sequence[object]) -> None:
         """One step: the change once for each row of values."""
         with self._file.step():
             self._db.executemany(query, rows)
 
-    def _insert(self, table: str, row: Mapping[str, Any], more: str = "") -> int:
+    def _insert(self, table: str, row: Mapping[str, Any], more: str = "", *, verb: str = "INSERT") -> int:
         """Gives the number of the row."""
         marks = ", ".join(f":{name}" for name in row)
-        query = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks}) {more}"  # noqa: S608 - own names
+        query = f"{verb} INTO {table} ({', '.join(row)}) VALUES ({marks}) {more}"
         return self._db.execute(query, storable(row)).lastrowid or 0
 
     def _update(self, table: str, changes: Mapping[str, Any], **key: object) -> int:

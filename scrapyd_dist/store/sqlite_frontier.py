@@ -10,7 +10,7 @@ from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, Leased, NewBatc
 from scrapyd_dist.store.base import QueueStore
 from scrapyd_dist.store.frontier_rows import HUNGRY, LeaseRequest, check_not_out, slot_counts
 from scrapyd_dist.store.judging import whole
-from scrapyd_dist.store.sqlite_batches import BATCH, NOW, SqliteBatches
+from scrapyd_dist.store.sqlite_batches import NOW, SqliteBatches
 from scrapyd_dist.store.sqlite_crawls import SqliteAccount, SqliteCrawls
 from scrapyd_dist.store.sqlite_file import SqliteConnection, SqlitePort
 from scrapyd_dist.store.sqlite_throttle import SqliteThrottle
@@ -185,11 +185,8 @@ class SqliteFrontier(SqlitePort, QueueStore):
         return [slot for slot in waiting if (slot in named if named else not slot.startswith(OTHER_SPIDER))]
 
     def _next_batches(self, crawl: str, slot: str, limit: int) -> list[Batch]:
-        query = (
-            f"SELECT {BATCH} FROM batches WHERE crawl = ? AND slot = ? AND {_WAITING}"  # noqa: S608 - own words
-            " ORDER BY priority DESC, number LIMIT ?"
-        )
-        return self._door.each(self._door.batch, map(dict, self._db.execute(query, (crawl, slot, limit))))
+        where = f"crawl = ? AND slot = ? AND {_WAITING} ORDER BY priority DESC, number LIMIT ?"
+        return self._all(self._door.batch, f"SELECT * FROM batches WHERE {where}", crawl, slot, limit)  # noqa: S608 - own words
 
     def _lease_one(self, look: LeaseRequest, batch: Batch) -> Leased:
         crawl, number = look.crawl, batch.attempts + 1

@@ -46,7 +46,6 @@ _COUNTS = (
     " WHERE domain = throttle_domains.domain AND at > :now - 2 * max(window, throttle_keys.gap)"
 )
 _FORGET = f"DELETE FROM throttle_domains WHERE asked < :before AND rest_until <= :now AND NOT EXISTS ({_COUNTS})"  # noqa: S608 - own words
-_STANDING = ", ".join(field.name for field in fields(DomainRules))
 
 
 class SqliteThrottle(SqlitePort, ThrottleStore):
@@ -160,8 +159,7 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
 
     def _standing(self, domain: str) -> tuple[DomainRules, int]:
         """How a domain stands, and when it was last asked for, as far as that is written down."""
-        query = f"SELECT {_STANDING}, asked FROM throttle_domains WHERE domain = ?"  # noqa: S608 - own names
-        row = self._db.execute(query, (domain,)).fetchone()
+        row = self._db.execute("SELECT * FROM throttle_domains WHERE domain = ?", (domain,)).fetchone()
         return (_standing_of(row), row["asked"]) if row else (DomainRules(), -_ASKED)
 
     def _asked(self, domain: str, now: int) -> None:
