@@ -1,11 +1,9 @@
 """`sdist frontier add`: a list goes into a frontier. A row that is no request is reported and skipped."""
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from socket import gethostname
 from typing import Annotated, Literal, Optional
 
 import typer
@@ -110,7 +108,6 @@ def add(
             frontier=check_crawl_name(frontier, "frontier"),
             project=project,
             work=f"add {Path(file).name or file}",
-            process=f"{gethostname()}.{os.getpid()}",
             size=1 if arguments else read_options(settings).batch_size,
             key=None if arguments else key,  # a job's arguments can be read on its node anyway
             arguments=arguments,

@@ -8,11 +8,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
-from socket import gethostname
 from typing import Any
 from uuid import uuid4
 
@@ -169,7 +167,6 @@ class Filler(LifecycleMiddleware["FillerRun"]):
             frontier=frontier,
             project=project.name,
             work=f"{spider.name}{digest}",
-            process=f"{gethostname()}.{os.getpid()}",
             size=size,
             key=key,
         )

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from operator import attrgetter
+from socket import gethostname
 from typing import Protocol, TypeVar
 
 from scrapyd_dist.batches import Batch, Crawl, CrawlState, Miss, check_crawl_name
@@ -153,10 +154,10 @@ class FrontierProducer:
     frontier: str
     project: str  #: the project's name on the nodes, for a new frontier
     work: str  #: the name of its work; a new process of the same work takes over from a killed one
-    process: str  #: `<host>.<pid>`, which tells apart processes of the same work
     size: int  #: maximum requests per batch
     key: bytes | None  #: the Fernet key for requests that must be encrypted
-    standing: bool = False  #: whether a new frontier never finishes by itself
+    #: `<host>.<pid>`, which tells apart processes of the same work
+    process: str = field(default_factory=lambda: f"{gethostname()}.{os.getpid()}")
     arguments: bool = False  #: whether its rows are spider arguments instead of requests
     _registered: float | None = field(default=None, init=False)
 
@@ -202,10 +203,7 @@ class FrontierProducer:
             self.store.sign_off(self.frontier, self.name)
 
     def _register(self) -> None:
-        open_frontier(
-            self.store, self.frontier, project=self.project, now=time.time(), standing=self.standing,
-            arguments=self.arguments,
-        )  # fmt: skip
+        open_frontier(self.store, self.frontier, project=self.project, now=time.time(), arguments=self.arguments)
         self.store.register_producer(self.frontier, self.name, REGISTERED)
         self._take_over()
         self._registered = time.monotonic()
