@@ -488,11 +488,8 @@ class ThrottleStore(Protocol):
 
     def rules(self) -> Rules: ...
 
-    def change_rules(self, changes: Mapping[str, Rule | None], *, replace: bool = False) -> int:
-        """Set or remove (None) the rules of these domains (or `ALL`), all or none; the new version is the answer.
-
-        `replace`: all other domains lose their rules.
-        """
+    def change_rules(self, changes: Mapping[str, Rule | None]) -> int:
+        """Set or remove (None) the rules of these domains (or `ALL`), all or none; the new version is the answer."""
 
     def domain_states(self) -> list[DomainState]:
         """Every domain that anything is known of, by name."""

@@ -65,9 +65,9 @@ class RedisThrottle(RedisPort, ThrottleStore):
         rules = rules_of(self._door, ((word(domain), text) for domain, text in rows.items()))
         return Rules(version=whole(version, "the version of the throttle's rules"), rules=rules)
 
-    def change_rules(self, changes: Mapping[str, Rule | None], *, replace: bool = False) -> int:
+    def change_rules(self, changes: Mapping[str, Rule | None]) -> int:
         rules = {domain: rule_text(rule) or "" for domain, rule in changes.items()}
-        return int(self._server.step("rules", self._throttle, rules=rules, replaces=replace)["version"])
+        return int(self._server.step("rules", self._throttle, rules=rules)["version"])
 
     # looking
 

@@ -218,12 +218,11 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
             self._rules = Rules(version=version, rules=rules_of(self._door, map(tuple, rows)))
         return self._rules
 
-    def change_rules(self, changes: Mapping[str, Rule | None], *, replace: bool = False) -> int:
+    def change_rules(self, changes: Mapping[str, Rule | None]) -> int:
         texts = {domain: rule_text(rule) for domain, rule in changes.items()}
         with self._file.step():
             before = dict(self._db.execute("SELECT domain, rule FROM throttle_rules").fetchall())
-            wanted = {**({} if replace else before), **texts}
-            after = {domain: text for domain, text in wanted.items() if text is not None}
+            after = {domain: text for domain, text in {**before, **texts}.items() if text is not None}
             if after != before:
                 gone = [domain for domain in before if domain not in after]
                 self._db.executemany("DELETE FROM throttle_rules WHERE domain = ?", [(one,) for one in gone])

@@ -151,16 +151,13 @@ def test_rules_are_kept_as_they_were_said_and_each_change_has_its_version(
     assert other.rules() == Rules(version=1, rules=said)
     assert other.change_rules({"a.com": None, "b.com": Rule()}) == 2
     assert store.rules() == Rules(version=2, rules={ALL: said[ALL], "ä.de": said["ä.de"], "b.com": Rule()})
-    assert store.change_rules({"c.com": Rule()}, replace=True) == 3
-    assert store.rules().rules == {"c.com": Rule()}
+    assert store.change_rules({ALL: None}) == 3
     assert (store.tell_sites([]).version, take(store, limit=None)) == (3, FREE)
 
 
 def test_a_change_that_changes_nothing_has_no_version(store: Store) -> None:
     said = {"a.com": Rule(hits=5, window=0.5), "b.com": None}
-    assert [store.change_rules(said), store.change_rules(said), store.change_rules(said, replace=True)] == [1, 1, 1]
-    assert store.change_rules({}) == 1
-    assert store.change_rules({}, replace=True) == 2
+    assert [store.change_rules(said), store.change_rules(said), store.change_rules({})] == [1, 1, 1]
 
 
 def test_what_has_changed_since_a_version_is_told_by_domain(store: Store, opened: Callable[[], Store]) -> None:
@@ -212,7 +209,7 @@ def test_a_name_that_no_domain_has_is_noted_as_all_of_them(on_redis: Any) -> Non
 ])  # fmt: skip
 def test_of_rules_that_cannot_be_none_is_kept(store: Store, wrong: dict[str, Any]) -> None:
     with pytest.raises(StoreError):
-        store.change_rules({"a.com": Rule(blocked=True), "b.com": Rule(**wrong)}, replace=True)
+        store.change_rules({"a.com": Rule(blocked=True), "b.com": Rule(**wrong)})
     assert store.rules() == Rules(version=0, rules={})
 
 
@@ -223,7 +220,7 @@ def test_a_rule_holds_at_once_for_all(store: Store, opened: Callable[[], Store])
     assert offsets(other.take_permits([ask(count=2, limit=None)])) == [0.0, 5.0]
     store.change_rules({ALL: Rule(paused=True)})
     assert (take(other), take(other, "b.com", limit=None)) == (HELD, HELD)
-    store.change_rules({}, replace=True)
+    store.change_rules({"a.com": None, ALL: None})
     assert (take(other, limit=None), other.tell_sites([]).version) == (FREE, 3)
 
 

@@ -108,7 +108,7 @@ class Model:
         self.standing: dict[str, DomainRules] = defaultdict(DomainRules)
         self.grants: dict[str, list[int]] = {}
         self.terms: dict[str, WindowTerms] = {}
-        self.version = self.begun = store.change_rules({}, replace=True)
+        self.version = self.begun = store.change_rules(dict.fromkeys(store.rules().rules))
         self.changed: set[str] = set()
 
     def take(self, domain: str, key: str, count: int, limit: Limit | None) -> None:

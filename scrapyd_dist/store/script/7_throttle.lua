@@ -216,13 +216,10 @@ function verbs.news()
   return {version = version, changes = changes_since(argument.known, version)}
 end
 
--- Rules by domain, as JSON; an empty text removes one. `replaces`: all others go.
+-- Rules by domain, as JSON; an empty text removes one.
 function verbs.rules()
-  local key, wanted, changed = base .. 'rules', argument.rules, {}
-  if argument.replaces then
-    for _, domain in ipairs(redis.call('HKEYS', key)) do wanted[domain] = wanted[domain] or '' end
-  end
-  for domain, text in pairs(wanted) do
+  local key, changed = base .. 'rules', {}
+  for domain, text in pairs(argument.rules) do
     if (redis.call('HGET', key, domain) or '') ~= text then
       changed[#changed + 1] = domain
       if text == '' then redis.call('HDEL', key, domain) else redis.call('HSET', key, domain, text) end
