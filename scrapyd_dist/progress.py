@@ -15,8 +15,7 @@ from scrapyd_dist.joblogs.worker_report import counts_of
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 
 if TYPE_CHECKING:  # commands load this module, for their help too, and need no scheduler
-    from scrapyd_dist.scheduling.base import BatchCounters, OpenWork
-    from scrapyd_dist.scheduling.job_request import JobRequest
+    from scrapyd_dist.scheduling.base import SchedulerState
 
 #: length of the window in seconds
 WINDOW = 30.0
@@ -207,18 +206,13 @@ class IndexProgress:
 class Snapshot:
     """The input of `summary`."""
 
-    spec: JobRequest
+    scheduler: SchedulerState
     earlier_versions: Sequence[str] = ()  #: versions that the crawl ran earlier
     code: Sequence[str] = ()  #: remarks on these versions
     state: str
-    paused: bool = False
     duration: float
     counts: Mapping[str, int]  #: counts of found URLs, by `ACCOUNT`
     buffered: int  #: requests found and not in a batch yet
-    work: OpenWork
-    out: int | None = None  #: batches that are out; None if each job has one
-    counters: BatchCounters
-    members: Sequence[NodeState] = ()
     unheeded: str = ""  #: why no process of the crawl follows throttle rules; empty if they do
     index: IndexProgress = field(default_factory=IndexProgress)
     own_items: int = 0
@@ -233,8 +227,9 @@ class Snapshot:
 def summary(snap: Snapshot) -> dict[str, Any]:
     """Return the summary document, schema 1, as described in `docs/summary.md`."""
     account = {name: snap.counts.get(name, 0) for name in ACCOUNT}
-    spec, work, counters = snap.spec, snap.work, snap.counters
-    running = sum((member.progress() for member in snap.members), Counter[str]())
+    state = snap.scheduler
+    spec, backlog, counters = state.spec, state.backlog, state.counters
+    running = sum((member.progress() for member in state.members), Counter[str]())
     done = counters.requests_done + counters.gone + counters.failed_urls + running["requests"]
     return {
         "schema": SCHEMA,
@@ -245,30 +240,32 @@ def summary(snap: Snapshot) -> dict[str, Any]:
         "earlier_versions": list(snap.earlier_versions),
         "code": list(snap.code),
         "state": snap.state,
-        "paused": snap.paused,
+        "paused": state.paused,
         "duration_s": round(snap.duration, 3),
         "urls_found": sum(account.values()) + snap.buffered,
         "urls_distinct": account["sealed"] + account["local"] + account["refused"] + snap.buffered,
         **account,
         "batches": {
-            "total": work.batches,
+            "total": backlog.batches,
             "sent": counters.sent,
-            "out": snap.out if snap.out is not None else sum(len(member.out) for member in snap.members),
-            "waiting": work.waiting,
+            "out": backlog.out,
+            "waiting": backlog.waiting,
             "done": counters.done,
             "failed": counters.failed,
             "dead": counters.dead,
         },
         "requests": {
             "total": account["sealed"],
-            "sent": account["sealed"] - work.waiting_requests,
+            "sent": account["sealed"] - backlog.waiting_requests,
             "done": done,
-            "succeeded": counters.requests_done + sum(one.succeeded for m in snap.members for one in m.out.values()),
+            "succeeded": counters.requests_done + sum(one.succeeded for m in state.members for one in m.out.values()),
         },
         "outlook": outlook(
             found=account["sealed"] + snap.buffered,
             done=done,
-            rate=snap.progress.rates()["requests"] if snap.state in {*_FINDING, "working"} and not snap.paused else 0.0,
+            rate=snap.progress.rates()["requests"]
+            if snap.state in {*_FINDING, "working"} and not state.paused
+            else 0.0,
             finding=snap.state in _FINDING,
             pages=snap.index.pages,
             total_pages=snap.index.total,
@@ -281,7 +278,7 @@ def summary(snap: Snapshot) -> dict[str, Any]:
         "dead_urls": counters.dead_urls,
         "index": {"pages": snap.index.pages, "total": snap.index.total, "failed": snap.index.failed},
         "index_failed": snap.index.failed,
-        "nodes": [_node(member, snap) for member in snap.members],
+        "nodes": [_node(member, snap) for member in state.members],
         "throttle": _throttle(snap),
         "stragglers": snap.progress.stragglers(),
         "output": list(snap.output),
@@ -300,7 +297,8 @@ def told(crawl: Crawl) -> dict[str, Any]:
 
 def _throttle(snap: Snapshot) -> dict[str, Any]:
     """Return whether the processes of the crawl follow throttle rules, and which nodes do not."""
-    deaf = {} if snap.unheeded else {one.node.name: one.deaf for one in snap.members if one.deaf and not one.unfit}
+    members = () if snap.unheeded else snap.scheduler.members
+    deaf = {one.node.name: one.deaf for one in members if one.deaf and not one.unfit}
     return {"heeded": not snap.unheeded and not deaf, "reason": snap.unheeded, "nodes": deaf}
 
 
@@ -315,7 +313,7 @@ def succeeded(document: Mapping[str, Any]) -> int:
 
 def _rates(snap: Snapshot, node: str | None = None) -> dict[str, float]:
     """Return the rates; 0 for a paused crawl, even while its last jobs still finish."""
-    return {name: 0.0 if snap.paused else round(rate, 2) for name, rate in snap.progress.rates(node).items()}
+    return {name: 0.0 if snap.scheduler.paused else round(rate, 2) for name, rate in snap.progress.rates(node).items()}
 
 
 def _node(member: NodeState, snap: Snapshot) -> dict[str, Any]:

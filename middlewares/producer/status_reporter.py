@@ -54,13 +54,9 @@ class BaseReporter:
         self._progress.look(scheduler.state.members, time.monotonic(), own_pages=own_pages, own_items=own_items)
         return summary(
             Snapshot(
-                spec=scheduler.state.spec,
+                scheduler=scheduler.state,
                 state=state.value,
-                paused=scheduler.state.paused,
                 counts=self.repository.counts,
-                work=scheduler.work,
-                counters=scheduler.state.counters,
-                members=scheduler.state.members,
                 unheeded=self.unheeded,
                 output=self.output,
                 misses=self.misses,
@@ -163,7 +159,6 @@ class StatusReporter(BaseReporter):
             code=self.code,
             duration=self.repository.ran,
             buffered=parts.capture.buffered,
-            out=self.scheduler.work.out,
             index=IndexProgress(pages=index.pages + index.done_before, total=index.total, failed=index.failed),
             local_missed=self._local_missed,
         )

@@ -103,10 +103,25 @@ class Backlog:
     def waiting(self) -> int:
         return self._batches(WAITING)
 
+    @property
+    def batches(self) -> int:
+        """All batches, those that were cut up counted by their pieces."""
+        return self._batches(set(BatchState) - {BatchState.SPLIT})
+
+    @property
+    def waiting_requests(self) -> int:
+        """Requests in the waiting batches."""
+        return sum(slot.waiting for slot in self.slots)
+
     @cached_property
+    def out(self) -> int:
+        """Batches that are sent or leased, or whose part is being fetched."""
+        return self._batches(OUT)
+
+    @property
     def leased(self) -> int:
         """Batches with a valid lease."""
-        return self._batches(OUT) - self.expired - self.acked
+        return self.out - self.expired - self.acked
 
     @property
     def drained(self) -> bool:

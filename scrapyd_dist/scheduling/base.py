@@ -25,8 +25,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-#: the backlog before the first look at the store
-UNKNOWN = Backlog()
 #: most slots that a message names
 NAMED = 5
 
@@ -43,16 +41,6 @@ class SchedulerLimits:
     max_attempts: int = 4  #: attempts per batch
     max_jobs: int = 0  #: jobs at one time over all nodes; 0: no limit
     wait: bool = True  #: False: send everything at once and leave
-
-
-@dataclass(frozen=True, kw_only=True)
-class OpenWork:
-    """The batches of a crawl that are neither done nor dead."""
-
-    waiting: int
-    waiting_requests: int  #: in the waiting batches
-    out: int  #: batches that are sent or leased, or whose part is being fetched
-    batches: int  #: all batches
 
 
 @dataclass(kw_only=True)
@@ -126,8 +114,7 @@ class SchedulerState:
     reach: Callable[[Node], Way] | None = None  #: how a node's workers reach the store; None: they lease nothing
     sends: bool = False  #: nodes whose workers do not reach the store are sent their batches, as all without `reach`
     counters: BatchCounters = field(default_factory=BatchCounters)
-    backlog: Backlog = UNKNOWN
-    slots: Sequence[SlotCount] = ()
+    backlog: Backlog = field(default_factory=Backlog)  #: by the last look at the store
     waiting: deque[Batch] = field(default_factory=deque)  #: for a node, the next one first
     open: set[int] = field(default_factory=set)  #: numbers of batches that wait here, or are sent
     avoid: dict[int, str] = field(default_factory=dict)  #: batch -> name of the node of its last attempt
@@ -158,7 +145,7 @@ class SchedulerState:
     @property
     def which_work(self) -> str:
         """Where the batches wait, as the end of a sentence; empty when that has no name."""
-        names = [repr(one.slot) for one in self.slots if one.slot and one.waiting]
+        names = [repr(one.slot) for one in self.backlog.slots if one.slot and one.waiting]
         if not names:
             return ""
         others = f" and {len(names) - NAMED:,} others" if len(names) > NAMED else ""

@@ -14,11 +14,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, meaning
-from scrapyd_dist.frontier.backlog import SlotCount
+from scrapyd_dist.batches import Attempt, AttemptState, Batch, meaning
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.scheduling.autoscaler import Autoscaler, room
-from scrapyd_dist.scheduling.base import OpenWork, SchedulerState
+from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.batcher import Demand
 from scrapyd_dist.scheduling.collector import Collector, PoisonBisector
 from scrapyd_dist.scheduling.dispatcher import Dispatcher
@@ -106,16 +105,6 @@ class Scheduler:
         """True when nothing was done because no answering node's workers reach the store."""
         return bool(self.state.stopped and self.breaker.unreached) and not self.state.counters.sent
 
-    @property
-    def work(self) -> OpenWork:
-        slots = self.state.slots
-        return OpenWork(
-            waiting=self.state.backlog.waiting,
-            waiting_requests=sum(slot.waiting for slot in slots),
-            out=sum(_count(slot, BatchState.SENT, BatchState.RUNNING) for slot in slots),
-            batches=sum(sum(slot.batches.values()) - _count(slot, BatchState.SPLIT) for slot in slots),
-        )
-
     def demand(self, more: float | None = None) -> Demand:
         """What the fleet could take now; `more`: requests that are still to be found, None when unknown."""
         pace, backlog = settled_pace(self.state.members), self.state.backlog
@@ -138,7 +127,7 @@ class Scheduler:
         run, db = self.state.run, self.state.db
         attempts = await run(db.attempts)
         accepted = [attempt for attempt in attempts if attempt.state is AttemptState.ACCEPTED]
-        self.state.counters.recall(await run(db.slots), attempts, await run(db.misses))
+        self.state.counters.recall((await run(db.backlog)).slots, attempts, await run(db.misses))
         by_name = {member.node.name: member for member in reversed(self.state.members)}
         for attempt in accepted:
             if member := by_name.get(attempt.node):
@@ -258,23 +247,21 @@ class Scheduler:
     async def _look(self) -> None:
         state, db = self.state, self.state.db
         await self._announce()
-        ended = self.state.counters.done + self.state.counters.failed
-        # in this order: finished means that nothing could be added any more, and nothing was left after that
+        ended = state.counters.done + state.counters.failed
         state.backlog = backlog = await state.run(db.backlog)
-        state.slots = await state.run(db.slots)
         if state.leases:
-            self.state.counters.sent = max(self.state.counters.sent, ended + self.work.out)
+            state.counters.sent = max(state.counters.sent, ended + backlog.out)
         for job, reason in (await self.collector.look(backlog)).items():
             self._autoscaler.hangs(job, reason)
         if any(member.usable for member in state.sent_to):
             await self._take_in()
-        pools = work_in(state.slots, self.scaling)
+        pools = work_in(backlog.slots, self.scaling)
         if vain := [pool for pool in self.breaker.unknown & pools.keys() if pools[pool].waiting]:
             for pool in vain:
                 await self.collector.bury(pool, self.breaker.closed[pool])
             # dead batches must not look like open work: the crawl would be stopped, not finished
-            state.slots = await state.run(db.slots)
-            pools = work_in(state.slots, self.scaling)
+            state.backlog = await state.run(db.backlog)
+            pools = work_in(state.backlog.slots, self.scaling)
         if not state.done.is_set():
             self._check_end(pools)
         if state.leases and not state.done.is_set():
@@ -286,7 +273,7 @@ class Scheduler:
         stock = SOME + 2 * (self.state.limits.max_jobs or sum(member.slots for member in state.sent_to))
         if len(state.waiting) > stock // 2 or state.backlog.waiting <= len(state.waiting):
             return
-        for slot in [one.slot for one in state.slots if one.waiting and not spider_of_slot(one.slot)[0]]:
+        for slot in [one.slot for one in state.backlog.slots if one.waiting and not spider_of_slot(one.slot)[0]]:
             # batches in memory wait in the store as well, and for a moment also batches that are being posted
             there = await state.run(state.db.peek, slot, len(state.open) + stock)
             new = [batch for batch in there if batch.number not in state.open]
@@ -395,7 +382,3 @@ class Scheduler:
         """True while workers of an earlier process have not been polled yet: they may have ended long ago."""
         left = (worker for worker in self.state.workers() if not worker.at_once and worker.member.up)
         return time.monotonic() - self._begun < FIRST_LOOKS and any(worker.report is None for worker in left)
-
-
-def _count(slot: SlotCount, *states: BatchState) -> int:
-    return sum(slot.batches.get(state.value, 0) for state in states)

@@ -159,7 +159,7 @@ async def test_what_workers_do_counts_once_before_and_after_it_came_home(tmp_pat
         worker.node.report(worker.job, state="running", requests=20, done=7, items=7)
         member = o.scheduler.state.members[0]
         await until(lambda: member.progress() == Counter(requests=7, pages=7, items=7), "seven requests")
-        await until(lambda: o.scheduler.work.out == 2, "both batches are seen to be out")
+        await until(lambda: o.scheduler.state.backlog.out == 2, "both batches are seen to be out")
         worker.finish()
         await until(lambda: o.scheduler.state.counters.requests_done == 10, "a batch is home")
         await until(lambda: member.progress() == Counter(), "it counts there, and nowhere else")
@@ -224,7 +224,7 @@ async def test_a_batch_that_kills_its_workers_is_cut_and_stays_in_its_slot(tmp_p
             await die_of_a_batch(o, attempt)
         await until(lambda: o.states() == ["split", "sealed", "sealed"], "it is cut")
         assert {batch.slot for batch in o.store.batches(CRAWL)} == {"p7"}
-        await until(lambda: o.scheduler.work.batches == 2, "two batches in its place")
+        await until(lambda: o.scheduler.state.backlog.batches == 2, "two batches in its place")
 
 
 async def test_a_batch_that_is_leased_before_it_can_be_cut_is_cut_the_next_time(tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ async def test_between_two_rounds_no_worker_is_started(tmp_path: Path) -> None:
         (await one_worker(o)).work_off()
         o.store.register_producer(CRAWL, "me", 60)
         o.add(1, slot="p1")
-        await until(lambda: o.scheduler.work.waiting == 1, "it is seen")
+        await until(lambda: o.scheduler.state.backlog.waiting == 1, "it is seen")
         looks = o.scheduler.state.backlog
         await until(lambda: o.scheduler.state.backlog is not looks, "it is looked at once more")
         assert len(o.posts()) == 1
@@ -505,7 +505,7 @@ async def test_at_rest_nothing_is_leased_and_no_worker_started(tmp_path: Path) -
         assert worker.lease() == []
         worker.end()
         await until(lambda: not list(o.scheduler.state.workers()), "it has ended")
-        await until(lambda: o.scheduler.work.waiting == 1, "the batch is seen")
+        await until(lambda: o.scheduler.state.backlog.waiting == 1, "the batch is seen")
         assert len(o.posts()) == 1
         o.store.want(CRAWL, "")
         o.scheduler.rest(paused=False)

@@ -173,7 +173,7 @@ async def test_a_look_reads_what_is_about_to_run_and_not_what_waits(where: str, 
                 done += 1
             await asyncio.sleep(0.005)
         assert b.scheduler.state.fault is None
-        assert b.scheduler.work.batches == 2_000
+        assert b.scheduler.state.backlog.batches == 2_000
         assert len(b.scheduler.state.open) < 50
         assert 0 < max(read) < 100
 

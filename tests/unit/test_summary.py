@@ -1,12 +1,14 @@
 """A crawl in numbers: how fast it gets on, how long it will take, which batch lags behind, and its exit code."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from scrapyd_dist.batches import Attempt, Batch, Crawl, CrawlState
+from scrapyd_dist.frontier.backlog import Backlog, SlotCount
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.progress import (
@@ -23,18 +25,22 @@ from scrapyd_dist.progress import (
     summary,
     told,
 )
-from scrapyd_dist.scheduling.base import BatchCounters, OpenWork
+from scrapyd_dist.scheduling.base import BatchCounters, SchedulerLimits, SchedulerState
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 
 
-def snapshot(*, waiting: int = 0, **fields: Any) -> Snapshot:
+def snapshot(*, waiting: int = 0, members: Sequence[NodeState] = (), paused: bool = False, **fields: Any) -> Snapshot:
+    nowhere: Any = None
+    slot = SlotCount(slot="", batches={"sealed": 1, "sent": 1, "done": 2, "split": 5}, requests={"sealed": waiting})
+    scheduler = SchedulerState(
+        spec=JobRequest(crawl="c", home="c.1", project="p", spider="s", version="v"), members=[*members],
+        store=nowhere, sender=nowhere, limits=SchedulerLimits(), backlog=Backlog(slots=[slot]), paused=paused,
+        counters=BatchCounters(done=2, requests_done=8, gone=1, failed_urls=1, pages=11, items=9),
+    )  # fmt: skip
     values: dict[str, Any] = {
-        "spec": JobRequest(crawl="c", home="c.1", project="p", spider="s", version="v"),
-        "work": OpenWork(waiting=1, waiting_requests=waiting, out=0, batches=4),
-        "state": "working", "duration": 1.23456,
-        "counts": {"offsite": 1, "duplicate": 2, "refused": 3, "local": 4, "sealed": 20}, "buffered": 5,
-        "counters": BatchCounters(done=2, requests_done=8, gone=1, failed_urls=1, pages=11, items=9),
+        "scheduler": scheduler, "state": "working", "duration": 1.23456, "buffered": 5,
+        "counts": {"offsite": 1, "duplicate": 2, "refused": 3, "local": 4, "sealed": 20},
     }  # fmt: skip
     return Snapshot(**{**values, **fields})
 
