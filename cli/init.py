@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Optional
@@ -29,32 +29,24 @@ _LABEL = re.compile(r"[A-Za-z][A-Za-z0-9-]*\Z")
 _NO_NAMES = {"localhost", "www"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConfigSection:
-    """A node that is to be a target."""
-
-    name: str
-    node: Node
-    project: str | None = None
-
-    @property
-    def variable(self) -> str:
-        """The environment variable that its password is looked up in."""
-        return f"SDIST_{re.sub('[^A-Z0-9]+', '_', self.name.upper())}_PASSWORD"
-
-    def lines(self) -> list[str]:
-        # Both Scrapy and scrapyd-client read the file with interpolation, and expand variables.
-        url = self.node.url.replace("$", "%24").replace("%", "%%")
-        lines = [f"[deploy:{self.name}]", f"url = {url}/"]
-        if self.project:
-            lines.append(f"project = {self.project}")
-        if self.node.username:
-            lines += [f"username = {self.node.username.replace('%', '%%')}", f"password = ${self.variable}"]
-        return lines
+def variable(node: Node) -> str:
+    """The environment variable that a node's password is looked up in."""
+    return f"SDIST_{re.sub('[^A-Z0-9]+', '_', node.name.upper())}_PASSWORD"
 
 
-def named(texts: Sequence[str], names: Sequence[str], taken: Iterable[str]) -> list[ConfigSection]:
-    """The targets that addresses stand for; those without a name are called after their host, or by a number."""
+def section(node: Node) -> list[str]:
+    """The lines that make a node a target."""
+    # Both Scrapy and scrapyd-client read the file with interpolation, and expand variables.
+    lines = [f"[deploy:{node.name}]", f"url = {node.url.replace('$', '%24').replace('%', '%%')}/"]
+    if node.project:
+        lines.append(f"project = {node.project}")
+    if node.username:
+        lines += [f"username = {node.username.replace('%', '%%')}", f"password = ${variable(node)}"]
+    return lines
+
+
+def named(texts: Sequence[str], names: Sequence[str], taken: Iterable[str]) -> list[Node]:
+    """The nodes that addresses stand for; those without a name are called after their host, or by a number."""
     if len(names) > len(texts):
         raise ConfigError(f"There are {len(names)} names (--name) for {len(texts)} nodes (--node).")
     used, found = set(taken), []
@@ -68,7 +60,7 @@ def named(texts: Sequence[str], names: Sequence[str], taken: Iterable[str]) -> l
             )
         name = names[place] if place < len(names) else free_name(node, used)
         used.add(name)
-        found.append(ConfigSection(name=check_name(name), node=node))
+        found.append(replace(node, name=check_name(name)))
     doubled = {one.name for one in found if sum(other.name == one.name for other in found) > 1}
     if doubled:
         raise ConfigError(f"Two nodes cannot have the same name: {', '.join(sorted(doubled))}.")
@@ -93,28 +85,26 @@ def free_name(node: Node, used: Iterable[str]) -> str:
     return next(name for number in range(1, len(taken) + 2) if (name := f"node{number}") not in taken)
 
 
-def sort_out(
-    wanted: Iterable[ConfigSection], targets: Sequence[Node]
-) -> tuple[list[ConfigSection], list[ConfigSection]]:
+def sort_out(wanted: Iterable[Node], targets: Sequence[Node]) -> tuple[list[Node], list[Node]]:
     """Those that are new, and those that scrapy.cfg has already; a name of another node is refused."""
-    new: list[ConfigSection] = []
-    there: list[ConfigSection] = []
+    new: list[Node] = []
+    there: list[Node] = []
     for one in wanted:
         same = next((node for node in targets if node.name == one.name), None)
-        if same is not None and same != one.node:
+        if same is not None and same != one:
             raise ConfigError(
                 f"scrapy.cfg has a target [deploy:{one.name}] with another url, {same}. Nothing was written. Give the "
                 "new one another name with --name, or change the url there by hand."
             )
-        (there if one.node in [*targets, *(other.node for other in new)] else new).append(one)
+        (there if one in [*targets, *new] else new).append(one)
     return new, there
 
 
-def appended(text: str, wanted: Sequence[ConfigSection]) -> str:
+def appended(text: str, wanted: Sequence[Node]) -> str:
     """The text of scrapy.cfg with the sections behind it; ConfigError if that would be no configuration file."""
     end = "\r\n" if "\r\n" in text else "\n"
     before = text if not text or text.endswith(("\n", "\r")) else text + end
-    blocks = [end.join(one.lines()) + end for one in wanted]
+    blocks = [end.join(section(one)) + end for one in wanted]
     whole = before + "".join((end if before or place else "") + block for place, block in enumerate(blocks))
     try:
         configparser.ConfigParser(interpolation=None).read_string(whole)
@@ -174,7 +164,7 @@ def init(
     file = found.root / "scrapy.cfg"
     if dry_run:
         for one in new:
-            put("\n".join([*one.lines(), ""]))
+            put("\n".join([*section(one), ""]))
         if not new:
             say(f"{file} has all of these already.")
         raise typer.Exit(10 if new else 0)
@@ -189,7 +179,7 @@ def init(
 
 def _wanted(
     found: ProjectConfig, addresses: Sequence[str], names: Sequence[str], project: str | None
-) -> tuple[list[ConfigSection], list[ConfigSection]]:
+) -> tuple[list[Node], list[Node]]:
     taken = [node.name for node in found.targets]
     if not addresses:
         if not can_ask():
@@ -248,13 +238,11 @@ def _replace(place: Path, content: bytes) -> None:
         raise
 
 
-def _tell(
-    file: Path, new: Sequence[ConfigSection], there: Sequence[ConfigSection], timeout: float, output: Output
-) -> None:
+def _tell(file: Path, new: Sequence[Node], there: Sequence[Node], timeout: float, output: Output) -> None:
     """Ask each node once, and say what was written and what comes next."""
     context = Context(file.parent)
-    added, known = [one.name for one in new], [one.node.url for one in there]
-    nodes = [node for node in context.project.targets if node.name in added or node.url in known]
+    added = [one.name for one in new]
+    nodes = [node for node in context.project.targets if node.name in added or node in there]
     seen = look(context.sender, nodes, None, timeout)
     rows = [
         {"name": one.node.name, "url": one.node.url, "written": one.node.name in added, "state": one.short or "up"}
@@ -266,9 +254,9 @@ def _tell(
         [(row["name"], row["url"], "written" if row["written"] else "as before", row["state"]) for row in rows],
     )
     for one in new:
-        if one.node.username and not os.environ.get(one.variable):
+        if one.username and not os.environ.get(variable(one)):
             say(
-                f"{one.name}: its password is taken from the environment variable {one.variable}, which is not set "
+                f"{one.name}: its password is taken from the environment variable {variable(one)}, which is not set "
                 "here. Or remove the lines username and password, and give the host an entry in ~/.netrc."
             )
     context.note_unused_nodes()

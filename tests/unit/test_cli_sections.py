@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scrapyd_dist.cli.config_command import masked
 from scrapyd_dist.cli.context import Context, maybe_store, where
-from scrapyd_dist.cli.init import ConfigSection, appended, free_name, named, sort_out
+from scrapyd_dist.cli.init import appended, free_name, named, sort_out
 
 from scrapyd_dist.config import targets_of
 from scrapyd_dist.errors import ConfigError, NothingMatched
@@ -43,7 +43,7 @@ def test_what_is_there_stays_and_what_is_added_is_read_back(before: str) -> None
 
 def test_signs_that_a_configuration_file_takes_for_its_own_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME_OF", "wrong")
-    wanted = [ConfigSection(name="a", node=replace(Node.parse("http://h:1/p%20q/$HOME_OF"), username="50%"))]
+    wanted = [replace(Node.parse("http://h:1/p%20q/$HOME_OF", name="a"), username="50%")]
     (node,) = parsed(appended("", wanted))
     assert node.url == "http://h:1/p%20q/%24HOME_OF"
     assert node.username == "50%"
