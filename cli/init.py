@@ -11,7 +11,6 @@ from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Optional
-from urllib.parse import urlsplit
 
 import typer
 
@@ -79,7 +78,7 @@ def check_name(name: str) -> str:
 def free_name(node: Node, used: Iterable[str]) -> str:
     """What to call a node: the first label of its host, where that says something; else node1, node2 and so on."""
     taken = set(used)
-    host = (urlsplit(node.url).hostname or "").split(".")[0]
+    host = node.host.split(".")[0]
     if _LABEL.match(host) and host not in _NO_NAMES and host not in taken:
         return host
     return next(name for number in range(1, len(taken) + 2) if (name := f"node{number}") not in taken)

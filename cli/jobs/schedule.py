@@ -13,7 +13,7 @@ from typing import Annotated, Optional
 import typer
 
 from scrapyd_dist.diagnostics import NodeStatus
-from scrapyd_dist.errors import ConfigError, NodeError, NoNodeReachable, NothingMatched
+from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN
 from scrapyd_dist.scrapyd import api
@@ -23,7 +23,7 @@ from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised,
 from scrapyd_dist.settings import unknown
 from scrapyd_dist.transports import Sender, sweep
 
-from ..context import Context, exit_code, names_of, project_name
+from ..context import Context, exit_code, must_answer, names_of, project_name
 from ..crawls.crawl_options import pairs
 from ..options import Nodes, Timeout, nodes, spiders
 from ..output import Output, complain_each, say
@@ -61,9 +61,7 @@ class JobFleet:
 
         self.errors += [answer.error for answer in sweep(seen, look) if answer.error is not None]
         self._seen = {one.node: one for one in seen if one.versions is not None}
-        if not self._seen:
-            refused = next((error for error in self.errors if error.exit_code == 6), None)
-            raise refused or NoNodeReachable(" ".join(dict.fromkeys(map(str, self.errors))))
+        must_answer(len(seen), self.errors)
         self.version = self._common(version)
 
     def _common(self, wanted: str | None) -> str:

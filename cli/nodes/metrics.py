@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
-from prometheus_client import CollectorRegistry, Metric, generate_latest, write_to_textfile
+from prometheus_client import Metric, generate_latest, write_to_textfile
 from prometheus_client.registry import Collector
 
 from scrapyd_dist.batches import Crawl, CrawlState
@@ -61,7 +61,7 @@ _OF_NODE = (
 
 
 class Measurements(Collector):
-    """One reading of nodes and crawls, ready for a registry; a metric without a sample is left out."""
+    """One reading of nodes and crawls; a metric without a sample is left out."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = [metric for metric in metrics if metric.samples]
@@ -77,8 +77,8 @@ def measure(
     *,
     now: float,
     took: float,
-) -> CollectorRegistry:
-    """All metrics, in a registry of their own.
+) -> Measurements:
+    """All metrics.
 
     crawls: all of the store, the newest first; throttled: number of domains by state; now: seconds since the epoch;
     took: seconds that the collecting took.
@@ -92,9 +92,7 @@ def measure(
     counts = Counter(crawl.state for crawl in crawls)
     states: list[Sample] = [({"state": state.value}, counts[state]) for state in CrawlState]
     of_crawls = [_gauge("crawls", "Crawls in the store, by state.", states), *_told(told), *_by_node(told)]
-    registry = CollectorRegistry()
-    registry.register(Measurements([*own, *_nodes(nodes), *of_crawls, *_last(crawls), *_throttle(throttled or {})]))
-    return registry
+    return Measurements([*own, *_nodes(nodes), *of_crawls, *_last(crawls), *_throttle(throttled or {})])
 
 
 def _nodes(nodes: Sequence[NodeStatus]) -> Iterator[Metric]:
@@ -229,10 +227,10 @@ def metrics(
     crawls = store.crawls() if store is not None else []
     domains = rows_of(store)[0] if store is not None else []
     throttled = standing(domains) if domains else {}
-    registry = measure(seen, crawls, throttled, now=began, took=time.time() - began)
+    measured = measure(seen, crawls, throttled, now=began, took=time.time() - began)
     if textfile is None:
-        typer.echo(generate_latest(registry), nl=False)
+        typer.echo(generate_latest(measured), nl=False)
         return
-    write_to_textfile(str(textfile), registry)  # replaces the file by a rename
+    write_to_textfile(str(textfile), measured)  # replaces the file by a rename
     textfile.chmod(0o644)  # the collector is another user
-    say(f"{sum(len(metric.samples) for metric in registry.collect())} numbers in {textfile}.")
+    say(f"{sum(len(metric.samples) for metric in measured.collect())} numbers in {textfile}.")
