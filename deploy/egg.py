@@ -1,8 +1,7 @@
 """Builds eggs: the project's packages and the worker half in one zip; the same content gives the same bytes.
 
-The worker half is read by import spec, because an editable install has it elsewhere. It includes byte code, because
-Python caches none for modules imported from a zip file: each job would compile them again. A node with another Python
-version uses the source.
+The worker half includes byte code, because Python caches none for modules imported from a zip file: each job would
+compile them again. A node with another Python version uses the source.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from importlib.abc import FileLoader
 from importlib.resources import files as resource_files
-from importlib.util import MAGIC_NUMBER, find_spec, source_hash
+from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.scrapyd.versions import HASH_DIGITS
@@ -30,34 +28,16 @@ from .project_files import INFO, OWN_PACKAGE, ProjectFiles, read_project, run_se
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-#: the modules of scrapyd_dist that a worker may import, besides the packages below
-WORKER_MODULES = (
-    "scrapyd_dist",
-    "scrapyd_dist.batches",
-    "scrapyd_dist.config",
-    "scrapyd_dist.errors",
-    "scrapyd_dist.frontier",
-    "scrapyd_dist.frontier.backlog",
-    "scrapyd_dist.frontier.intake",
-    "scrapyd_dist.frontier.slots",
-    "scrapyd_dist.keys",
-    "scrapyd_dist.middlewares",
-    "scrapyd_dist.middlewares.addon",
-    "scrapyd_dist.middlewares.assignment",
-    "scrapyd_dist.middlewares.classifier",
-    "scrapyd_dist.middlewares.codec",
-    "scrapyd_dist.middlewares.engine_compat",
-    "scrapyd_dist.middlewares.slot_routing",
-    "scrapyd_dist.middlewares.store_access",
-    "scrapyd_dist.middlewares.targets",
-    "scrapyd_dist.nodes",
-    "scrapyd_dist.payload",
-    "scrapyd_dist.settings",
-    "scrapyd_dist.throttle",
-    "scrapyd_dist.throttle.domain_status",
-    "scrapyd_dist.throttle.permits",
-    "scrapyd_dist.version",
-)
+#: package -> those of its modules that a worker may import, besides the packages below
+WORKER_MODULES = {
+    "scrapyd_dist": ("__init__", "batches", "config", "errors", "keys", "nodes", "payload", "settings", "version"),
+    "scrapyd_dist.frontier": ("__init__", "backlog", "intake", "slots"),
+    "scrapyd_dist.middlewares": (
+        "__init__", "addon", "assignment", "classifier", "codec", "engine_compat", "slot_routing", "store_access",
+        "targets",
+    ),
+    "scrapyd_dist.throttle": ("__init__", "domain_status", "permits"),
+}  # fmt: skip
 #: packages that are included as a whole, with these suffixes
 WORKER_PACKAGES = ("scrapyd_dist.middlewares.throttle", "scrapyd_dist.middlewares.worker", "scrapyd_dist.store")
 _SUFFIXES = (".py", ".lua", ".sql")
@@ -114,7 +94,7 @@ def pack(project: ProjectFiles) -> Egg:
     files = {**project.files, **worker_files(project.key)}
     call = f"start(settings_module={project.settings_module!r}, boot=__name__,"
     call += " egg=os.path.dirname(os.path.abspath(__file__)))"
-    boot = _module_source("scrapyd_dist.deploy.boot")[1] + f"\n\n{call}\n".encode()
+    boot = _source("scrapyd_dist.deploy", "boot")[1] + f"\n\n{call}\n".encode()
     sources = {name: content for name, content in files.items() if not name.endswith(".pyc")}
     content_hash = _hash_of({**sources, "": boot + project.settings_module.encode()})
     entry = f"{BOOT_PREFIX}{content_hash}"
@@ -161,7 +141,7 @@ def unpack_to(project: ProjectFiles, folder: Path) -> None:
 
 def worker_files(key: bytes | None = None) -> dict[str, bytes]:
     """Return the worker half: path inside the egg -> content; ConfigError if this installation lacks a module."""
-    files = dict(_module_source(name) for name in WORKER_MODULES)
+    files = dict(_source(package, module) for package, modules in WORKER_MODULES.items() for module in modules)
     for name in WORKER_PACKAGES:
         files.update(package_files(resource_files(name), name.replace(".", "/"), _SUFFIXES))
     if key is not None:
@@ -178,18 +158,15 @@ def package_files(folder: Traversable, path: str, suffixes: tuple[str, ...]) -> 
             yield f"{path}/{entry.name}", entry.read_bytes()
 
 
-def _module_source(name: str) -> tuple[str, bytes]:
+def _source(package: str, module: str) -> tuple[str, bytes]:
     try:
-        spec = find_spec(name)
-    except ModuleNotFoundError:
-        spec = None
-    if spec is None or spec.origin is None or spec.loader is None:
+        content = resource_files(package).joinpath(f"{module}.py").read_bytes()
+    except (ModuleNotFoundError, FileNotFoundError):
         raise ConfigError(
-            f"Cannot build the egg: this installation of scrapyd-dist lacks the module {name}, "
+            f"Cannot build the egg: this installation of scrapyd-dist lacks the module {package}.{module}, "
             "which the jobs on the nodes need. Install scrapyd-dist again."
-        )
-    path = name.replace(".", "/") + ("/__init__.py" if spec.submodule_search_locations is not None else ".py")
-    return path, cast("FileLoader", spec.loader).get_data(spec.origin)
+        ) from None
+    return f"{package.replace('.', '/')}/{module}.py", content
 
 
 def _hash_of(files: Mapping[str, bytes]) -> str:

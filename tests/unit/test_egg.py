@@ -166,7 +166,7 @@ class TestSameBytes:
         for name, text in changes.items():
             write(shop, {name: text})
             hashes.add(build(shop, "shop.settings").content_hash)
-        monkeypatch.setattr(egg_module, "WORKER_MODULES", WORKER_MODULES[:1])
+        monkeypatch.setattr(egg_module, "WORKER_MODULES", {"scrapyd_dist": WORKER_MODULES["scrapyd_dist"]})
         hashes.add(build(shop, "shop.settings").content_hash)
         assert len(hashes) == len(changes) + 2
 
@@ -194,7 +194,7 @@ class TestRefused:
             build(shop, "shop.settings")
 
     def test_incomplete_installation(self, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(egg_module, "WORKER_MODULES", ("scrapyd_dist", "scrapyd_dist.none.such"))
+        monkeypatch.setattr(egg_module, "WORKER_MODULES", {"scrapyd_dist.none": ("such",)})
         with pytest.raises(ConfigError, match=r"lacks the module scrapyd_dist\.none\.such"):
             build(shop, "shop.settings")
 
