@@ -140,7 +140,7 @@ def plan(context: Context, asked: CrawlOptions, output: Output = Output()) -> No
     done = subprocess.run(
         [sys.executable, "-m", "scrapyd_dist.middlewares.producer.process", "--plan"],
         cwd=context.root,
-        input=json.dumps({**asdict(order), **(kept.document() if kept is not None else {})}),
+        input=json.dumps({**asdict(order), **(kept._asdict() if kept is not None else {})}, default=str),
         capture_output=True,
         encoding="utf-8",
         errors="replace",

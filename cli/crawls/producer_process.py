@@ -15,7 +15,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from socket import gethostname
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from scrapyd_dist.deploy.kept_eggs import all_eggs, choose
 
@@ -36,10 +36,6 @@ class KeptCode(NamedTuple):
 
     version: str
     egg: Path | None = None  #: None: the working tree may have that code; the producer finds out
-
-    def document(self) -> dict[str, Any]:
-        """What the planning process reads of it."""
-        return {"version": self.version, "egg": str(self.egg) if self.egg is not None else None}
 
 
 def kept_code(root: Path, wanted: str | None) -> KeptCode | None:

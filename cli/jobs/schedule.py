@@ -167,7 +167,7 @@ def is_draining(*names: str) -> ConfigError:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRow:
-    """One job that is asked for, or a row of a file of them. An empty cell says nothing."""
+    """One job that is asked for."""
 
     spider: str
     node: str | None = None  #: the name of the one node that will do
@@ -176,38 +176,42 @@ class JobRow:
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-def read_jobs(path: Path) -> list[JobRow]:
-    """The rows of the file; ConfigError if it cannot be read, or a row makes no sense."""
+def read_jobs(path: Path, common: JobRow) -> list[JobRow]:
+    """The rows of the file, in which an empty cell says nothing; ConfigError if it cannot be read, or one is wrong.
+
+    common: what holds for all of them, where they do not say otherwise.
+    """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, skipinitialspace=True)
             if "spider" not in (reader.fieldnames or ()):
                 raise ConfigError(f"{path} has no column `spider`. Its first line names the columns: spider,node,…")
-            return [_row(path, reader.line_num, row) for row in reader]
+            return [_row(path, reader.line_num, row, common) for row in reader]
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path} is no CSV file in UTF-8: {error}.") from error
 
 
-def _row(path: Path, line: int, row: Mapping[str | None, str | list[str] | None]) -> JobRow:
+def _row(path: Path, line: int, row: Mapping[str | None, str | list[str] | None], common: JobRow) -> JobRow:
     where = f"{path}, line {line}"
     if None in row:
         raise ConfigError(f"{where}: it has more cells than there are columns. A cell with a comma wants quotes.")
     cells = {name: value for name, value in row.items() if name and isinstance(value, str) and value}
     if not cells.get("spider"):
         raise ConfigError(f"{where}: it names no spider.")
-    priority = cells.get("priority")
     try:
-        number = None if priority is None else float(priority)
+        priority = float(cells["priority"]) if "priority" in cells else common.priority
     except ValueError:
-        raise ConfigError(f"{where}: the priority {priority!r} is no number.") from None
+        raise ConfigError(f"{where}: the priority {cells['priority']!r} is no number.") from None
+    settings = {name[len(SETTING) :]: value for name, value in cells.items() if name.startswith(SETTING)}
+    args = {name: value for name, value in cells.items() if name not in _KNOWN and not name.startswith(SETTING)}
     return JobRow(
         spider=cells["spider"],
-        node=cells.get("node"),
-        priority=number,
-        args={name: value for name, value in cells.items() if name not in _KNOWN and not name.startswith(SETTING)},
-        settings={name[len(SETTING) :]: value for name, value in cells.items() if name.startswith(SETTING)},
+        node=cells.get("node", common.node),
+        priority=priority,
+        args={**common.args, **args},
+        settings={**common.settings, **settings},
     )
 
 
@@ -302,17 +306,7 @@ def _fleet(context: Context, nodes: Sequence[Node], timeout: float) -> JobFleet:
 
 def _wishes(spiders: Sequence[str], file: Path | None, common: JobRow) -> list[JobRow]:
     wishes = [replace(common, spider=spider) for spider in spiders]
-    wishes += [
-        replace(
-            common,
-            spider=row.spider,
-            node=row.node or common.node,
-            priority=common.priority if row.priority is None else row.priority,
-            args={**common.args, **row.args},
-            settings={**common.settings, **row.settings},
-        )
-        for row in (read_jobs(file) if file is not None else ())
-    ]
+    wishes += read_jobs(file, common) if file is not None else []
     if not wishes:
         raise ConfigError("Name the spiders to start, or a file of jobs with --from. `sdist schedule '*'` means all.")
     return wishes

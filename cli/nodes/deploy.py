@@ -36,36 +36,30 @@ _SHOWN = 4
 @contextmanager
 def bar(nodes: int, *, shown: bool) -> Iterator[Callable[[Node, Step], None]]:
     """A function to call with each step of each node; without `shown` it draws and says nothing."""
-    if not shown:
-        yield lambda _node, _step: None
-        return
-    if not on_terminal():
-        done = count(1)
-
-        def say_step(node: Node, step: Step) -> None:
-            if step in _DONE:
-                say(f"{next(done)} of {nodes}: {node.name} {step.value}")
-            elif step is Step.UNDONE:
-                say(f"{node.name} undone")
-
-        yield say_step
-        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    drawn, done, busy = shown and on_terminal(), count(1), dict[str, str]()
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4) as progress:
-        task, busy = progress.add_task("", total=nodes), dict[str, str]()
+    with Progress(
+        *columns, console=Console(stderr=True), transient=True, refresh_per_second=4, disable=not drawn
+    ) as on:
+        task = on.add_task("", total=nodes)
 
-        def draw(node: Node, step: Step) -> None:
+        def note(node: Node, step: Step) -> None:
+            busy[node.name] = step.value
             if step in _DONE or step is Step.UNDONE:
-                busy.pop(node.name, None)
-            else:
-                busy[node.name] = step.value
+                del busy[node.name]
+                if shown and not drawn:
+                    say(
+                        f"{node.name} undone"
+                        if step is Step.UNDONE
+                        else f"{next(done)} of {nodes}: {node.name} {step.value}"
+                    )
             words = ", ".join(f"{name} {what}" for name, what in list(busy.items())[:_SHOWN])
-            progress.update(task, advance=step in _DONE, description=words + " …" * (len(busy) > _SHOWN))
+            on.update(task, advance=step in _DONE, description=words + " …" * (len(busy) > _SHOWN))
 
-        yield draw
+        yield note
 
 
 #: a dry run found something to do

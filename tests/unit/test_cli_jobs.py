@@ -182,7 +182,7 @@ def test_no_version_in_common() -> None:
 def test_a_file_of_jobs(tmp_path: Path) -> None:
     file = tmp_path / "jobs.csv"
     file.write_text('\ufeffspider,node,priority,s:DEPTH,category\neasy,web1,2,1,"a, b"\nhard,,,,\n', "utf-8")
-    first, second = read_jobs(file)
+    first, second = read_jobs(file, JobRow(spider=""))
     assert first == JobRow(spider="easy", node="web1", priority=2.0, args={"category": "a, b"}, settings={"DEPTH": "1"})
     assert second == JobRow(spider="hard")
 
@@ -204,9 +204,9 @@ def test_a_file_that_makes_no_sense_or_is_not_there(tmp_path: Path, data: bytes 
     if data is not None:
         file.write_bytes(data)
     with pytest.raises(ConfigError, match=said):
-        read_jobs(file)
+        read_jobs(file, JobRow(spider=""))
     with pytest.raises(ConfigError, match="cannot be read"):
-        read_jobs(tmp_path)
+        read_jobs(tmp_path, JobRow(spider=""))
 
 
 def test_a_node_that_is_draining_is_asked_for_with_a_reason() -> None:
