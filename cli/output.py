@@ -180,26 +180,14 @@ def ask(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-def poll_until(
-    done: Callable[[], bool],
-    every: float,
-    *,
-    deadline: float = float("inf"),
-    meanwhile: Callable[[], None] | None = None,
-    pause: Callable[[float], None] = time.sleep,
-) -> bool:
+def poll_until(done: Callable[[], bool], every: float, deadline: float) -> bool:
     """Ask until the answer is yes; gives whether it was before the deadline. It is asked once in any case.
 
-    every: seconds between two questions; deadline: by the monotonic clock; meanwhile: called before each pause; pause:
-    waits for so many seconds, and the one of `looked_out_for` lets Ctrl-C through.
+    every: seconds between two questions; deadline: by the monotonic clock.
     """
-    while not done():
-        if time.monotonic() >= deadline:
-            return False
-        if meanwhile is not None:
-            meanwhile()
-        pause(every)
-    return True
+    while not (answer := done()) and time.monotonic() < deadline:
+        time.sleep(every)
+    return answer
 
 
 #: seconds between two lines about what goes on, where there is no terminal

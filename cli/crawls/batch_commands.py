@@ -256,5 +256,5 @@ def pause(context: Context, crawl: CrawlId) -> None:
         row = store.crawl(crawl)
         return row.state.ended or bool(row.summary.get("paused"))
 
-    poll_until(noticed, LOOK, deadline=time.monotonic() + NOTICE)
+    poll_until(noticed, LOOK, time.monotonic() + NOTICE)
     say(f"The crawl {crawl} rests. Go on with: sdist resume {crawl}")

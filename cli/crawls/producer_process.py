@@ -85,9 +85,6 @@ def begin(
     now = time.time()
     if name is not None:
         check_crawl_name(name)
-        taken_by = next((row for row in store.crawls() if row.id == name), None)
-        if taken_by is not None:
-            raise ConfigError(_why_taken(taken_by))
     options = {name: value for name, value in asdict(order).items() if name not in {"spider", "version"}}
     if kept is not None:
         options["version"] = kept.version
@@ -101,7 +98,7 @@ def begin(
         except NameTaken:
             if name is None:
                 continue  # by a crawl that began in the same second
-            raise
+            raise ConfigError(_why_taken(store.crawl(name))) from None
         if kept is not None and kept.egg is not None:
             folder = crawl_folder(root, crawl.id)
             folder.mkdir(parents=True, exist_ok=True)

@@ -133,10 +133,10 @@ def _of_crawl(one: Stored, files: list[_File], problems: list[str]) -> None:
     files += [_File(path=path, label=f"{crawl}, {path.name}", crawl=crawl) for path in one.own]
     out = one.left_out
     for attempt in one.accepted:
-        said, part = int(attempt.report.get("items") or 0), one.part(attempt)
-        if part is not None and part.is_file():
+        said, part = int(attempt.report.get("items") or 0), one.folder / PARTS / attempt.part
+        if part.is_file():
             files.append(_File(path=part, label=attempt.job, crawl=crawl, said=said, skip=out.get(attempt.batch, [])))
-        elif part is not None:
+        elif attempt.part:  # else its items went to a feed URL
             problems.append(f"{attempt.job}: its part {part} is not there any more ({said:,} items)")
     copies, warnings = one.feeds()
     files += [_File(path=path, label=str(path), crawl=crawl, foreign=True, skip=skip) for path, skip in copies]

@@ -50,10 +50,6 @@ class Stored:
         """The files of the producer's own items."""
         return own_parts(self.folder / PARTS)
 
-    def part(self, attempt: Attempt) -> Path | None:
-        """The part of an accepted attempt on this machine; None where its items went to a feed URL."""
-        return self.folder / PARTS / attempt.part if attempt.part else None
-
     @property
     def left_out(self) -> dict[int, Runs]:
         """Batch -> runs of its items that count no more, since their requests were tried again."""

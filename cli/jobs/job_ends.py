@@ -311,7 +311,7 @@ class _Cancellation:
         interrupt(self._context.root, producer)
         store = self._context.store
         store.want(producer.id, "cancel")  # it may be on another machine
-        if not poll_until(lambda: not lives(store.crawl(producer.id)), GONE_LOOK, deadline=deadline):
+        if not poll_until(lambda: not lives(store.crawl(producer.id)), GONE_LOOK, deadline):
             raise StillRuns(
                 f"The producer of {producer.id} (process {producer.pid}) has not stopped within {self._span:g} "
                 "seconds, so no job was cancelled: it would send their batches to other nodes. Wait longer with --wait."

@@ -5,7 +5,6 @@ The rule it keeps: the store has names and addresses of nodes, and no passwords;
 
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Optional
@@ -22,7 +21,7 @@ from ..context import Context, exit_code, names_of, quick_project
 from ..node_status import TIMEOUT, IdleWatch, ask_nodes, exit_code_of, look, newest_of, recognise
 from ..options import CONNECT_TIMEOUT, ConnectTimeout, Nodes, Timeout, group, span
 from ..options import nodes as node_names
-from ..output import Output, complain, poll_until, say, table, waiting
+from ..output import Output, complain, say, table, waiting
 
 #: seconds between two looks at a node that is waited for
 EVERY = 1.0
@@ -112,22 +111,19 @@ def drain(
     settled = SETTLED if not no_wait and any(not crawl.state.ended for crawl in context.store.crawls()) else 0.0
     sender = context.sender_within(connect_timeout)
 
-    def all_over() -> bool:
-        left = {one.node: one for one in waited if not one.over}
-        for seen in ask_nodes(sender, list(left), None, ANSWER):
-            left[seen.node].saw(seen, time.time(), settled)
-        return all(one.over for one in waited)
+    def left() -> list[DrainResult]:
+        asked = {one.node: one for one in waited if not one.over}
+        for seen in ask_nodes(sender, list(asked), None, ANSWER):
+            asked[seen.node].saw(seen, time.time(), settled)
+        return [one for one in waited if not one.over]
 
     end = 0.0 if no_wait else float("inf") if timeout is None else time.monotonic() + timeout
     try:
-        with nullcontext(lambda _: None) if no_wait else waiting() as show:
-            over = poll_until(
-                all_over,
-                EVERY,
-                deadline=end,
-                meanwhile=lambda: show("; ".join(one.text() for one in waited if not one.over)),
-            )
-        code = 0 if over or no_wait else 124
+        with waiting() as show:
+            while (those := left()) and time.monotonic() < end:
+                show("; ".join(one.text() for one in those))
+                time.sleep(EVERY)
+        code = 124 if those and not no_wait else 0
     except KeyboardInterrupt:
         code = 130
     _tell(waited, since, code, output, waited_for=not no_wait)
