@@ -1,6 +1,5 @@
 """What follows when a crawl ends: its number of items is judged, and `DISTRIBUTED_ON_FINISH` is notified."""
 
-import asyncio
 import json
 import logging
 import os
@@ -10,7 +9,6 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,6 +25,7 @@ from scrapyd_dist.version import __version__
 
 from .crawl_repository import CrawlRepository
 from .lifecycle import WORDS
+from .producer_options import ProducerOptions
 
 #: seconds that the command, or the whole exchange with the address, may take
 PATIENCE = 60.0
@@ -43,22 +42,18 @@ _SCALE = 1.4826
 PART = 0.8
 
 
-@dataclass(frozen=True, kw_only=True)
-class CompletionPolicy:
-    """The options of a crawl that concern its end."""
-
-    on_finish: str = ""  #: a command or an http(s) URL to notify; empty for none
-    min_items: int = 0
-
-    def __post_init__(self) -> None:
-        scheme, sign, _ = self.on_finish.strip().partition("://")
-        if sign and scheme.isalnum() and not is_address(self.on_finish):
-            raise ConfigError(
-                f"--on-finish (DISTRIBUTED_ON_FINISH) takes a command, or an address that begins with http:// or"
-                f" https://, and this one begins with {scheme}://."
-            )
-        if is_address(self.on_finish):
-            shown(self.on_finish)
+def read_on_finish(settings: BaseSettings) -> str:
+    """The command to run or the http(s) URL to notify at the end, empty for none; ConfigError if it can be neither."""
+    on_finish: str = SettingReader(settings).value("DISTRIBUTED_ON_FINISH") or ""
+    scheme, sign, _ = on_finish.strip().partition("://")
+    if sign and scheme.isalnum() and not is_address(on_finish):
+        raise ConfigError(
+            f"--on-finish (DISTRIBUTED_ON_FINISH) takes a command, or an address that begins with http:// or"
+            f" https://, and this one begins with {scheme}://."
+        )
+    if is_address(on_finish):
+        shown(on_finish)
+    return on_finish
 
 
 def is_address(on_finish: str) -> bool:
@@ -125,12 +120,6 @@ def unusual(items: int, earlier: Sequence[int]) -> str:
     )
 
 
-def read_wishes(settings: BaseSettings) -> CompletionPolicy:
-    """What these settings ask of the end; ConfigError if a value is not of its kind."""
-    read = SettingReader(settings).value
-    return CompletionPolicy(on_finish=read("DISTRIBUTED_ON_FINISH") or "", min_items=read("DISTRIBUTED_MIN_ITEMS"))
-
-
 def refusal(crawl: str | None, spider: Spider | None, error: DistError) -> dict[str, Any]:
     """The summary of a crawl that was refused before there was anything to sum up."""
     return {
@@ -145,26 +134,23 @@ def refusal(crawl: str | None, spider: Spider | None, error: DistError) -> dict[
 
 
 async def judge_items(
-    policy: CompletionPolicy, repository: CrawlRepository, spec: JobRequest, items: int, *, limited: bool
+    options: ProducerOptions, repository: CrawlRepository, spec: JobRequest, items: int
 ) -> tuple[list[str], str]:
     """Warnings of an unusual number of items, and why it is too small, if it is."""
-    if limited:  # it says nothing of the site
-        return [], too_few(items, policy.min_items)
+    if options.limit:  # it says nothing of the site
+        return [], too_few(items, options.min_items)
     crawls = await repository.thread(repository.thread.store.crawls)
     warning = unusual(items, earlier_items(repository.id, spec.args, crawls, spec.spider))
-    return [warning] if warning else [], too_few(items, policy.min_items)
-
-
-async def tell_of_end(policy: CompletionPolicy, document: Mapping[str, Any]) -> str:
-    """Notify `DISTRIBUTED_ON_FINISH`; returns what went wrong, if anything did."""
-    return await asyncio.to_thread(tell, policy.on_finish, document) if policy.on_finish else ""
+    return [warning] if warning else [], too_few(items, options.min_items)
 
 
 def tell(on_finish: str, document: Mapping[str, Any], *, patience: float = PATIENCE) -> str:
-    """Run the command, or post the summary to the address; returns what went wrong, if anything did.
+    """Run the command, or post the summary to the address, if there is one; returns what went wrong, if anything did.
 
     Blocking; never raises, and gives up after `patience` seconds.
     """
+    if not on_finish:
+        return ""
     data = json.dumps(document).encode()
     try:
         if is_address(on_finish):

@@ -28,7 +28,7 @@ from ..engine_compat import close_spider
 from ..targets import find_target
 from ..throttle.install import charge_pages_to, why_not_heeded
 from ..throttle.install import problem_of as throttle_problem
-from .completion_hooks import CompletionPolicy, judge_items, read_wishes, refusal, tell_of_end
+from .completion_hooks import judge_items, read_on_finish, refusal, tell
 from .crawl_code import code_of, note_on_process
 from .crawl_nodes import CrawlNodes, stop_code
 from .crawl_repository import CrawlRepository, find_row, open_thread
@@ -62,14 +62,14 @@ class CrawlStart:
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._policy = CompletionPolicy()
+        self._on_finish = ""
         self._repository: CrawlRepository | None = None  #: once the crawl has a row
 
     async def start(self) -> CrawlRun:
         """Check everything, bring the code to the nodes, and start the scheduler; DistError if it may not begin."""
         settings, spider = self._crawler.settings, self._crawler.spider
         assert spider
-        self._policy = read_wishes(settings)
+        self._on_finish = read_on_finish(settings)
         options = read_options(settings)
         check_mode(options, settings)
         check_parts(settings)
@@ -114,7 +114,8 @@ class CrawlStart:
         own.recall(keep=not index.unfinished())
         await scheduler.recover()
         parts = CrawlParts(
-            options=options, target=target, nodes=nodes, index=index, capture=capture, own=own, policy=self._policy,
+            options=options, target=target, nodes=nodes, index=index, capture=capture, own=own,
+            on_finish=self._on_finish,
         )  # fmt: skip
         reporter = StatusReporter(
             repository=repository,
@@ -137,7 +138,7 @@ class CrawlStart:
             crawl = self._repository.id
             await self._repository.refuse(code=error.exit_code, message=str(error))
             self._repository.close()
-        if wrong := await tell_of_end(self._policy, refusal(crawl, self._crawler.spider, error)):
+        if wrong := await asyncio.to_thread(tell, self._on_finish, refusal(crawl, self._crawler.spider, error)):
             logger.warning("%s", wrong)
 
     async def _rules(self, repository: CrawlRepository, *, heeds: bool) -> list[str]:
@@ -348,9 +349,7 @@ class CrawlRun(Lifecycle):
         logger.info("Crawl %s is complete: %d items in %s", repository.id, delivered.items, where)
         await self._scheduler.left()
         code = exit_code(reporter.summary(CrawlState.FINISHED), max_failed=parts.options.max_failed)
-        unusual, too_few = await judge_items(
-            parts.policy, repository, self._scheduler.state.spec, delivered.items, limited=parts.options.limit > 0
-        )
+        unusual, too_few = await judge_items(parts.options, repository, self._scheduler.state.spec, delivered.items)
         reporter.warn(*unusual)
         reporter.message = " ".join(filter(None, (too_few, self._start_fault)))
         empty_by_fault = self._start_fault and not (repository.counts["sealed"] or delivered.items)
@@ -406,7 +405,7 @@ class CrawlRun(Lifecycle):
         await self.stop_clock()
         state = self._repository.state
         document = {**self.reporter.summary(state), "exit_code": process_exit.code}
-        if wrong := await tell_of_end(self.parts.policy, document):
+        if wrong := await asyncio.to_thread(tell, self.parts.on_finish, document):
             self.reporter.warn(wrong)
             with suppress(StoreError):  # the crawl itself has ended well
                 await self._repository.amend(self.reporter.summary(state))

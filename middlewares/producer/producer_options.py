@@ -53,6 +53,7 @@ class ProducerOptions:
     placement: str = Placement.KINDS[0]
     profile: str = "usual"
     max_failed: int = 0
+    min_items: int = 0
     limit: int = 0  #: target requests that are handed out, the first ones; 0: all
     store: str | None = None
     limits: SchedulerLimits = field(default_factory=SchedulerLimits)

@@ -11,7 +11,6 @@ from scrapyd_dist.progress import IndexProgress, Progress, Snapshot, sample_of, 
 from scrapyd_dist.scheduling.scheduler import Scheduler
 
 from ..targets import Target
-from .completion_hooks import CompletionPolicy
 from .crawl_nodes import CrawlNodes
 from .crawl_repository import CrawlRepository
 from .discovery import Capture, IndexWalk, OwnItems
@@ -32,7 +31,7 @@ class CrawlParts:
     index: IndexWalk
     capture: Capture
     own: OwnItems
-    policy: CompletionPolicy
+    on_finish: str  #: a command or an http(s) URL to notify; empty for none
 
 
 @dataclass(kw_only=True)

@@ -9,6 +9,7 @@ import pytest
 from rig.badpeer import BadPeer, Connection
 from scrapy.settings import Settings
 from scrapyd_dist.middlewares.producer import completion_hooks as hooks
+from scrapyd_dist.middlewares.producer.producer_options import read_options
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError
@@ -61,20 +62,22 @@ def test_a_crawl_is_compared_with_finished_ones_of_its_kind() -> None:
 FOREIGN = ("ftp://host/x", "file:///etc/passwd", "http://", "https://h:port/", "http:///x")
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [*(("ON_FINISH", text) for text in FOREIGN), *(("MIN_ITEMS", text) for text in ("-1", "many", "1.5"))],
-)
-def test_what_is_no_command_no_http_address_and_no_least_number_is_refused(name: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=f"DISTRIBUTED_{name}"):
-        hooks.read_wishes(Settings({f"DISTRIBUTED_{name}": value}))
+@pytest.mark.parametrize("value", FOREIGN)
+def test_what_is_no_command_and_no_http_address_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match="DISTRIBUTED_ON_FINISH"):
+        hooks.read_on_finish(Settings({"DISTRIBUTED_ON_FINISH": value}))
+
+
+@pytest.mark.parametrize("value", ["-1", "many", "1.5"])
+def test_what_is_no_least_number_of_items_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match="DISTRIBUTED_MIN_ITEMS"):
+        read_options(Settings({"DISTRIBUTED_MIN_ITEMS": value}))
 
 
 @pytest.mark.parametrize("text", ["", "mail -s done me", "curl ftp://host/x", "https://u:p@h:8/p?t=1", "HTTP://h/"])
-def test_the_settings_are_read(text: str) -> None:
-    given = Settings({"DISTRIBUTED_MIN_ITEMS": "7", "DISTRIBUTED_ON_FINISH": text})
-    assert hooks.read_wishes(given) == hooks.CompletionPolicy(min_items=7, on_finish=text)
-    assert hooks.read_wishes(Settings({})) == hooks.CompletionPolicy(min_items=0, on_finish="")
+def test_the_command_or_address_is_read(text: str) -> None:
+    assert hooks.read_on_finish(Settings({"DISTRIBUTED_ON_FINISH": text})) == text
+    assert hooks.read_on_finish(Settings({})) == ""
 
 
 def test_a_command_gets_the_summary_and_the_variables(tmp_path: Path) -> None:
