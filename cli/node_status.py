@@ -4,16 +4,14 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import DistError, NodeError, StoreError
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling import node_state
+from scrapyd_dist.scheduling.node_state import IdleWatch, moved_since, start_delay_of
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.scrapyd.api import Load
 from scrapyd_dist.scrapyd.versions import newest
 from scrapyd_dist.transports import Sender, sweep
 
@@ -80,25 +78,6 @@ def exit_code_of(seen: Sequence[NodeStatus]) -> int:
     return 3 if code == 0 and any(one.wedged for one in seen) else code
 
 
-@dataclass(kw_only=True)
-class IdleWatch:
-    """Looks in a row at one node that found jobs waiting and none running."""
-
-    start_delay: float = 0.0  #: the longest time from sent to started that was seen there, seconds
-    looks: tuple[float, ...] = ()  #: seconds since the epoch
-
-    @property
-    def wedged(self) -> bool:
-        """Whether they show that the node starts nothing any more."""
-        return node_state.wedged_since(self.looks, self.start_delay) is not None
-
-    def saw(self, load: Load, now: float, *, moved: bool = False) -> None:
-        """Take in one look; moved: a job is known to have started or ended since the last one."""
-        self.looks = node_state.looked(
-            self.looks, now=now, pending=load.pending, running=load.running, start_delay=self.start_delay, moved=moved
-        )
-
-
 def recognise(context: Context, sender: Sender, seen: Sequence[NodeStatus], timeout: float) -> None:
     """Tell draining and wedged nodes, by what was remembered and what was seen now, and remember that."""
     try:
@@ -116,8 +95,7 @@ def recognise(context: Context, sender: Sender, seen: Sequence[NodeStatus], time
         delay = max(record.start_delay, delays.get(one.node.url, 0.0))
         watch, now = IdleWatch(start_delay=delay, looks=record.idle_looks), time.time()
         watch.saw(one.load, now)
-        since = node_state.wedged_since(watch.looks, delay)
-        if since is not None and _moved(sender, one, now - since, timeout):
+        if watch.since is not None and _moved(sender, one, now - watch.since, timeout):
             watch.looks = (now,)
         one.wedged = watch.wedged
         if (watch.looks, delay) != (record.idle_looks, record.start_delay):
@@ -138,7 +116,7 @@ def start_delays(context: Context, skews: Mapping[str, float]) -> dict[str, floa
             started = attempt.report.get("started")
             if isinstance(started, (int, float)) and attempt.sent_at and not attempt.worker:
                 times.setdefault(attempt.url, []).append((attempt.sent_at, float(started)))
-    return {url: node_state.start_delay_of(pairs, skews.get(url, 0.0)) for url, pairs in times.items()}
+    return {url: start_delay_of(pairs, skews.get(url, 0.0)) for url, pairs in times.items()}
 
 
 def _moved(sender: Sender, seen: NodeStatus, span: float, timeout: float) -> bool:
@@ -150,4 +128,4 @@ def _moved(sender: Sender, seen: NodeStatus, span: float, timeout: float) -> boo
     here = datetime.now(timezone.utc).astimezone().utcoffset() or timedelta()
     times = [at for job in (*jobs.running, *jobs.finished) for at in (job.start_time, job.end_time)]
     node_now = seen.load.date if seen.load else None
-    return node_state.moved_since(times, span=span, node_now=node_now, offsets={here, timedelta()})
+    return moved_since(times, span=span, node_now=node_now, offsets={here, timedelta()})

@@ -15,10 +15,10 @@ from scrapyd_dist.config import STATE_FOLDER, state_dir, with_netrc
 from scrapyd_dist.diagnostics import NodeStatus, moment
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling.node_state import SKEW
+from scrapyd_dist.scheduling.node_state import SKEW, IdleWatch
 
 from ..context import Context, exit_code, names_of, quick_project
-from ..node_status import TIMEOUT, IdleWatch, ask_nodes, exit_code_of, look, newest_of, recognise
+from ..node_status import TIMEOUT, ask_nodes, exit_code_of, look, newest_of, recognise
 from ..options import CONNECT_TIMEOUT, ConnectTimeout, Nodes, Timeout, group, span
 from ..options import nodes as node_names
 from ..output import Output, complain, say, table, waiting

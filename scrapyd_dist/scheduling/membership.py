@@ -118,9 +118,9 @@ class Membership:
                 now = "is drained: it gets no new work" if draining else "gets work again"
                 logger.warning("%s %s", member.node, now)
             seen = record.start_delay if record else 0.0
-            if member.start_delay > max(seen, 1.0) * LONGER:
-                await store(store.store.update_node, member.node.name, start_delay=round(member.start_delay, 1))
-            member.start_delay = max(member.start_delay, seen)
+            if member.idle.start_delay > max(seen, 1.0) * LONGER:
+                await store(store.store.update_node, member.node.name, start_delay=round(member.idle.start_delay, 1))
+            member.idle.start_delay = max(member.idle.start_delay, seen)
 
     def _tell(self) -> None:
         """Warn once when batches wait and every node is drained."""

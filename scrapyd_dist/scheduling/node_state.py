@@ -65,35 +65,43 @@ def state_of(error: NodeError | None, *, wedged: bool = False, draining: bool = 
     return NodeHealth.BUSY if isinstance(error, NoReply) else NodeHealth.DOWN
 
 
-def looked(
-    looks: Sequence[float], *, now: float, pending: int, running: int, start_delay: float = 0.0, moved: bool = False
-) -> tuple[float, ...]:
-    """The times of the polls in a row that found jobs waiting and none running, newest last, after one more poll.
-
-    Polls that are no further apart than `POLL` and the longest start seen on this node count as one; `moved`: a job is
-    known to have started or ended since the last poll.
-    """
-    if running or not pending or moved:
-        return ()
-    if not looks or now < looks[-1]:  # after a clock was set back, earlier polls say nothing
-        return (now,)
-    if now - looks[-1] <= max(POLL, start_delay):
-        return tuple(looks)
-    return (*looks, now)[-KEPT:]
-
-
-def wedged_since(looks: Sequence[float], start_delay: float = 0.0) -> float | None:
-    """When the row of polls began that shows that the node starts nothing any more; None without such a row.
+@dataclass(kw_only=True)
+class IdleWatch:
+    """The polls in a row that found jobs waiting on a node and none running.
 
     A job may wait for the node's next poll of its own queue, so polls close together count as one.
     """
-    chain: list[float] = []
-    for at in reversed(looks):
-        if not chain or chain[-1] - at > max(POLL, start_delay):
-            chain.append(at)
-        if len(chain) == LOOKS:
-            return at
-    return None
+
+    start_delay: float = 0.0  #: longest time from sent to started that was seen there, seconds
+    looks: tuple[float, ...] = ()  #: seconds since the epoch, newest last
+
+    @property
+    def _apart(self) -> float:
+        return max(POLL, self.start_delay)
+
+    def saw(self, load: Load, now: float, *, moved: bool = False) -> None:
+        """Take in one poll; `moved`: a job is known to have started or ended since the last one."""
+        if load.running or not load.pending or moved:
+            self.looks = ()
+        elif not self.looks or now < self.looks[-1]:  # after a clock was set back, earlier polls say nothing
+            self.looks = (now,)
+        elif now - self.looks[-1] > self._apart:
+            self.looks = (*self.looks, now)[-KEPT:]
+
+    @property
+    def since(self) -> float | None:
+        """When the row began that shows that the node starts nothing any more; None without such a row."""
+        chain: list[float] = []
+        for at in reversed(self.looks):
+            if not chain or chain[-1] - at > self._apart:
+                chain.append(at)
+            if len(chain) == LOOKS:
+                return at
+        return None
+
+    @property
+    def wedged(self) -> bool:
+        return self.since is not None
 
 
 def moved_since(
@@ -235,8 +243,7 @@ class NodeState:
     left: bool = False  #: it is in no list of nodes any more: no new work, no polls once its jobs have ended
     wedged_since: float | None = None  #: since when it has taken jobs and started none
     trial: bool = False  #: wedged for so long that one job may try it
-    idle_looks: tuple[float, ...] = ()  #: see `looked`
-    start_delay: float = 0.0  #: longest time from sent to started where a slot was free, seconds
+    idle: IdleWatch = field(default_factory=IdleWatch)
     others: int = 0  #: jobs of others, waiting or running
     pace: float = 0.0  #: requests per second of one job, weighted towards the newest; 0: not known
     unproven: bool = True  #: no job has ended there: its pace is that of a running one
@@ -351,10 +358,8 @@ class NodeState:
             self.others, self._strange = min(strange, self._strange), strange
         if load.running:
             self.wedged_since, self.trial = None, False
-        self.idle_looks = looked(
-            self.idle_looks, now=now, pending=load.pending, running=load.running, start_delay=self.start_delay
-        )
-        if wedged_since(self.idle_looks, self.start_delay) is not None:
+        self.idle.saw(load, now)
+        if self.idle.wedged:
             if self.wedged_since is None or self.trial:
                 self.wedged_since, self.trial = now, False
         elif self.wedged_since is not None and not load.pending:
@@ -362,13 +367,13 @@ class NodeState:
 
     def gave_up_waiting(self, now: float) -> None:
         """Its waiting jobs were taken back since it starts none; another trial comes later."""
-        self.wedged_since, self.trial, self.idle_looks = now, False, ()
+        self.wedged_since, self.trial, self.idle.looks = now, False, ()
 
     def started(self, out: JobRun) -> None:
         """A first report came: learn how long the node took to start the job."""
         if out.at_once and out.report is not None and out.report.started:
-            self.start_delay = max(self.start_delay, out.report.started - self.skew - out.since)
-        self.wedged_since, self.trial, self.idle_looks = None, False, ()
+            self.idle.start_delay = max(self.idle.start_delay, out.report.started - self.skew - out.since)
+        self.wedged_since, self.trial, self.idle.looks = None, False, ()
 
     def accepted(self, report: WorkerReport) -> None:
         self.jobs += 1
@@ -381,7 +386,7 @@ class NodeState:
         if self.down_since is None:
             self.down_since = now
         self.down_reason = reason
-        self.idle_looks = ()
+        self.idle.looks = ()
 
     def progress(self) -> Counter[str]:
         """`JobRun.progress` of all jobs that are out."""

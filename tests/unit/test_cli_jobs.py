@@ -12,7 +12,7 @@ from scrapyd_dist.cli.context import Context, quick_project
 from scrapyd_dist.cli.jobs.job_list import remembered
 from scrapyd_dist.cli.jobs.logs import LogFilter, groups, reaches
 from scrapyd_dist.cli.jobs.schedule import JobFleet, JobRow, read_jobs
-from scrapyd_dist.cli.node_status import IdleWatch, newest_of
+from scrapyd_dist.cli.node_status import newest_of
 from scrapyd_dist.cli.nodes.node_commands import SILENT_LOOKS, DrainResult, clock
 
 from scrapyd_dist.batches import Crawl
@@ -22,6 +22,7 @@ from scrapyd_dist.errors import AuthRefused, ConfigError, ConnectionRefused, Nod
 from scrapyd_dist.frontier.backlog import Lessee, NewBatch
 from scrapyd_dist.joblogs.joblog import LogLine, LogLines
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scheduling.node_state import IdleWatch
 from scrapyd_dist.scrapyd.api import Load
 from scrapyd_dist.store import open_store
 

@@ -17,7 +17,15 @@ from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling import node_state
 from scrapyd_dist.scheduling.monitor import NodeMonitor
-from scrapyd_dist.scheduling.node_state import AHEAD, JobRun, NodeHealth, NodeState, looked, settled_pace, typical_pace
+from scrapyd_dist.scheduling.node_state import (
+    AHEAD,
+    IdleWatch,
+    JobRun,
+    NodeHealth,
+    NodeState,
+    settled_pace,
+    typical_pace,
+)
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scrapyd.api import Load
 
@@ -193,36 +201,36 @@ def test_a_job_with_far_to_go_is_polled_rarely_unless_the_crawl_ends_with_it(
 NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 
 
-def row(*times: float, start_delay: float = 0.0) -> tuple[float, ...]:
+def row(*times: float, start_delay: float = 0.0) -> IdleWatch:
     """Looks at these times, each with work waiting and nothing running."""
-    looks: tuple[float, ...] = ()
+    watch = IdleWatch(start_delay=start_delay)
     for now in times:
-        looks = looked(looks, now=now, pending=2, running=0, start_delay=start_delay)
-    return looks
+        watch.saw(load(0, 2), now)
+    return watch
 
 
 def test_three_looks_far_enough_apart() -> None:
-    assert node_state.wedged_since(row(100, 106)) is None
-    assert row(100, 106, 112) == (100, 106, 112)
-    assert node_state.wedged_since((100, 106, 112)) == 100
+    assert row(100, 106).since is None
+    assert row(100, 106, 112).looks == (100, 106, 112)
+    assert row(100, 106, 112).since == 100
 
 
 def test_looks_close_together_count_as_one() -> None:
     every_second = [100 + second for second in range(13)]
-    assert row(*every_second[:12]) == (100, 106)
-    assert row(*every_second) == (100, 106, 112)
+    assert row(*every_second[:12]).looks == (100, 106)
+    assert row(*every_second).looks == (100, 106, 112)
 
 
 def test_a_node_that_was_seen_to_start_late_gets_more_time() -> None:
-    assert node_state.wedged_since(row(100, 106, 112, 118, start_delay=30), 30) is None
-    assert node_state.wedged_since(row(100, 131, 162, start_delay=30), 30) is not None
+    assert not row(100, 106, 112, 118, start_delay=30).wedged
+    assert row(100, 131, 162, start_delay=30).wedged
     # learned later: looks that were two by the old measure are one by the new
-    assert node_state.wedged_since((100, 106, 112), 30) is None
-    assert node_state.wedged_since((100, 106, 112, 131, 140, 162), 30) is not None
+    assert not IdleWatch(looks=(100, 106, 112), start_delay=30).wedged
+    assert IdleWatch(looks=(100, 106, 112, 131, 140, 162), start_delay=30).wedged
 
 
 def test_a_node_that_starts_slowly_is_not_taken_for_a_wedged_one() -> None:
-    slow, quick = member("slow", start_delay=30.0), member("quick")
+    slow, quick = member("slow", idle=IdleWatch(start_delay=30.0)), member("quick")
     for at in (100.0, 106.0, 112.0, 118.0):
         for one in (slow, quick):
             one.weighed(load(0, 2), 0, at)
@@ -232,15 +240,17 @@ def test_a_node_that_starts_slowly_is_not_taken_for_a_wedged_one() -> None:
 
 @pytest.mark.parametrize(("pending", "running", "moved"), [(0, 0, False), (2, 1, False), (0, 3, False), (2, 0, True)])
 def test_anything_that_moves_ends_the_row(pending: int, running: int, moved: bool) -> None:
-    assert looked((100, 106), now=112, pending=pending, running=running, moved=moved) == ()
+    watch = row(100, 106)
+    watch.saw(load(running, pending), 112, moved=moved)
+    assert watch.looks == ()
 
 
 def test_a_clock_that_was_set_back_begins_anew() -> None:
-    assert looked((5000, 5006), now=100, pending=1, running=0) == (100,)
+    assert row(5000, 5006, 100).looks == (100,)
 
 
 def test_not_more_looks_are_kept_than_needed() -> None:
-    assert len(row(*range(0, 6000, 6))) == node_state.KEPT
+    assert len(row(*range(0, 6000, 6)).looks) == node_state.KEPT
 
 
 @pytest.mark.parametrize(
