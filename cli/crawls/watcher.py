@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, ClassVar, Optional
@@ -26,7 +27,7 @@ from .producer_process import crawl_folder, interrupt, last_words, lives
 
 
 @contextmanager
-def looked_out_for() -> Iterator[Callable[[float], None]]:
+def looked_out_for(sleep: Callable[[float], None] = time.sleep) -> Iterator[Callable[[float], None]]:
     """Gives a pause of so many seconds that raises KeyboardInterrupt if Ctrl-C came, then or since the last one.
 
     A second Ctrl-C breaks off whatever is under way: that may hang.
@@ -45,7 +46,7 @@ def looked_out_for() -> Iterator[Callable[[float], None]]:
         try:
             if came:
                 raise KeyboardInterrupt
-            time.sleep(seconds)
+            sleep(seconds)
         finally:
             pausing = False
 
@@ -182,7 +183,8 @@ def watch(
 def until_ended(
     root: Path, store: Store, crawl: str, view: View, timeout: float | None, process: subprocess.Popen[bytes] | None
 ) -> Crawl:
-    with view as show, looked_out_for() as pause:
+    sleep = time.sleep if process is None else partial(_until_exit, process)
+    with view as show, looked_out_for(sleep) as pause:
         deadline = time.monotonic() + timeout if timeout is not None else float("inf")
         for row in looks(root, store, crawl, process):
             show(row, time.monotonic())
@@ -210,6 +212,12 @@ def looks(root: Path, store: Store, crawl: str, process: subprocess.Popen[bytes]
             # It may have come to its end between the two looks.
             if not alive and not store.crawl(crawl).state.ended:
                 raise ProducerDied(died(root, row))
+
+
+def _until_exit(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Wait so many seconds, but not beyond the end of the process."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
 
 
 def died(root: Path, row: Crawl) -> str:

@@ -144,13 +144,15 @@ class RequestFeeder:
     @property
     def room(self) -> int:
         """How many requests Scrapy should have beyond those that it has, and can make."""
+        if not self._job.fair:  # asked at every page
+            return self._ready - sum(batch.requests for batch in self._acker.held.values())
         return self._ready - sum(min(number, self._of_a_site) for number in self._of_sites().values())
 
     def _of_sites(self) -> Counter[str]:
-        """Slot -> requests of it that Scrapy has; where slots are not shared fairly, all as if they were of one."""
+        """Slot -> requests of it that Scrapy has."""
         of_sites: Counter[str] = Counter()
         for batch in self._acker.held.values():
-            of_sites[batch.slot if self._job.fair else ""] += batch.requests
+            of_sites[batch.slot] += batch.requests
         return of_sites
 
     async def requests(self) -> AsyncIterator[Request]:

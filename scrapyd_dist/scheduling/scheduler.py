@@ -42,6 +42,8 @@ SOME = 20
 ANNOUNCE = 20.0
 #: seconds that workers get to see that no batch is left, and again after they were told to end
 LEAVE = 10.0
+#: seconds until the first poll of workers that were told to end, as most do at once; then twice as long each time
+LEAVING = 0.05
 #: seconds in which the workers of an earlier process are polled before the only round of starts
 FIRST_LOOKS = 10.0
 #: states of an attempt that is out, or whose part is being fetched
@@ -199,11 +201,12 @@ class Scheduler:
             ]
             if self._awaited():
                 await asyncio.gather(*(self._autoscaler.dismiss(worker) for worker in told))
-            deadline = time.monotonic() + LEAVE
+            deadline, pause = time.monotonic() + LEAVE, LEAVING
             while self._awaited() and time.monotonic() < deadline:
                 for member in self.state.members:
                     member.wake.set()
-                await self._pause()
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, self.state.limits.poll * PAUSE)
         if self._awaited():
             names = ", ".join(worker.job for worker in self.state.workers())
             logger.warning("These workers have not ended, and are left to themselves: %s", names)
