@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 #: pause between two polls of the store, as a share of `SchedulerLimits.poll`
 PAUSE = 0.25
+#: the same before the first poll of workers that were told to end, as most do at once; then twice as long each time
+LEAVING = 0.05
 #: least seconds between two polls, and least pause as a multiple of a poll's duration, for frontiers of many slots
 BREATH, REST = 0.02, 2.0
 #: batches that wait for each worker where slots are shared fairly and batches are small
@@ -42,8 +44,6 @@ SOME = 20
 ANNOUNCE = 20.0
 #: seconds that workers get to see that no batch is left, and again after they were told to end
 LEAVE = 10.0
-#: seconds until the first poll of workers that were told to end, as most do at once; then twice as long each time
-LEAVING = 0.05
 #: seconds in which the workers of an earlier process are polled before the only round of starts
 FIRST_LOOKS = 10.0
 #: states of an attempt that is out, or whose part is being fetched
@@ -205,8 +205,8 @@ class Scheduler:
             while self._awaited() and time.monotonic() < deadline:
                 for member in self.state.members:
                     member.wake.set()
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, self.state.limits.poll * PAUSE)
+                await self._pause(pause)
+                pause = min(2 * pause, PAUSE)
         if self._awaited():
             names = ", ".join(worker.job for worker in self.state.workers())
             logger.warning("These workers have not ended, and are left to themselves: %s", names)
@@ -239,13 +239,13 @@ class Scheduler:
             self.state.news.clear()
             began = time.monotonic()
             await self._look()
-            await self._pause((time.monotonic() - began) * REST)
+            await self._pause(least=max(BREATH, (time.monotonic() - began) * REST))
 
-    async def _pause(self, least: float = 0.0) -> None:
-        """Wait for a reason to poll or the next time to, but at least this many seconds."""
+    async def _pause(self, share: float = PAUSE, least: float = BREATH) -> None:
+        """Wait for a reason to poll or for this share of `SchedulerLimits.poll`, but at least this many seconds."""
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self.state.news.wait(), self.state.limits.poll * PAUSE)
-        await asyncio.sleep(max(BREATH, least))
+            await asyncio.wait_for(self.state.news.wait(), self.state.limits.poll * share)
+        await asyncio.sleep(least)
 
     async def _look(self) -> None:
         state, db = self.state, self.state.db
