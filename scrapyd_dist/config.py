@@ -210,7 +210,7 @@ def _node(name: str, written: Mapping[str, str], root: Path) -> Node:
             name=name,
             username=values.get("username") or None,
             password=values.get("password"),
-            slots=_slots(values.get("slots", "").strip()),
+            slots=slots_in(values.get("slots", "").strip()),
             verify=_yes_no("verify", values.get("verify", "yes")),
             ca=_ca(values.get("ca", "").strip(), root),
             project=values.get("project") or None,
@@ -221,7 +221,7 @@ def _node(name: str, written: Mapping[str, str], root: Path) -> Node:
     return with_netrc(replace(node, unset=_unset(written)))
 
 
-def _slots(text: str) -> int | None:
+def slots_in(text: str) -> int | None:
     if text and not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ConfigError(f"slots = {text!r} must be a whole number from 1 up: the jobs the node runs at once.")
     return int(text) if text else None

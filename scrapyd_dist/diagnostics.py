@@ -9,9 +9,9 @@ from enum import Enum
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
-from scrapyd_dist.errors import ConnectionRefused, HostNotFound, NodeError, NotFound, NotJson, TlsRefused
+from scrapyd_dist.errors import ConnectionRefused, HostNotFound, NodeError, NoReply, NotFound, NotJson, TlsRefused
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling.node_state import SKEW, NodeHealth, skew_of, state_of
+from scrapyd_dist.scheduling.node_state import SKEW, skew_of
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Load
 from scrapyd_dist.scrapyd.versions import behind, current, is_crawls, told_content
@@ -23,6 +23,15 @@ SLOW = 1.0
 WRONG_CLOCK = 60.0
 #: time before a certificate's expiry from which it is a warning, and a danger
 SOON, TOO_SOON = timedelta(days=21), timedelta(days=3)
+
+
+class NodeHealth(str, Enum):
+    UP = "up"
+    DOWN = "down"
+    REFUSED = "refused"  #: it refuses us: user name, password, certificate
+    BUSY = "busy"  #: connected, but no answer in time: it imports a project, or hangs
+    DRAINING = "draining"
+    WEDGED = "wedged"  #: jobs wait there, and none is ever started
 
 
 class Severity(str, Enum):
@@ -77,7 +86,13 @@ class NodeStatus:
 
     @property
     def state(self) -> NodeHealth:
-        return state_of(self.error, wedged=self.wedged, draining=self.draining is not None)
+        if self.error is not None and self.error.exit_code == 6:
+            return NodeHealth.REFUSED
+        if self.error is not None:
+            return NodeHealth.BUSY if isinstance(self.error, NoReply) else NodeHealth.DOWN
+        if self.wedged:  # goes before draining
+            return NodeHealth.WEDGED
+        return NodeHealth.UP if self.draining is None else NodeHealth.DRAINING
 
     @property
     def idle(self) -> bool:

@@ -60,10 +60,9 @@ class Stored:
         if not any(attempt.report.get("feeds") and not attempt.part for attempt in self.accepted):
             return [], []
         feed_url = self._feed_url()
-        out = self.left_out
-        runs = {uri: out.get(attempt.batch, []) for attempt in self.accepted for uri in feeds_of([attempt], feed_url)}
-        copies, warnings = read_back(feeds_of(self.accepted, feed_url), feed_url, self.folder / FEEDS)
-        return [(path, runs[uri]) for uri, path in copies], warnings
+        out, feeds = self.left_out, feeds_of(self.accepted, feed_url)
+        copies, warnings = read_back(feeds, feed_url, self.folder / FEEDS)
+        return [(path, out.get(feeds[uri], [])) for uri, path in copies], warnings
 
     def _feed_url(self) -> str:
         """The crawl's feed URL, with the password if there is one; it must not be shown."""

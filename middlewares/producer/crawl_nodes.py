@@ -151,10 +151,8 @@ def _of_line(line: str, targets: Sequence[Node]) -> Node:
     if len(pairs) < len(words) or pairs.keys() - {"name", "slots"}:
         raise ConfigError("behind the address there can be name=NAME and slots=N, and nothing else.")
     node = _of_text(address, targets)
-    slots = pairs.get("slots", "")
-    if slots and not (slots.isascii() and slots.isdigit() and int(slots) > 0):
-        raise ConfigError("slots must be a whole number from 1 up.")
-    return replace(node, name=pairs.get("name") or node.name, slots=int(slots) if slots else node.slots)
+    slots = config.slots_in(pairs.get("slots", "")) or node.slots
+    return replace(node, name=pairs.get("name") or node.name, slots=slots)
 
 
 def _of_text(text: str, targets: Iterable[Node]) -> Node:

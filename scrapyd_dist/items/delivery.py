@@ -2,7 +2,7 @@
 
 import ftplib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -15,7 +15,7 @@ from scrapyd_dist.items.merging import ItemOutput, merge
 FTP_TIMEOUT = 30
 
 
-def read_back(uris: Sequence[str], template: str, folder: Path) -> tuple[list[tuple[str, Path]], list[str]]:
+def read_back(uris: Iterable[str], template: str, folder: Path) -> tuple[list[tuple[str, Path]], list[str]]:
     """Fetch the accepted feeds, whose URIs have no passwords, with the account of the project's feed URL (`template`).
 
     Gives pairs of URI and local path in order, copies below `folder`; and a warning for each feed that is not read.
@@ -102,9 +102,8 @@ def deliver(
     warnings: list[str] = []
     if feed_url is not None:
         feeds = feeds_of(accepted, feed_url)
-        pairs = [(attempt, uri) for attempt in accepted for uri in feeds_of([attempt], feed_url)]
-        in_feeds = {uri: out[attempt.batch] for attempt, uri in pairs if attempt.batch in out}
-        document = {"schema": 1, "feeds": feeds, "replaced": in_feeds}
+        in_feeds = {uri: out[batch] for uri, batch in feeds.items() if batch in out}
+        document = {"schema": 1, "feeds": list(feeds), "replaced": in_feeds}
         (folder / MANIFEST).write_text(json.dumps(document, indent=1), "utf-8")
         copies, warnings = read_back(feeds, feed_url, folder / FEEDS) if outputs else ([], [])
         parts += [path for _, path in copies]
@@ -126,15 +125,15 @@ def accepted_of(attempts: Sequence[Attempt]) -> list[Attempt]:
     return sorted((a for a in attempts if a.state is AttemptState.ACCEPTED), key=lambda a: a.batch)
 
 
-def feeds_of(accepted: Sequence[Attempt], feed_url: str) -> list[str]:
-    """Return the URIs of the feeds that attempts without a part have written.
+def feeds_of(accepted: Sequence[Attempt], feed_url: str) -> dict[str, int]:
+    """Return the URIs of the feeds that attempts without a part have written, each with its batch.
 
     A node with an items_dir also writes each job's items there; such a feed is left out if one at the feed URL exists.
     """
-    found = []
+    found: dict[str, int] = {}
     for attempt in accepted:
         uris = [] if attempt.part else [str(uri) for uri in attempt.report.get("feeds", ())]
-        found += [uri for uri in uris if belongs(uri, feed_url)] or uris
+        found |= dict.fromkeys([uri for uri in uris if belongs(uri, feed_url)] or uris, attempt.batch)
     return found
 
 

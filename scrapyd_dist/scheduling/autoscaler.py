@@ -27,9 +27,9 @@ from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.joblogs.worker_report import WorkerReport, counts_of
 from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.collector import Collector
-from scrapyd_dist.scheduling.dispatcher import SAID_NO, said_no
+from scrapyd_dist.scheduling.dispatcher import note_refusal
 from scrapyd_dist.scheduling.foreign_projects import ForeignProjects
-from scrapyd_dist.scheduling.job_request import WorkerRequest, call_for_worker
+from scrapyd_dist.scheduling.job_request import call_for_worker
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
 from scrapyd_dist.scheduling.scaling_policy import ALL, CircuitBreaker
 from scrapyd_dist.scrapyd import api
@@ -43,7 +43,6 @@ class Autoscaler:
     """Starts workers, and receives from the node monitor how they end."""
 
     state: SchedulerState
-    terms: WorkerRequest
     breaker: CircuitBreaker
     collector: Collector
     others: ForeignProjects
@@ -151,7 +150,7 @@ class Autoscaler:
             if worker.project:
                 call = await self.others.call(worker, way)
             else:
-                call = call_for_worker(state.spec, worker, self.terms, way.told)
+                call = call_for_worker(state.spec, worker, self.others.terms, way.told)
         except NodeError as error:
             await self._refused(worker, error)
             return
@@ -178,10 +177,8 @@ class Autoscaler:
                 logger.error("slot %s: %s; what is in it is given up", worker.pool, error)
             else:  # the node may have lost the code; once that was deployed again, there is no such spider
                 worker.member.prepared = False
-        elif isinstance(error, SAID_NO):
-            said_no(worker.member, error)
         else:
-            self.state.lost_touch(worker.member, error)
+            note_refusal(self.state, worker.member, error)
         if worker.member.up:  # a failing node waits for its next poll, or it would be asked without a pause
             worker.member.wake.set()
         self.state.check_unfit()

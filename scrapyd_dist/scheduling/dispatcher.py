@@ -113,10 +113,7 @@ class Dispatcher:
         """The node certainly did not take it: the batch waits again, for another node if there is one."""
         member, state = out.member, self.state
         member.out.pop(out.job, None)
-        if isinstance(error, SAID_NO):
-            said_no(member, error)
-        else:
-            state.lost_touch(member, error)
+        note_refusal(state, member, error)
         await state.run(state.db.refused, out.batch.number, out.number, str(error), time.time())
         member.wake.set()
         state.put_back(out.batch, member.node.name)
@@ -144,8 +141,11 @@ class Dispatcher:
             return False
 
 
-def said_no(member: NodeState, error: NodeError) -> None:
-    """The node answers and refuses. The first time it may have lost the code; the second time it gets no more work."""
+def note_refusal(state: SchedulerState, member: NodeState, error: NodeError) -> None:
+    """A node took no job. If it refused: the first time it may have lost the code, the second time it gets no more."""
+    if not isinstance(error, SAID_NO):
+        state.lost_touch(member, error)
+        return
     if isinstance(error, ApiRefused) and not member.prepared:
         return  # several posts were refused at once: that counts once
     if isinstance(error, ApiRefused) and not member.refusals:

@@ -10,7 +10,7 @@ from scrapyd_dist.errors import ApiRefused, NodeError
 from scrapyd_dist.joblogs.log_reads import facts_in
 from scrapyd_dist.joblogs.worker_report import BadReport, WorkerReport, read_report, report_path
 from scrapyd_dist.scheduling.job_request import JobRequest, call_for
-from scrapyd_dist.scheduling.node_state import AbandonedJob, JobRun, NodeState
+from scrapyd_dist.scheduling.node_state import AbandonedJob, JobRun, NodeState, skew_of
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports import AsyncSender
 
@@ -32,8 +32,8 @@ class NodeClient:
         """The node's load; also updates the skew of its clock."""
         before = time.time()
         load = await self.sender.send(member.node, api.daemonstatus(), timeout=self.timeout)
-        if load.date is not None:
-            member.skew = load.date.timestamp() - (before + time.time()) / 2
+        if (skew := skew_of(load.date, (before + time.time()) / 2)) is not None:
+            member.skew = skew
         return load
 
     async def post(self, out: JobRun, payload: Mapping[str, str]) -> None:

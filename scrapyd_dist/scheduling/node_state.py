@@ -8,11 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import Enum
 from typing import NamedTuple
 
 from scrapyd_dist.batches import Batch
-from scrapyd_dist.errors import NodeError, NoReply
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Load
@@ -45,24 +43,6 @@ TRIAL_AFTER = 60.0
 #: seconds until a worker's end, as far as polls are concerned: one every two seconds is enough, since the store shows
 #: its work, and each poll costs its node and this process some milliseconds of CPU
 LASTING = 8.0
-
-
-class NodeHealth(str, Enum):
-    UP = "up"
-    DOWN = "down"
-    REFUSED = "refused"  #: it refuses us: user name, password, certificate
-    BUSY = "busy"  #: connected, but no answer in time: it imports a project, or hangs
-    DRAINING = "draining"
-    WEDGED = "wedged"  #: jobs wait there, and none is ever started
-
-
-def state_of(error: NodeError | None, *, wedged: bool = False, draining: bool = False) -> NodeHealth:
-    """The state of a node; wedged goes before draining."""
-    if error is None:
-        return NodeHealth.WEDGED if wedged else NodeHealth.DRAINING if draining else NodeHealth.UP
-    if error.exit_code == 6:
-        return NodeHealth.REFUSED
-    return NodeHealth.BUSY if isinstance(error, NoReply) else NodeHealth.DOWN
 
 
 @dataclass(kw_only=True)

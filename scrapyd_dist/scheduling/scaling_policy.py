@@ -8,13 +8,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from scrapyd_dist.batches import OUT, WAITING
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SlotCount
 from scrapyd_dist.scheduling.job_request import WorkerRequest
 
 #: the pool of workers that lease from all slots but those of other spiders; no slot has this name
 ALL = "*"
-#: states of a batch that waits for a worker, and of one that a worker has had
-_WAITING, _OUT = ("sealed", "failed"), ("sent", "running")
 #: workers in a row that ended on one node without any work done
 OF_A_NODE = 3
 #: workers in a row that ended in one pool without any work done, beyond the attempts of one batch
@@ -59,8 +58,8 @@ def work_in(counts: Iterable[SlotCount], scaling: ScalingPolicy) -> dict[str, Wo
         pool = scaling.pool_of(one.slot)
         if pool is not None:
             work = pools.setdefault(pool, Workload())
-            work.waiting += sum(one.batches.get(state, 0) for state in _WAITING)
-            work.out += sum(one.batches.get(state, 0) for state in _OUT)
+            work.waiting += sum(one.batches.get(state.value, 0) for state in WAITING)
+            work.out += sum(one.batches.get(state.value, 0) for state in OUT)
     return pools
 
 

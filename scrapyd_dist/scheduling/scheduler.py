@@ -78,7 +78,6 @@ class Scheduler:
         )
         self._autoscaler = Autoscaler(
             state=state,
-            terms=self.scaling.terms,
             breaker=self.breaker,
             collector=self.collector,
             others=ForeignProjects(state=state, terms=self.scaling.terms, key=self.key),

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from scrapyd_dist.errors import ApiRefused, AuthRefused, CallRefused, NodeError, NotFound, NotJson, ServerFailed
+
+T = TypeVar("T")
 
 #: Largest accepted number: counts, sizes, process ids.
 LARGEST = 1 << 53
@@ -69,12 +71,11 @@ class Document:
     values: Mapping[str, Any]
 
     def text(self, name: str) -> str:
-        value: str = self._field(name, str)
-        return value
+        return self._field(name, str)
 
     def number(self, name: str) -> int:
         """Return an integer from 0 to `LARGEST`."""
-        value: int = self._field(name, int)
+        value = self._field(name, int)
         if not 0 <= value <= LARGEST:
             raise self.wrong(name)
         return value
@@ -109,10 +110,10 @@ class Document:
     def wrong(self, name: str) -> NodeError:
         return self.reply.error(NotJson, f"the field {name!r} is missing or of the wrong kind")
 
-    def _field(self, name: str, kind: type[Any]) -> Any:
+    def _field(self, name: str, kind: type[T]) -> T:
         return self._part(name, self.values.get(name), kind)
 
-    def _part(self, name: str, value: object, kind: type[Any]) -> Any:
+    def _part(self, name: str, value: object, kind: type[T]) -> T:
         if not isinstance(value, kind) or isinstance(value, bool):
             raise self.wrong(name)
         if isinstance(value, str) and _HALVES.search(value):  # lone surrogates can be neither sent nor printed

@@ -12,20 +12,13 @@ from hypothesis import strategies as st
 from simulated import Machine, Rule, Simulation
 
 from scrapyd_dist.batches import Batch
-from scrapyd_dist.errors import AuthRefused, ConnectionRefused, ConnectTimeout, NoReply, TlsRefused
+from scrapyd_dist.diagnostics import NodeHealth, NodeStatus
+from scrapyd_dist.errors import AuthRefused, ConnectionRefused, ConnectTimeout, NodeError, NoReply, TlsRefused
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling import node_state
 from scrapyd_dist.scheduling.monitor import NodeMonitor
-from scrapyd_dist.scheduling.node_state import (
-    AHEAD,
-    IdleWatch,
-    JobRun,
-    NodeHealth,
-    NodeState,
-    settled_pace,
-    typical_pace,
-)
+from scrapyd_dist.scheduling.node_state import AHEAD, IdleWatch, JobRun, NodeState, settled_pace, typical_pace
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scrapyd.api import Load
 
@@ -283,16 +276,20 @@ def test_the_clock_of_a_node() -> None:
     assert node_state.skew_of(None, ours) is None
 
 
+def health_of(error: NodeError | None, **fields: Any) -> NodeHealth:
+    return NodeStatus(node=Node.parse("node1"), error=error, **fields).state
+
+
 def test_the_state_of_one_that_does_not_answer_and_of_one_that_does() -> None:
     for health, errors in (
         (NodeHealth.DOWN, (ConnectionRefused, ConnectTimeout)),
         (NodeHealth.BUSY, (NoReply,)),
         (NodeHealth.REFUSED, (AuthRefused, TlsRefused)),
     ):
-        assert {node_state.state_of(error.at("node1"), draining=True) for error in errors} == {health}
-    assert node_state.state_of(None) is NodeHealth.UP
-    assert node_state.state_of(None, draining=True) is NodeHealth.DRAINING
-    assert node_state.state_of(None, draining=True, wedged=True) is NodeHealth.WEDGED
+        assert {health_of(error.at("node1"), draining=1.0) for error in errors} == {health}
+    assert health_of(None) is NodeHealth.UP
+    assert health_of(None, draining=1.0) is NodeHealth.DRAINING
+    assert health_of(None, draining=1.0, wedged=True) is NodeHealth.WEDGED
 
 
 # placement by what nodes have to do and how fast they are

@@ -83,7 +83,7 @@ def test_a_file_may_have_sections_as_scrapy_cfg(folder: Path) -> None:
     [
         ("nobody\n", r"line 1: There is no target \[deploy:nobody\]"),
         ("web1:6800 four\n", "line 1: behind the address"),
-        ("web1:6800 slots=0\n", "line 1: slots must be a whole number"),
+        ("web1:6800 slots=0\n", "line 1: slots = .0. must be a whole number"),
         ("\nftp://web1/\n", "line 2: .*only http and https"),
         ("[deploy:a]\nslots = 2\n", "has no url"),
     ],
