@@ -121,7 +121,6 @@ _VERSION = re.compile(r"(?!\.{1,2}$)[^\s/\\\x00-\x1f\x7f]{0,200}")
 _JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}")
 _FILE = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199})?")
 _name, _count, _real = line(), whole(), number()
-_counts = shaped({}, lambda value: value if isinstance(value, (dict, list, str)) else maybe(_real)(value))
 _node = shaped(
     {"name": _name, "url": line(URL_MAX), "state": _name, "reason": prose, "slots": maybe(_count), "per_s": document}
     | {name: maybe(_real) for name in ("running", "jobs", "items", "pages", "failed")}

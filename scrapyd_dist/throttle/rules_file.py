@@ -208,14 +208,17 @@ class _RulesReader:
                 found[name] = value
         return found
 
+    def _entries(self, node: Any, kind: type[yaml.Node], expected: str) -> list[Any]:
+        """Return the entries of a node of this kind, and none of any other, which is a mistake unless it is empty."""
+        if isinstance(node, kind):
+            return list(node.value)
+        if not _is_nothing(node):
+            self.wrong(node, f"expected {expected}, and found {_kind(node)}.")
+        return []
+
     def _domains(self, node: Any) -> None:
-        if _is_nothing(node):
-            return
-        if not isinstance(node, yaml.MappingNode):
-            self.wrong(node, f"expected a domain and its limit under `domains:`, and found {_kind(node)}.")
-            return
         lines: dict[str, int] = {}
-        for key, value in node.value:
+        for key, value in self._entries(node, yaml.MappingNode, "a domain and its limit under `domains:`"):
             domain = self._domain(key, lines)
             where = f"{key.value}: " if isinstance(key, yaml.ScalarNode) else ""
             limit = self._limit(value, where)
@@ -223,12 +226,7 @@ class _RulesReader:
                 self.limits[domain] = limit
 
     def _blacklist(self, node: Any) -> None:
-        if _is_nothing(node):
-            return
-        if not isinstance(node, yaml.SequenceNode):
-            self.wrong(node, f"expected a list of domains under `blacklist:`, and found {_kind(node)}.")
-            return
-        for entry in node.value:
+        for entry in self._entries(node, yaml.SequenceNode, "a list of domains under `blacklist:`"):
             if self._domain(entry, self.blocked) == ALL:
                 self.wrong(entry, "all domains cannot be blocked; `sdist throttle pause` lets all of them rest.")
 
