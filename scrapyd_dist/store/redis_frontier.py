@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from scrapyd_dist.batches import OUT, Batch, BatchState
-from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SLOT_NAME, Backlog, Leased, NewBatch, SlotCount
+from scrapyd_dist.frontier.backlog import SLOT_NAME, Backlog, Leased, NewBatch, SlotCount
 from scrapyd_dist.store.base import QueueStore
 from scrapyd_dist.store.frontier_rows import HUNGRY, LeaseRequest, check_not_out, joined, slot_counts
 from scrapyd_dist.store.redis_batches import RedisBatches
@@ -45,24 +45,15 @@ class RedisFrontier(RedisPort, QueueStore):
     # leasing
 
     def _lease_next(self, wanted: LeaseRequest) -> list[Leased]:
-        crawl = wanted.crawl
+        crawl, base = wanted.crawl, self._base(wanted.crawl)
+        asked = {name: getattr(wanted, name) for name in ("limit", "seconds", "fair", "alone", "slots")}
+        # The attempt as it is when it is leased; its batch, its number and its job are told by its name.
+        row = {name: it for name, it in vars(wanted.attempt_at(0, 0)).items() if name not in {"batch", "number", "job"}}
         answer = self._ask(
-            "lease_next",
-            crawl,
-            limit=wanted.limit,
-            seconds=wanted.seconds,
-            holder=wanted.lessee.job,
-            state=json.dumps(BatchState.RUNNING.value),
-            fields=_leased_fields(wanted),
-            other=OTHER_SPIDER,
-            fair=wanted.fair,
-            alone=wanted.alone,
-            hungry=HUNGRY,
-            slots=list(wanted.slots),
-            enough=list(wanted.enough),
-        )
+            "lease_next", crawl, **asked, enough=list(wanted.enough), holder=wanted.lessee.job, fields=packed(row),
+            state=json.dumps(BatchState.RUNNING.value), hungry=HUNGRY,
+        )  # fmt: skip
         pairs = [name.split(".") for name in answer.get("attempts", ())]
-        base = self._base(crawl)
         if not pairs:  # idle workers ask again and again
             return []
         # Together: each question costs a round trip, as much as the step itself.
@@ -115,12 +106,6 @@ class RedisFrontier(RedisPort, QueueStore):
     def drop_batch(self, crawl: str, number: int, *, forget: bool) -> None:
         needed = [self._batches.batch_in(crawl, number, set(BatchState) - OUT, partial(check_not_out, number))]
         self._server.step("drop", self._base(crawl), needed=needed, batch=number, forget=forget)
-
-
-def _leased_fields(wanted: LeaseRequest) -> list[str]:
-    """An attempt as it is when it is leased; its batch, its number and its job are told by its name."""
-    attempt = wanted.attempt_at(0, 0)
-    return packed({name: value for name, value in vars(attempt).items() if name not in {"batch", "number", "job"}})
 
 
 def _slots(counts: Mapping[str, Any]) -> list[SlotCount]:

@@ -202,13 +202,8 @@ class SqliteBatches(SqlitePort, BatchStore):
     def _lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float, *, again: bool) -> bool:
         lease = {"crawl": crawl, "batch": batch, "attempt": attempt, "holder": holder, "seconds": seconds}
         with self._file.step():
-            state = self._value(
-                "SELECT attempts.state FROM batches JOIN attempts ON attempts.crawl = batches.crawl"
-                " AND attempts.batch = batches.number AND attempts.number = batches.attempts"
-                " WHERE batches.crawl = ? AND batches.number = ? AND batches.attempts = ?",
-                crawl, batch, attempt,
-            )  # fmt: skip
-            if state is None or AttemptState(state) not in LEASABLE:  # not its batch's current attempt, or over
+            current = self._value("SELECT attempts FROM batches WHERE crawl = ? AND number = ?", crawl, batch)
+            if attempt != current or self._attempt_state(crawl, batch, attempt) not in LEASABLE:
                 return False
             if again:
                 query = (

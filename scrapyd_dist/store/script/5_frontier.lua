@@ -17,11 +17,11 @@ local function is_batch(number)
   return batch_of(number) and tonumber(redis.call('HGET', base .. 'b:' .. number, 'attempts'))
 end
 
--- All slots in which something waits, but those of other spiders, whose names begin with `other`.
-local function own_slots(other)
+-- All slots in which something waits, but those of other spiders.
+local function own_slots()
   local own = {}
   for _, slot in ipairs(redis.call('SMEMBERS', base .. 'waiting')) do
-    if string.sub(slot, 1, #other) ~= other then own[#own + 1] = slot end
+    if string.sub(slot, 1, 1) ~= OTHER then own[#own + 1] = slot end
   end
   return own
 end
@@ -108,7 +108,7 @@ function verbs.lease_next()
   if argument.fair then
     next_batch = next_in_turn(slots, holder, argument.alone, argument.hungry, argument.enough)
   else
-    next_batch = next_unfair(#slots == 0 and own_slots(argument.other) or slots, limit)
+    next_batch = next_unfair(#slots == 0 and own_slots() or slots, limit)
   end
   local leased = {}
   for at = 1, limit do
