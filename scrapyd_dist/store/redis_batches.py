@@ -146,15 +146,12 @@ class RedisBatches(RedisPort, BatchStore):
 
     def open_attempt(self, crawl: str, attempt: Attempt) -> None:
         batch, number, key = attempt.batch, attempt.number, self._attempt_key(crawl, attempt.batch, attempt.number)
-        row, opens = vars(attempt), self._attempt_step(crawl, batch, number, attempt.state)
-        if self._look("HGET", key, "state") is None:
+        opens = self._attempt_step(crawl, batch, number, attempt.state)
+        if self._look("HGET", key, "state") is None:  # else a post of this number was refused
             opens = opens._replace(values=())
-        else:  # what the refused post of this number left is forgotten
-            kept = {name: getattr(attempt, name) for name in ("node", "url", "state", "sent_at", "worker")}
-            row = {**kept, "ended_at": None, "reason": ""}
         commands: list[Command] = [
             ("HSET", self._batch_key(crawl, batch), *packed({"state": BatchState.SENT, "attempts": number})),
-            ("HSET", key, *packed(row)),
+            ("HSET", key, *packed(vars(attempt))),
             ("SADD", f"{self._base(crawl)}attempts", f"{batch}.{number}"),
         ]
         needed = [self.batch_step(crawl, batch, BatchState.SENT), opens]

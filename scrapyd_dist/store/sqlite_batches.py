@@ -149,14 +149,9 @@ class SqliteBatches(SqlitePort, BatchStore):
         old = self._attempt_state(crawl, attempt.batch, attempt.number)
         if old is not None:
             check_attempt_step(old, attempt.state)
-        names = ("batch", "number", "job", "node", "url", "state", "sent_at", "worker")
-        row = {name: getattr(attempt, name) for name in names}
-        again = (
-            "ON CONFLICT (crawl, batch, number) DO UPDATE SET node = excluded.node, url = excluded.url,"
-            " state = excluded.state, sent_at = excluded.sent_at, worker = excluded.worker, ended_at = NULL,"
-            " reason = ''"
-        )
-        self._insert("attempts", {**row, "crawl": crawl}, again)
+        row = {**vars(attempt), "crawl": crawl}
+        again = ", ".join(f"{name} = excluded.{name}" for name in row)
+        self._insert("attempts", row, f"ON CONFLICT (crawl, batch, number) DO UPDATE SET {again}")
 
     def _step(self, move: AttemptMove) -> None:
         crawl, batch, number = move.crawl, move.batch, move.number
