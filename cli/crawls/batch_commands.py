@@ -15,6 +15,7 @@ import typer
 
 from scrapyd_dist.batches import Attempt, AttemptState, BatchState, Crawl, Miss
 from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.items.json_lines import places
 from scrapyd_dist.payload import REPLACES, fit
 from scrapyd_dist.store import Store
@@ -118,7 +119,8 @@ def _retry(
             values[place] = {**value, REPLACES: [number, place]}
             again.append(its.pop())
     if values:
-        parts = [(settings, len(piece)) for piece, settings in fit(list(values.values()), key=key_of(root))]
+        pieces = fit(list(values.values()), key=key_of(root))
+        parts = [NewBatch(payload=settings, size=len(piece)) for piece, settings in pieces]
         store.retry(crawl, number, parts, misses=again, now=time.time())
     return list(values)
 

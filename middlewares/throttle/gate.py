@@ -126,34 +126,31 @@ class Gate:
                 await asyncio.wait_for(self._known.wait(), PATIENCE)
 
     async def _look(self) -> None:
-        if self._client is None and not await self._search():
-            return
-        while True:
+        client = self._client = self._client or await self._search()
+        while client is not None:
             try:
                 self.queues.sweep(ending=self.capacity.ending)
                 self.give_back(self.capacity.sweep())
-                if self._client is not None:
-                    self._client.look()
+                client.look()
             except Exception:  # a fault of ours; look on, as the end of the crawl waits for guests that are sent away
                 logger.exception("The throttle itself has failed")
                 self.failed()
             await asyncio.sleep(LOOK)
 
-    async def _search(self) -> bool:
-        """Find the store; False where there will be none. One that is made later, or is away, is looked for again."""
+    async def _search(self) -> ThrottleClient | None:
+        """Find the store; None where there will be none. One that is made later, or is away, is looked for again."""
         pause = LOOK
         while True:
             found = await find_beside(self._crawler)
             if found.store is not None:
-                self._client = ThrottleClient(found.store, self, self._clock, rules=True)
-                return True
+                return ThrottleClient(found.store, self, self._clock, rules=True)
             self._known.set()
             if found.why:
                 level = logging.INFO if pause == LOOK else logging.DEBUG
                 until = "" if found.lasting else " as long as the store is out of reach"
                 logger.log(level, "No rule of `sdist throttle` is heeded here%s: %s", until, found.why)
                 if found.lasting:
-                    return False
+                    return None
                 pause = min(2 * pause, LONGEST_SEARCH)
             await asyncio.sleep(pause)
 

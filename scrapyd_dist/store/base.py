@@ -6,24 +6,12 @@ the same caller's clock; leases run by the store's own clock. Verbs with a body 
 the few steps (`_…`) in which the engines differ.
 """
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from scrapyd_dist.batches import (
-    WANTED,
-    Attempt,
-    AttemptState,
-    Batch,
-    BatchState,
-    Crawl,
-    Miss,
-    Shard,
-    WorkerEntry,
-    check_step,
-)
+from scrapyd_dist.batches import WANTED, Attempt, AttemptState, Batch, BatchState, Crawl, Miss, Shard, WorkerEntry
 from scrapyd_dist.errors import NameTaken, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import BY_DOMAIN, UNFAIR, Backlog, Leased, Lessee, NewBatch, SlotCount
 from scrapyd_dist.nodes import NodeRecord
@@ -33,7 +21,6 @@ from scrapyd_dist.store.rows import (
     CRAWL_FIELDS,
     SIGNED,
     Door,
-    check_done,
     check_fields,
     check_parts,
     signed_row,
@@ -246,8 +233,7 @@ class BatchStore(Protocol):
         requests.
         """
         whole = self.batch(crawl, number)
-        check_parts(number, whole.size, [part.size for part in parts])
-        check_step(whole.state, BatchState.SPLIT)
+        check_parts(number, whole.size, parts)
         prints = handed_down(self.batch_fingerprints(crawl, number), whole.size, parts)
         new = [
             replace(part, fingerprints=its, sealed_at=whole.sealed_at, parent=number)
@@ -256,26 +242,16 @@ class BatchStore(Protocol):
         return self._split(crawl, number, new)
 
     def retry(
-        self,
-        crawl: str,
-        number: int,
-        parts: Sequence[tuple[Mapping[str, str], int]],
-        *,
-        misses: Sequence[Miss],
-        now: float,
+        self, crawl: str, number: int, parts: Sequence[NewBatch], *, misses: Sequence[Miss], now: float
     ) -> list[Batch]:
-        """Requests of a batch that is done go into new batches, and these misses of it are forgotten.
+        """Requests of a batch that is done go into new batches in its slot, and these misses of it are forgotten.
 
         Raises `StepRefused` when the batch is not done, or another process has retried some of them; `StoreError` when
         the parts do not have as many requests as there are misses.
         """
-        check_parts(number, len(misses), [size for _, size in parts])
+        check_parts(number, len(misses), parts)
         old = self.batch(crawl, number)
-        check_done(number, old.state)
-        new = [
-            NewBatch(payload=payload, size=size, sealed_at=now, slot=old.slot, priority=old.priority)
-            for payload, size in parts
-        ]
+        new = [replace(part, sealed_at=now, slot=old.slot, priority=old.priority) for part in parts]
         batches = self._retry(crawl, number, new, misses)
         if batches is None:
             raise StepRefused(f"requests of batch {number} of crawl {crawl} are being retried already")
@@ -327,7 +303,7 @@ class BatchStore(Protocol):
         now: float,
     ) -> None:
         """This attempt's result counts, and no other one of its batch ever will."""
-        ends = {"report": json.dumps(dict(report)), "part": part, "ended_at": now}
+        ends = {"report": report, "part": part, "ended_at": now}
         self._step(AttemptMove(crawl, batch, attempt, AttemptState.ACCEPTED, ends, BatchState.DONE, misses=misses))
 
     def fail(
@@ -340,8 +316,6 @@ class BatchStore(Protocol):
         # How many attempts are forgiven changes only while a batch is dead, so it may be read before.
         forgiven = self.batch(crawl, batch).forgiven
         end = BatchState.FAILED if attempt - forgiven < max_attempts else BatchState.DEAD
-        if end is BatchState.DEAD:
-            check_step(BatchState.FAILED, end)
         fails, ends = {"reason": reason, "state": end.value}, {"reason": reason, "ended_at": now}
         self._step(AttemptMove(crawl, batch, attempt, AttemptState.FAILED, ends, BatchState.FAILED, fails, out=out))
         return end
@@ -363,7 +337,7 @@ class BatchStore(Protocol):
         Raises `StepRefused` when the attempt is over, or another worker has the lease; `SeenBefore` as
         `add_batches`; nothing was done then.
         """
-        ends = {"report": json.dumps(dict(report)), "ended_at": now}
+        ends = {"report": report, "ended_at": now}
         found = [replace(one, sealed_at=now) for one in new]
         self._step(
             AttemptMove(crawl, batch, attempt, AttemptState.ACKED, ends, holder=holder, new=found, counts=counts or {})

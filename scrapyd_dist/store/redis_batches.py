@@ -84,7 +84,6 @@ class RedisBatches(RedisPort, BatchStore):
         there = [
             Condition(self._batch_key(crawl, one), "state", THERE, partial(no_batch, crawl, one)) for one in wanted
         ]
-        check_step(BatchState.DEAD, BatchState.SEALED)
         old, new = (json.dumps(state.value) for state in (BatchState.DEAD, BatchState.SEALED))
         # `from` is a word of Python's own
         states = {"from": old, "to": new}

@@ -29,7 +29,7 @@ from scrapyd_dist.batches import (
     WorkerEntry,
 )
 from scrapyd_dist.errors import ConfigError, ForeignRow, NothingMatched, StepRefused, StoreError
-from scrapyd_dist.frontier.backlog import MAX_PRIORITY, SLOT_NAME, Leased
+from scrapyd_dist.frontier.backlog import MAX_PRIORITY, SLOT_NAME, Leased, NewBatch
 from scrapyd_dist.nodes import Node, NodeRecord
 from scrapyd_dist.store import judging
 from scrapyd_dist.store.judging import (
@@ -399,7 +399,8 @@ def check_done(batch: int, state: BatchState) -> None:
         raise StepRefused(f"batch {batch} is {state.value}; only a batch that is done has failed requests to retry")
 
 
-def check_parts(batch: int, size: int, sizes: Collection[int]) -> None:
+def check_parts(batch: int, size: int, parts: Iterable[NewBatch]) -> None:
     """Raise `StoreError` unless the parts of a split batch have its requests, no more and no fewer."""
+    sizes = [part.size for part in parts]
     if sum(sizes) != size or min(sizes, default=0) < 1:
-        raise StoreError(f"batch {batch} has {size} requests; it cannot be split into parts of {list(sizes)}")
+        raise StoreError(f"batch {batch} has {size} requests; it cannot be split into parts of {sizes}")

@@ -333,14 +333,14 @@ def test_only_what_failed_is_tried_again_in_the_slot_of_its_batch(store: Store) 
     lease(store)
     accept(store)
     store.add_misses("c", [FAILED, GONE, *OTHERS])
-    (new,) = store.retry("c", 1, [({"A": "again"}, 1)], misses=[FAILED], now=50.0)
+    (new,) = store.retry("c", 1, [NewBatch(payload={"A": "again"}, size=1)], misses=[FAILED], now=50.0)
     assert new == Batch(number=2, size=1, sealed_at=50.0, slot="x", priority=3)
     assert store.peek("c", "x", 1) == [new]
     assert store.payload("c", new.number) == {"A": "again"}
     assert store.misses("c") == [GONE, *OTHERS]
     assert store.batch("c", 1).state is BatchState.DONE
     with pytest.raises(StepRefused, match="retried already"):
-        store.retry("c", 1, [({}, 1)], misses=[FAILED], now=51.0)
+        store.retry("c", 1, [NewBatch(payload={}, size=1)], misses=[FAILED], now=51.0)
     assert len(store.batches("c")) == new.number
 
 
@@ -349,11 +349,11 @@ def test_a_retry_of_more_than_has_failed_and_the_second_of_two_at_once_change_no
     dead = replace(FAILED, kind="dead", reason="no such callback")
     store.add_misses("c", [FAILED, dead])
     with pytest.raises(StoreError):
-        store.retry("c", 1, [({}, 2)], misses=[FAILED], now=50.0)
+        store.retry("c", 1, [NewBatch(payload={}, size=2)], misses=[FAILED], now=50.0)
     assert store.misses("c") == [FAILED, dead]
-    store.retry("c", 1, [({}, 1)], misses=[dead], now=50.0)
+    store.retry("c", 1, [NewBatch(payload={}, size=1)], misses=[dead], now=50.0)
     with pytest.raises(StepRefused):
-        store.retry("c", 1, [({}, 2)], misses=[FAILED, dead], now=51.0)
+        store.retry("c", 1, [NewBatch(payload={}, size=2)], misses=[FAILED, dead], now=51.0)
     assert store.misses("c") == [FAILED]
     assert len(store.batches("c")) == 2
 
@@ -362,7 +362,7 @@ def test_a_retry_of_more_than_has_failed_and_the_second_of_two_at_once_change_no
 def test_a_batch_that_is_not_done_has_nothing_to_retry(store: Store, state: BatchState) -> None:
     bring_to(store, state)
     with pytest.raises(StepRefused):
-        store.retry("c", 1, [({}, 1)], misses=[FAILED], now=50.0)
+        store.retry("c", 1, [NewBatch(payload={}, size=1)], misses=[FAILED], now=50.0)
 
 
 # dropping

@@ -127,7 +127,7 @@ def step(store: Store, kind: int, number: int) -> None:
         lambda: store.split("c", number, [new_batch(slot=slot, priority=priority)]),
         lambda: store.drop_batch("c", number, forget=bool(kind % 2)),
         lambda: store.requeue("c", [number]),
-        lambda: store.retry("c", number, [({}, 1)], misses=[missed], now=1.0),
+        lambda: store.retry("c", number, [NewBatch(payload={}, size=1)], misses=[missed], now=1.0),
     ]
     with suppress(DistError, SeenBefore):
         verbs[kind % len(verbs)]()
