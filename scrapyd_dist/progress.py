@@ -196,13 +196,6 @@ _FINDING = ("starting", "finding")
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexProgress:
-    pages: int = 0
-    total: int | None = None  #: None if unknown
-    failed: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """The input of `summary`."""
 
@@ -214,7 +207,9 @@ class Snapshot:
     counts: Mapping[str, int]  #: counts of found URLs, by `ACCOUNT`
     buffered: int  #: requests found and not in a batch yet
     unheeded: str = ""  #: why no process of the crawl follows throttle rules; empty if they do
-    index: IndexProgress = field(default_factory=IndexProgress)
+    index_pages: int = 0
+    index_total: int | None = None  #: all pages; None if unknown
+    index_failed: int = 0
     own_items: int = 0
     local_missed: Mapping[str, int] = field(default_factory=dict)  #: requests crawled locally in vain: gone, failed
     output: Sequence[str] = ()
@@ -267,17 +262,17 @@ def summary(snap: Snapshot) -> dict[str, Any]:
             if snap.state in {*_FINDING, "working"} and not state.paused
             else 0.0,
             finding=snap.state in _FINDING,
-            pages=snap.index.pages,
-            total_pages=snap.index.total,
+            pages=snap.index_pages,
+            total_pages=snap.index_total,
         ),
         "per_s": _rates(snap),
-        "pages": snap.index.pages + counters.pages + running["pages"],
+        "pages": snap.index_pages + counters.pages + running["pages"],
         "items": snap.own_items + counters.items + running["items"],
         "gone_urls": counters.gone + snap.local_missed.get("gone", 0),
         "failed_urls": counters.failed_urls + snap.local_missed.get("failed", 0),
         "dead_urls": counters.dead_urls,
-        "index": {"pages": snap.index.pages, "total": snap.index.total, "failed": snap.index.failed},
-        "index_failed": snap.index.failed,
+        "index": {"pages": snap.index_pages, "total": snap.index_total, "failed": snap.index_failed},
+        "index_failed": snap.index_failed,
         "nodes": [_node(member, snap) for member in state.members],
         "throttle": _throttle(snap),
         "stragglers": snap.progress.stragglers(),

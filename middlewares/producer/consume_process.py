@@ -126,7 +126,7 @@ class ConsumeProcess:
             unheeded=why_not_heeded(settings),
             warnings=warnings,
         )
-        await reporter.begin()
+        await reporter.recall()
         for warning in warnings:
             logger.warning("%s", warning)
         await reporter.tell(CrawlState.WORKING, version=nodes.prepared.version, spider=wanted.spider)

@@ -63,11 +63,16 @@ def exporter_for(output: Mapping[str, Any], settings: BaseSettings, crawler: Cra
 
 
 def _make(
-    cls: Any, crawler: Crawler | None, fixed: Mapping[str, Any], file: IO[bytes], columns: Sequence[str], *, head: bool
+    cls: Any,
+    crawler: Crawler | None,
+    fixed: Mapping[str, Any],
+    file: IO[bytes],
+    columns: Sequence[str],
+    header: Sequence[str],
 ) -> ItemExporter:
     options = {name: value for name, value in fixed.items() if name != "fields"}
     options["fields_to_export"] = fixed["fields"] or columns or None
-    if issubclass(cls, CsvItemExporter) and not head:
+    if issubclass(cls, CsvItemExporter) and header:
         options["include_headers_line"] = False
     made: ItemExporter = cls(file, **options) if crawler is None else build_from_crawler(cls, crawler, file, **options)
     return made

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scrapyd_dist.batches import CrawlState, Miss
-from scrapyd_dist.progress import IndexProgress, Progress, Snapshot, sample_of, summary
+from scrapyd_dist.progress import Progress, Snapshot, sample_of, summary
 from scrapyd_dist.scheduling.scheduler import Scheduler
 
 from ..targets import Target
@@ -47,6 +47,10 @@ class BaseReporter:
     misses: str | None = None  #: path of the list of URLs without a result
     _progress: Progress = field(default_factory=Progress)
 
+    async def recall(self) -> None:
+        """Take in what an earlier process left."""
+        self._progress.recall(await self.repository.accepted())
+
     def _summary(self, state: CrawlState, *, own_pages: int = 0, own_items: int = 0, **more: Any) -> dict[str, Any]:
         """The summary document; `more` are fields of a `Snapshot`."""
         scheduler = self.scheduler
@@ -75,10 +79,6 @@ class FrontierReporter(BaseReporter):
     show: Callable[[dict[str, Any]], None]  #: is given each summary
     begun: float  #: by the monotonic clock
 
-    async def begin(self) -> None:
-        """Count what came home before, too."""
-        self._progress.recall(await self.repository.accepted())
-
     async def tell(self, state: CrawlState, **changes: Any) -> None:
         """Write the summary down, with other changes of the row, and show it; a sample now and then."""
         await self.repository.recount()  # the account is that of the producers that fill the frontier
@@ -102,12 +102,11 @@ class StatusReporter(BaseReporter):
     _logged: float = field(default_factory=time.monotonic)
 
     async def recall(self) -> None:
-        """Take in what an earlier process left."""
         before = await self.repository.missed_before()
         self.parts.index.failed = before["index"]
         for kind in self._local_missed:
             self._local_missed[kind] = before[kind]
-        self._progress.recall(await self.repository.accepted())
+        await super().recall()
 
     def warn(self, *warnings: str) -> None:
         """Write it to the log, and into every summary from now on."""
@@ -158,6 +157,8 @@ class StatusReporter(BaseReporter):
             code=self.code,
             duration=self.repository.ran,
             buffered=parts.capture.buffered,
-            index=IndexProgress(pages=index.pages + index.done_before, total=index.total, failed=index.failed),
+            index_pages=index.pages + index.done_before,
+            index_total=index.total,
+            index_failed=index.failed,
             local_missed=self._local_missed,
         )

@@ -9,12 +9,12 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, TypeAlias
 
 from scrapyd_dist.errors import ConfigError, DistError, NodeError
 from scrapyd_dist.items.json_lines import Items
@@ -37,12 +37,9 @@ class ItemExporter(Protocol):
     def finish_exporting(self) -> None: ...
 
 
-class MakeExporter(Protocol):
-    """Makes the exporter of a merged file."""
-
-    def __call__(self, file: IO[bytes], columns: Sequence[str], *, head: bool) -> ItemExporter:
-        """`columns` are those of a CSV file, where the settings name no fields; `head`: it needs a header."""
-        ...
+#: makes the exporter of a merged file, given the columns of a CSV file, where the settings name no fields, and of these
+#: those of its header, where it has one
+MakeExporter: TypeAlias = Callable[[IO[bytes], Sequence[str], Sequence[str]], ItemExporter]
 
 
 class PartLost(DistError):
@@ -182,7 +179,7 @@ def _header(output: ItemOutput) -> list[str]:
 def _export(items: Items, file: IO[bytes], output: ItemOutput, make: MakeExporter) -> int:
     header = _header(output) if output.format == "csv" else []
     columns = list(_columns(items, header)) if output.format == "csv" else []
-    exporter = make(file, columns, head=not header)
+    exporter = make(file, columns, header)
     exporter.start_exporting()
     count = 0
     for count, item in enumerate(items.values(), 1):  # noqa: B007 - the number of the last one is wanted

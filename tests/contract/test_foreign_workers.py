@@ -116,7 +116,7 @@ async def test_a_job_of_another_project_is_cancelled_as_one_of_that(tmp_path: Pa
         o.add(1, slot=LANE)
         other = (await of_shop(o, 3)).begin()
         one.down = ConnectionRefused
-        await until(lambda: o.scheduler.state.members[0].cancel_later, "it is given up while its node is away")
+        await until(lambda: o.state.members[0].cancel_later, "it is given up while its node is away")
         assert o_job(other).state is JobState.RUNNING
         one.down = None
         await until(lambda: o_job(other).state is JobState.FINISHED, "it is cancelled when the node answers again")
@@ -129,7 +129,7 @@ async def test_only_the_node_that_has_the_project_gets_its_work(tmp_path: Path) 
         await o.over()
         assert o.states() == ["done", "done"]
         assert {job.project for job in lacking.jobs.values()} <= {"p"}
-        assert [member.unfit for member in o.scheduler.state.members] == ["", ""]
+        assert [member.unfit for member in o.state.members] == ["", ""]
 
 
 async def test_where_the_project_is_there_is_made_room_for_it(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ async def test_one_round_goes_on_until_it_is_known_who_can_do_the_work(tmp_path:
         worker = await of_shop(o, 2)
         await o.ended()
         assert o_job(worker).told.get("introduce") is None
-        assert (o.scheduler.state.stopped, o.states()) == ("", ["sealed"])
+        assert (o.state.stopped, o.states()) == ("", ["sealed"])
 
 
 async def test_the_node_that_has_the_project_is_waited_for_and_named_when_it_stays_away(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ async def test_a_project_that_no_node_has_is_named_with_what_to_do_and_its_work_
         assert reason.startswith("one, two: there is no project shop;")
         assert "sdist deploy-all" in reason
         await o.ended()  # nothing else is left
-        assert (o.scheduler.state.stopped, o.scheduler.state.counters.dead_urls) == ("", 2)
+        assert (o.state.stopped, o.state.counters.dead_urls) == ("", 2)
 
 
 async def test_a_spider_that_the_project_does_not_have_is_dead_too(tmp_path: Path) -> None:
@@ -259,9 +259,9 @@ async def test_that_its_code_does_not_get_at_the_store_is_not_the_nodes_doing(tm
         reason = await given_up(o)
         assert "the version r2 of the project shop cannot work" in reason
         assert "out of reach: why; deploy it" in reason
-        assert (o.scheduler.state.members[0].unfit, o.scheduler.failed) == ("", True)  # a pool is closed
+        assert (o.state.members[0].unfit, o.scheduler.failed) == ("", True)  # a pool is closed
         await o.over()
-        assert o.scheduler.state.stopped == ""
+        assert o.state.stopped == ""
 
 
 async def test_an_introduction_of_an_earlier_process_counts(tmp_path: Path) -> None:

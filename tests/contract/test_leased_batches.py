@@ -40,7 +40,7 @@ async def one_worker(o: Bench, number: int = 1) -> ModelWorker:
 
 
 async def gone(o: Bench, worker: ModelWorker) -> None:
-    await until(lambda: all(one.job != worker.job for one in o.scheduler.state.workers()), "its end is known")
+    await until(lambda: all(one.job != worker.job for one in o.state.workers()), "its end is known")
 
 
 @asynccontextmanager
@@ -57,7 +57,7 @@ async def die_of_a_batch(o: Bench, attempt: int) -> None:
     worker = await one_worker(o)
     await until(worker.lease, "the batch")
     worker.node.report(worker.job, state="running", requests=2, done=0, attempt=attempt)
-    await until(lambda: any(w.report and w.report.requests for w in o.scheduler.state.workers()), "its report is read")
+    await until(lambda: any(w.report and w.report.requests for w in o.state.workers()), "its report is read")
     worker.node.die(worker.job)
     await gone(o, worker)
 
@@ -81,7 +81,7 @@ async def test_every_batch_comes_home_once_and_then_it_is_over(tmp_path: Path) -
         for worker in await workers(o, 3):
             worker.work_off()
         await o.over(whole=5)
-        assert o.scheduler.state.counters.sent == 5
+        assert o.state.counters.sent == 5
         assert sorted(o.posts()) == [f"{CRAWL}.w{number}.a1" for number in (1, 2, 3)]
 
 
@@ -105,11 +105,11 @@ async def test_it_does_not_end_before_the_producer_signs_off_and_counts_one_that
         await until(lambda: o.states() == ["done"], "the only batch is done")
         o.store.register_producer(CRAWL, "another", 60)
         o.scheduler.no_more()
-        await until(lambda: o.scheduler.state.backlog.producers == ("another",), "the other one is seen")
-        assert not o.scheduler.state.done.is_set()
+        await until(lambda: o.state.backlog.producers == ("another",), "the other one is seen")
+        assert not o.state.done.is_set()
         o.store.sign_off(CRAWL, "another")
         await o.ended()
-        assert o.scheduler.state.stopped == ""
+        assert o.state.stopped == ""
 
 
 async def test_a_lost_producer_makes_the_crawl_incomplete(tmp_path: Path) -> None:
@@ -118,11 +118,11 @@ async def test_a_lost_producer_makes_the_crawl_incomplete(tmp_path: Path) -> Non
         o.add(2)
         (await one_worker(o)).work_off()
         await o.ended()
-        assert "links" in o.scheduler.state.stopped
+        assert "links" in o.state.stopped
         assert (o.scheduler.incomplete, o.scheduler.failed) == (True, False)
         assert o.states() == ["done"]  # what was there has come home first
         await asyncio.wait_for(o.scheduler.left(), 5)
-        assert not list(o.scheduler.state.workers())  # it is not left to itself
+        assert not list(o.state.workers())  # it is not left to itself
 
 
 async def test_what_a_worker_adds_with_its_ack_is_worked_on_before_the_end(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ async def test_workers_that_do_not_see_the_end_are_told_and_those_that_never_beg
         running = await one_worker(o, 2)
         pending = o.workers()[1]
         running.work_off()
-        await until(lambda: any(w.report for w in o.scheduler.state.workers()), "the first is heard of")
+        await until(lambda: any(w.report for w in o.state.workers()), "the first is heard of")
         await o.over()
         await asyncio.wait_for(o.scheduler.left(), 5)
         assert set(one.cancels) == {running.job, pending.job}
@@ -157,11 +157,11 @@ async def test_what_workers_do_counts_once_before_and_after_it_came_home(tmp_pat
     async with alone(tmp_path, 10, 10) as (o, worker):
         worker.lease(2)
         worker.node.report(worker.job, state="running", requests=20, done=7, items=7)
-        member = o.scheduler.state.members[0]
+        member = o.state.members[0]
         await until(lambda: member.progress() == Counter(requests=7, pages=7, items=7), "seven requests")
-        await until(lambda: o.scheduler.state.backlog.out == 2, "both batches are seen to be out")
+        await until(lambda: o.state.backlog.out == 2, "both batches are seen to be out")
         worker.finish()
-        await until(lambda: o.scheduler.state.counters.requests_done == 10, "a batch is home")
+        await until(lambda: o.state.counters.requests_done == 10, "a batch is home")
         await until(lambda: member.progress() == Counter(), "it counts there, and nowhere else")
 
 
@@ -180,7 +180,7 @@ async def test_a_dead_worker_gives_back_what_it_had_long_before_its_lease_runs_o
         assert second.job != first.job
         second.work_off()
         await o.over(whole=2)
-        assert o.scheduler.state.counters.failed == 1
+        assert o.state.counters.failed == 1
 
 
 async def test_a_lease_that_ran_out_is_taken_back_though_its_worker_seems_to_live(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ async def test_a_part_that_is_lost_sends_its_batch_back(tmp_path: Path) -> None:
         worker.lease()
         worker.finish(part=False)
         await until(lambda: o.states() == ["failed"], "it waits again")
-        member = o.scheduler.state.members[0]
+        member = o.state.members[0]
         await until(lambda: member.progress() == Counter(), "what will be done again does not count")
         worker.work_off()
         await o.over(whole=1)
@@ -224,7 +224,7 @@ async def test_a_batch_that_kills_its_workers_is_cut_and_stays_in_its_slot(tmp_p
             await die_of_a_batch(o, attempt)
         await until(lambda: o.states() == ["split", "sealed", "sealed"], "it is cut")
         assert {batch.slot for batch in o.store.batches(CRAWL)} == {"p7"}
-        await until(lambda: o.scheduler.state.backlog.batches == 2, "two batches in its place")
+        await until(lambda: o.state.backlog.batches == 2, "two batches in its place")
 
 
 async def test_a_batch_that_is_leased_before_it_can_be_cut_is_cut_the_next_time(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ async def test_a_batch_that_is_leased_before_it_can_be_cut_is_cut_the_next_time(
         for attempt in range(3):
             await die_of_a_batch(o, attempt)
         await until(lambda: o.states() == ["split", "sealed", "sealed"], "it is cut")
-        assert (o.scheduler.state.fault, len(o.attempts())) == (None, 4)
+        assert (o.state.fault, len(o.attempts())) == (None, 4)
 
 
 async def test_workers_that_always_fail_stop_the_crawl_and_are_named(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ async def test_workers_that_always_fail_stop_the_crawl_and_are_named(tmp_path: P
             worker.end("refused", problem="The store is out of this worker's reach: no such file")
             await gone(o, worker)
         await o.ended()
-        assert "no such file" in o.scheduler.state.stopped
+        assert "no such file" in o.state.stopped
         assert o.scheduler.failed
         assert o.states() == ["sealed"]
         assert len(one.posts) in {3, 4}  # one may be on its way when the third is judged
@@ -269,7 +269,7 @@ async def test_where_no_node_takes_the_work_the_slots_in_which_it_waits_are_name
             worker.end("refused", problem="no disk")
         await o.ended()
         words = "the work of the slots 'p0', 'p1', 'p2', 'p3', 'p4' and 2 others: the last 3 workers there did nothing"
-        assert words in o.scheduler.state.stopped
+        assert words in o.state.stopped
         assert (o.scheduler.failed, o.states()) == (True, ["sealed"] * 7)
 
 
@@ -283,7 +283,7 @@ async def test_one_worker_that_cannot_have_the_store_tells_for_all_of_its_node(t
         assert not o.scheduler.unreached  # the other one may still say otherwise
         second.end("refused", problem="there is no file /x/store.db", unreached=True)
         await o.ended()
-        assert "no file /x/store.db" in o.scheduler.state.stopped
+        assert "no file /x/store.db" in o.state.stopped
         assert (o.scheduler.unreached, o.states(), len(o.posts())) == (True, ["sealed"], 2)
 
 
@@ -295,11 +295,11 @@ async def test_only_the_node_whose_workers_fail_is_taken_out(tmp_path: Path) -> 
         for count in range(1, 4):
             await until(lambda count=count: len(bad.posts) == count, "another one there")  # type: ignore[misc]  # the default binds it
             next(worker for worker in o.workers() if worker.node is bad).end("refused", problem="no disk")
-        await until(lambda: o.scheduler.state.members[0].unfit, "it is taken out")
-        assert "no disk" in o.scheduler.state.members[0].unfit
+        await until(lambda: o.state.members[0].unfit, "it is taken out")
+        assert "no disk" in o.state.members[0].unfit
         next(worker for worker in o.workers() if worker.node is good).begin().work_off()
         await o.over()
-        assert (o.scheduler.state.stopped, o.states(), len(bad.posts)) == ("", ["done"], 3)
+        assert (o.state.stopped, o.states(), len(bad.posts)) == ("", ["done"], 3)
 
 
 # other spiders, slots
@@ -333,8 +333,8 @@ async def test_what_is_for_a_spider_that_is_nowhere_is_dead_and_says_why(tmp_pat
         await until(lambda: o.states() == ["done", "dead"], "it is given up")
         assert "nobody" in o.store.batch(CRAWL, 2).reason
         await o.over()
-        assert (o.scheduler.state.stopped, o.scheduler.state.counters.dead_urls) == ("", 3)
-        assert o.scheduler.state.members[0].unfit == ""
+        assert (o.state.stopped, o.state.counters.dead_urls) == ("", 3)
+        assert o.state.members[0].unfit == ""
 
 
 async def test_eight_slots_with_work_get_eight_workers_though_more_may_run_and_none_gets_a_second(
@@ -368,9 +368,9 @@ async def test_between_two_rounds_no_worker_is_started(tmp_path: Path) -> None:
         (await one_worker(o)).work_off()
         o.store.register_producer(CRAWL, "me", 60)
         o.add(1, slot="p1")
-        await until(lambda: o.scheduler.state.backlog.waiting == 1, "it is seen")
-        looks = o.scheduler.state.backlog
-        await until(lambda: o.scheduler.state.backlog is not looks, "it is looked at once more")
+        await until(lambda: o.state.backlog.waiting == 1, "it is seen")
+        looks = o.state.backlog
+        await until(lambda: o.state.backlog is not looks, "it is looked at once more")
         assert len(o.posts()) == 1
         assert o.scheduler._staffed is not None
         o.scheduler._staffed -= 3600.0  # an hour later
@@ -386,13 +386,13 @@ async def test_fewer_workers_than_there_are_means_that_none_is_started(tmp_path:
     async with leasing(tmp_path, one, scaling=ScalingPolicy(per_slot=1, most=2)) as o:
         for worker in o.workers():
             worker.begin()
-        await until(lambda: all(w.report for w in o.scheduler.state.workers()), "all five are seen")
-        assert len(list(o.scheduler.state.workers())) == 5
+        await until(lambda: all(w.report for w in o.state.workers()), "all five are seen")
+        assert len(list(o.state.workers())) == 5
         for worker in o.workers()[:3]:
             worker.end()
-        await until(lambda: len(list(o.scheduler.state.workers())) == 2, "two are left")
-        looks = o.scheduler.state.backlog
-        await until(lambda: o.scheduler.state.backlog is not looks, "it is looked at once more")
+        await until(lambda: len(list(o.state.workers())) == 2, "two are left")
+        looks = o.state.backlog
+        await until(lambda: o.state.backlog is not looks, "it is looked at once more")
         assert len(one.posts) == 5
         o.workers()[0].end()
         await until(lambda: len(one.posts) == 6, "one for the one that ended")
@@ -403,7 +403,7 @@ async def test_one_round_gives_each_slot_what_it_may_have_and_leaves_the_workers
         o.add(1, 1, 1, slot="p0")
         await o.ended()
         assert [worker.slots for worker in o.workers()] == [["p0"], ["p0"]]
-        assert (len(o.posts()), o.scheduler.state.stopped) == (2, "")
+        assert (len(o.posts()), o.state.stopped) == (2, "")
 
 
 async def test_a_producer_that_does_not_wait_leaves_when_workers_are_sent(tmp_path: Path) -> None:
@@ -419,7 +419,7 @@ async def test_enough_time_is_enough(tmp_path: Path) -> None:
     async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(max_time=0.05)) as o:
         o.add(1)
         await o.ended()
-        assert "0.05 s" in o.scheduler.state.stopped
+        assert "0.05 s" in o.state.stopped
 
 
 # nodes
@@ -430,7 +430,7 @@ async def test_a_node_whose_workers_do_not_reach_the_store_gets_none(tmp_path: P
     async with leasing(tmp_path, far, near, reach=far_away, producer="me", scaling=ScalingPolicy(most=2)) as o:
         await until(lambda: len(near.posts) == 2, "both are near")
         assert far.posts == []
-        assert o.scheduler.state.members[0].unfit == WHY
+        assert o.state.members[0].unfit == WHY
 
 
 async def test_a_worker_whose_post_was_not_answered_is_not_posted_twice(tmp_path: Path) -> None:
@@ -454,13 +454,13 @@ async def test_parts_on_a_node_that_is_away_for_a_moment_are_waited_for(tmp_path
     one = model("one")
     async with alone(tmp_path, 2, node=one, limits=replace(QUICK, node_timeout=30)) as (o, worker):
         one.down = ConnectionRefused
-        await until(lambda: not o.scheduler.state.members[0].up, "it is seen to be away")
+        await until(lambda: not o.state.members[0].up, "it is seen to be away")
         worker.work_off()
         o.scheduler.no_more()
-        await until(lambda: o.scheduler.state.backlog.acked == 1, "its ack is seen")
+        await until(lambda: o.state.backlog.acked == 1, "its ack is seen")
         one.down = None
         await o.ended()
-        assert (o.states(), o.scheduler.state.counters.failed) == (["done"], 0)
+        assert (o.states(), o.state.counters.failed) == (["done"], 0)
 
 
 async def test_what_a_worker_does_on_a_node_without_an_answer_never_makes_a_batch_dead(tmp_path: Path) -> None:
@@ -468,12 +468,12 @@ async def test_what_a_worker_does_on_a_node_without_an_answer_never_makes_a_batc
     async with leasing(tmp_path, away, near, producer="me", limits=QUICK) as o:
         (lost,) = (worker for worker in await workers(o, 2) if worker.node is away)
         away.down = ConnectionRefused
-        await until(lambda: not o.scheduler.state.members[0].out, "its worker is given up")
+        await until(lambda: not o.state.members[0].out, "its worker is given up")
         o.add(2)
         for count in range(1, 7):  # twice as often as a batch may fail
             await until(lost.lease, "it leases on")
             lost.finish()
-            await until(lambda count=count: o.scheduler.state.counters.failed == count, "and it is out of reach")  # type: ignore[misc]  # the default binds it
+            await until(lambda count=count: o.state.counters.failed == count, "and it is out of reach")  # type: ignore[misc]  # the default binds it
         next(worker for worker in o.workers() if worker.node is near).work_off()
         await o.over(whole=1)
 
@@ -484,7 +484,7 @@ async def test_what_a_worker_leased_while_its_node_was_away_waits_again_when_it_
     async with leasing(tmp_path, away, near, producer="me", limits=once) as o:
         lost, other = sorted(await workers(o, 2), key=lambda worker: worker.node is near)
         away.down = ConnectionRefused
-        await until(lambda: not o.scheduler.state.members[0].out, "its worker is given up")
+        await until(lambda: not o.state.members[0].out, "its worker is given up")
         o.add(2)
         await until(lost.lease, "it leases on, for a minute")
         away.down = None
@@ -504,8 +504,8 @@ async def test_at_rest_nothing_is_leased_and_no_worker_started(tmp_path: Path) -
         o.add(2)
         assert worker.lease() == []
         worker.end()
-        await until(lambda: not list(o.scheduler.state.workers()), "it has ended")
-        await until(lambda: o.scheduler.state.backlog.waiting == 1, "the batch is seen")
+        await until(lambda: not list(o.state.workers()), "it has ended")
+        await until(lambda: o.state.backlog.waiting == 1, "the batch is seen")
         assert len(o.posts()) == 1
         o.store.want(CRAWL, "")
         o.scheduler.rest(paused=False)
@@ -519,14 +519,12 @@ async def test_the_next_process_takes_up_the_workers_and_starts_no_second_one(tm
     async with alone(tmp_path, 4, 4, node=one) as (before, worker):
         worker.lease(2)
         worker.finish()
-        await until(lambda: before.scheduler.state.counters.done == 1, "a batch is home")
+        await until(lambda: before.state.counters.done == 1, "a batch is home")
     async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as after:
         worker.store = after.store
         worker.node.report(worker.job, state="running", requests=8, done=6, items=6)
-        await until(
-            lambda: after.scheduler.state.members[0].progress() == Counter(requests=2, pages=2, items=2),
-            "what was home before counts once",
-        )
+        done = Counter(requests=2, pages=2, items=2)
+        await until(lambda: after.state.members[0].progress() == done, "what was home before counts once")
         worker.finish()
         await after.over()
         after.whole(2, size=4)
@@ -550,7 +548,7 @@ async def test_a_crawl_that_goes_on_with_other_code_lets_the_workers_of_the_earl
     async with stopped(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me") as before:
         before.add(2)
         await one_worker(before)
-    spec = before.scheduler.state.spec
+    spec = before.state.spec
     async with leasing(tmp_path, one, scaling=ScalingPolicy(most=1), producer="me", spec=spec):
         assert one.cancels == []
     other = replace(spec, version="v2")
@@ -606,7 +604,7 @@ async def test_each_node_works_as_it_can(tmp_path: Path) -> None:
         assert [".w" in job for job in far.posts] == [False] * len(far.posts)
         assert all(".w" in job for job in near.posts)
         assert len(b.attempts()) == 40, "no batch was given out twice"
-        assert b.scheduler.state.members[0].unreached == WHY
+        assert b.state.members[0].unreached == WHY
 
 
 @pytest.mark.parametrize("names", [("far1", "far2"), ("one", "two")])
@@ -621,7 +619,7 @@ async def test_where_no_worker_reaches_the_store_all_batches_are_sent(tmp_path: 
                 worker.begin().end("refused", problem="The store is out of reach.", unreached=True)
         await b.over(whole=9)
         assert all(sent(node) for node in nodes)
-        assert all(member.unreached and not member.unfit for member in b.scheduler.state.members)
+        assert all(member.unreached and not member.unfit for member in b.state.members)
 
 
 async def test_what_a_worker_had_leased_before_its_node_was_cut_off_is_sent(tmp_path: Path) -> None:
@@ -645,7 +643,7 @@ async def test_a_node_whose_workers_lose_the_store_again_and_again_is_sent_its_b
             b.workers()[-1].begin().end("store-lost", problem="The store is out of this worker's reach: refused.")
         await b.over(whole=2)
         assert sent(one) == ["c.b1.a1", "c.b2.a1"]
-        (member,) = b.scheduler.state.members
+        (member,) = b.state.members
         assert "refused" in member.unreached
         assert not member.unfit
 

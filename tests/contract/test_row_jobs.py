@@ -69,11 +69,11 @@ async def test_each_row_is_one_job_and_there_are_never_more_than_may_be(tmp_path
         finish(one, "c")
         await until(lambda: running(one) == ["d"], "the one that came later")
         finish(one, "d")
-        await until(lambda: b.scheduler.state.counters.done == 4, "all are home")
-        assert not b.scheduler.state.over.is_set()  # a producer may still add something
+        await until(lambda: b.state.counters.done == 4, "all are home")
+        assert not b.state.over.is_set()  # a producer may still add something
         b.store.sign_off(CRAWL, "me")
         await b.ended()
-        assert (b.scheduler.state.stopped, b.states()) == ("", ["done"] * 4)
+        assert (b.state.stopped, b.states()) == ("", ["done"] * 4)
 
 
 async def test_a_row_that_fails_is_tried_again_and_dead_in_the_end_and_may_be_let_wait_again(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ async def test_a_lost_producer_leaves_it_incomplete_when_all_that_came_is_done(t
     async with rows_on(tmp_path, one) as b:
         b.store.register_producer(CRAWL, "me", -1)
         await b.ended()
-        assert (b.scheduler.incomplete, b.states(), "me" in b.scheduler.state.stopped) == (True, ["done"], True)
+        assert (b.scheduler.incomplete, b.states(), "me" in b.state.stopped) == (True, ["done"], True)
 
 
 @dataclass(kw_only=True)
@@ -144,7 +144,7 @@ async def test_a_thousand_rows_are_a_thousand_jobs_and_never_more_than_four_at_o
     async with rows_on(tmp_path, *nodes, most=4, where=where) as b:
         b.store.sign_off(CRAWL, "me")
         await asyncio.wait_for(b.scheduler.ended(), 120)
-        assert (b.scheduler.state.stopped, b.scheduler.state.counters.done) == ("", 1_000)
+        assert (b.state.stopped, b.state.counters.done) == ("", 1_000)
         assert Counter(b.states()) == {"done": 1_000}
     assert counters == Counter([*words, *["most"] * 4]), "each word once, and four at one time"
 
@@ -154,7 +154,7 @@ async def test_a_look_reads_what_is_about_to_run_and_not_what_waits(where: str, 
     begin(where, *(f"w{number}" for number in range(2_000)))
     read: list[int] = []
     async with rows_on(tmp_path, one, most=4, where=where) as b:
-        read_by = b.scheduler.state.store.store
+        read_by = b.state.store.store
         peek = read_by.peek
 
         def peeked(crawl: str, slot: str, limit: int) -> list[Batch]:
@@ -172,9 +172,9 @@ async def test_a_look_reads_what_is_about_to_run_and_not_what_waits(where: str, 
                 finish(one, word)
                 done += 1
             await asyncio.sleep(0.005)
-        assert b.scheduler.state.fault is None
-        assert b.scheduler.state.backlog.batches == 2_000
-        assert len(b.scheduler.state.open) < 50
+        assert b.state.fault is None
+        assert b.state.backlog.batches == 2_000
+        assert len(b.state.open) < 50
         assert 0 < max(read) < 100
 
 
@@ -185,11 +185,11 @@ async def test_the_next_process_finds_the_jobs_of_the_last_one_and_starts_none_b
         await until(lambda: running(one) == ["a", "b"], "two jobs")
         finish(one, "a")
         await until(lambda: running(one) == ["b", "c"], "the third")
-        await until(lambda: before.scheduler.state.counters.done == 1, "the first is home")
+        await until(lambda: before.state.counters.done == 1, "the first is home")
         await before.scheduler.stop("it is stopped")
     async with rows_on(tmp_path, one, most=2) as after:
-        counters = after.scheduler.state.counters
-        assert (counters.done, counters.sent, sorted(after.scheduler.state.open)[:2]) == (1, 3, [2, 3])
+        counters = after.state.counters
+        assert (counters.done, counters.sent, sorted(after.state.open)[:2]) == (1, 3, [2, 3])
         finish(one, "b")
         await until(lambda: running(one) == ["c", "d"], "the last one")
         finish(one, "c")
@@ -214,7 +214,7 @@ async def test_rows_that_are_taken_away_while_they_wait_are_not_sent_and_stop_no
             finish(one, word)
         b.store.sign_off(CRAWL, "me")
         await b.ended()
-        assert (b.scheduler.state.fault, b.states()) == (None, ["done", "split", "done", "done"])
+        assert (b.state.fault, b.states()) == (None, ["done", "split", "done", "done"])
         assert {a.state for a in b.attempts()} == {AttemptState.ACCEPTED}
 
 

@@ -36,7 +36,7 @@ def members(*nodes: ModelNode) -> list[NodeState]:
 
 async def drain(b: Bench, name: str, since: float | None) -> None:
     b.store.update_node(name, draining=since)
-    member = next(member for member in b.scheduler.state.members if member.node.name == name)
+    member = next(member for member in b.state.members if member.node.name == name)
     await until(lambda: member.draining is (since is not None), "the scheduler knows of it")
 
 
@@ -46,7 +46,7 @@ async def test_a_drained_node_gets_no_new_work_ends_what_it_has_and_works_again_
         await b.seal()
         await until(lambda: one.posts == ["c.b1.a1"], "the first node has a job")
         await drain(b, "one", time.time())
-        assert b.scheduler.state.members[0].state == "draining"
+        assert b.state.members[0].state == "draining"
         await b.seal(3)
         await until(lambda: len(two.posts) == 3, "all the rest is on the other node")
         one.finish("c.b1.a1")
@@ -102,7 +102,7 @@ async def test_a_node_that_is_listed_later_is_brought_the_code_and_gets_work(tmp
         assert brought == ["two"]
         one.finish_all()
         await b.ended(whole=6)
-        assert [member.node.name for member in b.scheduler.state.members] == ["one", "two"]
+        assert [member.node.name for member in b.state.members] == ["one", "two"]
 
 
 async def test_a_new_node_that_cannot_run_the_code_gets_nothing_and_does_not_stop_the_crawl(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ async def test_a_new_node_that_cannot_run_the_code_gets_nothing_and_does_not_sto
         return "two has no log folder"
 
     async with sending(tmp_path, one, two, members=members(one), listed=listing, prepare=bring) as b:
-        await until(lambda: len(b.scheduler.state.members) == 2 and b.scheduler.state.members[1].unfit, "it was tried")
+        await until(lambda: len(b.state.members) == 2 and b.state.members[1].unfit, "it was tried")
         await b.work_off(3)
         assert two.posts == []
 
@@ -125,16 +125,16 @@ async def test_a_node_that_is_listed_no_more_ends_its_jobs_in_peace_and_may_come
         await b.seal()
         await until(lambda: one.posts == ["c.b1.a1"], "the first node has a job")
         listing.now = (two.node,)
-        await until(lambda: b.scheduler.state.members[0].state == "left", "it is gone from the list")
+        await until(lambda: b.state.members[0].state == "left", "it is gone from the list")
         await b.seal(3)
         await until(lambda: b.states()[1:] == ["done"] * 3, "the other node did the rest")
         one.finish("c.b1.a1")
         await until(lambda: b.states()[0] == "done", "its job was seen to the end")
         assert (one.posts, one.cancels) == (["c.b1.a1"], [])
-        await until(lambda: not b.scheduler.state.members[0].watched, "it is watched no more")
+        await until(lambda: not b.state.members[0].watched, "it is watched no more")
         one.quick = True
         listing.now = (one.node, two.node)
-        await until(lambda: b.scheduler.state.members[0].state == "up", "it is back")
+        await until(lambda: b.state.members[0].state == "up", "it is back")
         await drain(b, "two", time.time())
         await b.seal_all(2)
         await b.ended(whole=6)
@@ -156,8 +156,8 @@ async def test_when_all_have_left_the_crawl_stops_after_a_while_and_keeps_its_ba
     async with sending(tmp_path, one, listed=listing) as b:
         await b.seal_all(2)
         await b.ended()
-        assert "is in no list of nodes" in b.scheduler.state.stopped
-        assert b.scheduler.state.fault is None
+        assert "is in no list of nodes" in b.state.stopped
+        assert b.state.fault is None
         assert set(b.states()) == {"sealed"}
 
 
@@ -176,13 +176,13 @@ async def test_a_node_that_starts_nothing_is_taken_out_and_used_again_when_it_wo
         await until(lambda: b.states() == ["done"] * 2, "its batch was done elsewhere")
         assert one.cancels == ["c.b1.a1"]
         assert "takes jobs and starts none" in b.attempts(1)[0].reason
-        assert b.scheduler.state.members[0].state == "wedged"
+        assert b.state.members[0].state == "wedged"
         one.quick = True  # as after a restart
-        await until(lambda: b.scheduler.state.members[0].trial, "it may be tried")
+        await until(lambda: b.state.members[0].trial, "it may be tried")
         await drain(b, "two", time.time())
         await b.seal_all(5)
         await b.ended(whole=7)
-        assert b.scheduler.state.members[0].state == "up"
+        assert b.state.members[0].state == "up"
         assert len(one.posts) > 2
 
 
@@ -209,14 +209,14 @@ async def test_other_peoples_jobs_take_their_room(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two", quick=False)
     theirs = strangers(one, 3)
     async with sending(tmp_path, one, two) as b:
-        await until(lambda: b.scheduler.state.members[0].others == 3, "they are seen")
+        await until(lambda: b.state.members[0].others == 3, "they are seen")
         await b.seal_all(9)
         await until(lambda: len(b.posts()) == 5, "one node has a place, the other four")
         assert (len(one.posts), len(two.posts)) == (1, 4)
         for job in theirs:
             job.state = JobState.FINISHED
         await until(lambda: len(one.posts) == 4, "their room is ours now")
-        assert b.scheduler.state.members[0].others == 0
+        assert b.state.members[0].others == 0
         for node in (one, two):
             node.quick = True
             for name in node.posts:
@@ -228,7 +228,7 @@ async def test_a_fleet_full_of_other_peoples_jobs_still_gets_one_of_ours_in_line
     one = model("one", slots=1, quick=False)
     strangers(one, 9)
     async with sending(tmp_path, one) as b:
-        await until(lambda: b.scheduler.state.members[0].others == 9, "they are seen")
+        await until(lambda: b.state.members[0].others == 9, "they are seen")
         await b.seal_all(3)
         await until(lambda: one.posts, "one is posted")
         seen = one.calls.count("daemonstatus.json")
@@ -259,5 +259,5 @@ async def test_a_node_that_dies_while_it_joins_is_only_one_that_is_down(tmp_path
     two.down = ConnectionRefused
     fields: dict[str, Any] = {"members": members(one), "listed": Listing(one, two)}
     async with sending(tmp_path, one, two, **fields) as b:
-        await until(lambda: len(b.scheduler.state.members) == 2 and not b.scheduler.state.members[1].up, "it is down")
+        await until(lambda: len(b.state.members) == 2 and not b.state.members[1].up, "it is down")
         await b.work_off(3)

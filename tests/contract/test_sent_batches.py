@@ -45,7 +45,7 @@ async def test_it_does_not_end_before_the_producer_says_so(tmp_path: Path) -> No
     async with sending(tmp_path, model("one")) as b:
         await b.seal()
         await until(lambda: b.states() == ["done"], "the only batch is done")
-        assert not b.scheduler.state.over.is_set()
+        assert not b.state.over.is_set()
         await b.over(whole=1)
 
 
@@ -61,7 +61,7 @@ async def test_a_node_with_eight_times_the_slots_does_eight_times_the_work(tmp_p
                 for job in running[: node.slots]:
                     node.finish(job)
                     ended += 1
-            await until(lambda ended=ended: b.scheduler.state.counters.done == ended, "they are home")  # type: ignore[misc]  # a default binds it
+            await until(lambda ended=ended: b.state.counters.done == ended, "they are home")  # type: ignore[misc]  # a default binds it
             await until(lambda: _busy(b), "the slots are filled again")
         await b.ended(whole=180)
         assert 18 <= len(small.posts) <= 22, "a ninth, give or take a tenth"
@@ -70,7 +70,7 @@ async def test_a_node_with_eight_times_the_slots_does_eight_times_the_work(tmp_p
 def _busy(b: Bench) -> bool:
     """Whether every slot has a job, or nothing waits for one."""
     at_work = [sum(job.state is not JobState.FINISHED for job in node.jobs.values()) for node in b.nodes]
-    return not b.scheduler.state.waiting or all(n >= node.slots for n, node in zip(at_work, b.nodes, strict=True))
+    return not b.state.waiting or all(n >= node.slots for n, node in zip(at_work, b.nodes, strict=True))
 
 
 async def test_max_jobs_holds_over_the_whole_fleet(tmp_path: Path) -> None:
@@ -78,10 +78,10 @@ async def test_max_jobs_holds_over_the_whole_fleet(tmp_path: Path) -> None:
     async with sending(tmp_path, one, two, limits=replace(QUICK, max_jobs=3)) as b:
         await b.seal_all(6)
         await until(lambda: len(b.posts()) == 3, "as many as allowed are posted")
-        assert len(b.scheduler.state.waiting) == 3
+        assert len(b.state.waiting) == 3
         one.finish(one.posts[0])
         await until(lambda: len(b.posts()) == 4, "the next one is posted")
-        assert sum(len(member.out) for member in b.scheduler.state.members) == 3
+        assert sum(len(member.out) for member in b.state.members) == 3
 
 
 async def test_without_waiting_everything_is_sent_at_once(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ async def test_a_post_that_was_refused_goes_to_another_node_and_counts_as_no_att
         await b.work_off(1)
         assert (one.posts, two.posts) == (["c.b1.a1"], ["c.b1.a1"])
         assert [(a.number, a.node, a.state.value) for a in b.attempts()] == [(1, "two", "accepted")]
-        assert b.scheduler.state.counters.failed == 0
+        assert b.state.counters.failed == 0
 
 
 async def test_a_node_that_said_no_once_is_brought_the_code_again(tmp_path: Path) -> None:
@@ -151,14 +151,14 @@ async def test_a_node_that_always_says_no_gets_nothing_more(tmp_path: Path, erro
     async with sending(tmp_path, one, two) as b:
         await b.seal_all(12)
         two.quick = True
-        await until(lambda: b.scheduler.state.members[0].unfit and not b.scheduler.state.posts, "it is unfit")
+        await until(lambda: b.state.members[0].unfit and not b.state.posts, "it is unfit")
         asked = len(one.posts)
         two.finish_all()
         await b.ended(whole=12)
         assert one.jobs == {}
         assert len(one.posts) == asked
-        assert b.scheduler.state.members[0].room() == 0
-        assert b.scheduler.state.counters.failed == 0
+        assert b.state.members[0].room() == 0
+        assert b.state.counters.failed == 0
 
 
 async def test_a_node_whose_password_is_mended_gets_work_again(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ async def test_a_node_whose_password_is_mended_gets_work_again(tmp_path: Path) -
     one.plays = [refused_with(AuthRefused)]
     async with sending(tmp_path, one) as b:
         await b.work_off(3)
-        assert not b.scheduler.state.members[0].unfit
+        assert not b.state.members[0].unfit
 
 
 async def test_when_all_nodes_say_no_it_stops_and_keeps_the_batches(tmp_path: Path) -> None:
@@ -175,9 +175,9 @@ async def test_when_all_nodes_say_no_it_stops_and_keeps_the_batches(tmp_path: Pa
     async with sending(tmp_path, one, two) as b:
         await b.seal_all(3)
         await b.ended()
-        assert "No node takes the work" in b.scheduler.state.stopped
+        assert "No node takes the work" in b.state.stopped
         await b.scheduler.stop("")
-        assert b.scheduler.state.fault is None
+        assert b.state.fault is None
         assert set(b.states()) == {"sealed"}
 
 
@@ -185,8 +185,8 @@ async def test_a_node_that_is_down_from_the_start_is_used_when_it_comes(tmp_path
     one, two = model("one"), model("two", quick=False)
     one.down = ConnectionRefused
     async with sending(tmp_path, one, two) as b:
-        b.scheduler.state.members[0].prepared = False
-        b.scheduler.state.members[0].missed("down", time.time())
+        b.state.members[0].prepared = False
+        b.state.members[0].missed("down", time.time())
         await b.seal_all(6)
         await until(lambda: len(two.posts) == 4, "the other node is full")
         assert one.posts == []
@@ -201,7 +201,7 @@ async def test_a_post_without_an_answer_that_was_taken_is_not_posted_again(tmp_p
     one.plays = [taken_unheard]
     async with sending(tmp_path, one, two) as b:
         await b.seal_all(1)
-        await until(lambda: b.scheduler.state.counters.sent == 1, "it is known to be sent")
+        await until(lambda: b.state.counters.sent == 1, "it is known to be sent")
         assert b.posts() == ["c.b1.a1"]
         one.finish("c.b1.a1")
         await b.ended(whole=1)
@@ -248,11 +248,9 @@ async def test_a_node_that_vanishes_with_an_unanswered_post_costs_one_attempt(tm
     one.plays = [vanish]
     async with sending(tmp_path, one, two) as b:
         await b.seal(4)
-        await until(
-            lambda: b.states() == ["done"] * 4 and not b.scheduler.state.posts, "all is done, and no post is out"
-        )
+        await until(lambda: b.states() == ["done"] * 4 and not b.state.posts, "all is done, and no post is out")
         await b.over(whole=4)
-        assert b.scheduler.state.counters.failed == 1
+        assert b.state.counters.failed == 1
         assert sorted(b.posts()) == ["c.b1.a1", "c.b1.a2", "c.b2.a1", "c.b3.a1", "c.b4.a1"]
 
 

@@ -29,8 +29,8 @@ async def test_the_work_of_a_lost_node_goes_elsewhere_and_its_job_is_cancelled_w
         await b.ended(whole=2)
         assert two.posts == ["c.b2.a1", "c.b1.a2"]
         assert "has not answered" in b.attempts(1)[0].reason
-        b.scheduler.state.over.clear()  # the crawl would go on: keep watching
-        b.scheduler.state.spawn(b.scheduler.monitor.watch(b.scheduler.state.members[0]))
+        b.state.over.clear()  # the crawl would go on: keep watching
+        b.state.spawn(b.scheduler.monitor.watch(b.state.members[0]))
         one.down = None
         await until(lambda: "c.b1.a1" in one.cancels, "the old job is cancelled")
 
@@ -41,7 +41,7 @@ async def test_a_lost_node_that_is_back_in_time_keeps_its_work(tmp_path: Path) -
         await b.seal_all(2)
         await until(lambda: len(one.posts) == 1, "the first node has a job")
         one.down = NoReply
-        await until(lambda: not b.scheduler.state.members[0].up, "it is missed")
+        await until(lambda: not b.state.members[0].up, "it is missed")
         one.down = None
         one.finish("c.b1.a1")
         await b.ended(whole=2)
@@ -79,9 +79,7 @@ async def test_a_restarted_node_that_forgot_its_job_gets_grace_and_the_job_can_s
     async with sending(tmp_path, one) as b:
         await b.seal_and_start()
         one.jobs["c.b1.a1"].forgotten = True
-        await until(
-            lambda: any(out.unknown_since for out in b.scheduler.state.members[0].out.values()), "it is doubted"
-        )
+        await until(lambda: any(out.unknown_since for out in b.state.members[0].out.values()), "it is doubted")
         one.finish("c.b1.a1")
         await b.ended(whole=1)
         assert len(b.attempts()) == 1
@@ -111,7 +109,7 @@ async def test_a_batch_is_dead_after_its_last_attempt_and_the_others_are_done(tm
         await b.ended()
         assert b.states() == ["done", "dead", "done"]
         assert [(a.number, a.state.value) for a in b.attempts(2)] == [(1, "failed"), (2, "failed"), (3, "failed")]
-        assert (b.scheduler.state.counters.dead, b.scheduler.state.counters.dead_urls) == (1, 2)
+        assert (b.state.counters.dead, b.state.counters.dead_urls) == (1, 2)
         assert {item[0] for item in b.merged()} == {1, 3}
         assert {a.node for a in b.attempts(2)} == {"one", "two"}
 
@@ -123,9 +121,9 @@ async def test_with_all_nodes_down_it_stops_after_a_while_and_says_why(tmp_path:
         await until(lambda: len(b.posts()) == 2, "both are posted")
         one.down = two.down = ConnectionRefused
         await b.ended()
-        assert "No node has answered" in b.scheduler.state.stopped
-        assert "connection refused" in b.scheduler.state.stopped
-        assert b.scheduler.state.fault is None
+        assert "No node has answered" in b.state.stopped
+        assert "connection refused" in b.state.stopped
+        assert b.state.fault is None
         assert not {"done", "dead"} & set(b.states())
 
 
@@ -185,8 +183,8 @@ async def test_gone_and_failed_urls_are_counted_and_kept(tmp_path: Path) -> None
     async with sending(tmp_path, one) as b:
         await b.seal_all(1)
         await b.ended()
-        assert b.scheduler.state.fault is None
-        assert (b.scheduler.state.counters.gone, b.scheduler.state.counters.failed_urls) == (1, 1)
+        assert b.state.fault is None
+        assert (b.state.counters.gone, b.state.counters.failed_urls) == (1, 1)
         found = b.store.misses(CRAWL)
         assert [(m.url, m.kind, m.batch) for m in found] == [("http://web/0", "gone", 1), ("http://web/1", "failed", 1)]
 
@@ -221,7 +219,7 @@ async def test_one_whose_lease_is_good_or_that_has_none_is_waited_for(tmp_path: 
         await b.seal_and_start()
         if seconds is not None:
             hold(b, seconds)
-        out = next(iter(b.scheduler.state.members[0].out.values()))
+        out = next(iter(b.state.members[0].out.values()))
         out.changed -= 10 * LEASE
         asked = len(one.calls)
         await until(lambda: len(one.calls) > asked + 20, "several looks")
@@ -261,9 +259,7 @@ async def test_a_producer_that_died_at_any_step_is_taken_up(tmp_path: Path, stat
     async with sending(tmp_path, one, two) as b:
         b.scheduler.no_more()
         if known == "running":
-            await until(
-                lambda: b.states() == ["running"] and b.scheduler.state.members[0].out[job].report, "it is heard of"
-            )
+            await until(lambda: b.states() == ["running"] and b.state.members[0].out[job].report, "it is heard of")
             one.finish(job)
         one.quick = True
         await b.ended(whole=1)
@@ -279,7 +275,7 @@ async def test_what_was_accepted_before_is_counted_and_not_done_again(tmp_path: 
     async with sending(tmp_path, one) as b:
         await b.over(whole=3)
         assert one.posts == posted
-        assert b.scheduler.state.members[0].items == 6
+        assert b.state.members[0].items == 6
 
 
 async def test_an_attempt_on_a_node_that_is_not_in_the_fleet_any_more_is_tried_elsewhere(tmp_path: Path) -> None:
@@ -302,7 +298,7 @@ async def test_stopping_waits_for_the_posts_under_way_and_sends_nothing_more(tmp
         assert not stopping.done()
         b.sender.gate.set()
         await stopping
-        assert b.scheduler.state.stopped == "interrupted"
+        assert b.state.stopped == "interrupted"
         assert b.states() == ["sent"] * 4 + ["sealed"] * 2
         assert {a.state for a in b.attempts()} == {AttemptState.SENT}
         assert len(one.posts) == 4
@@ -313,8 +309,8 @@ async def test_an_error_of_ours_ends_the_crawl_and_says_so(tmp_path: Path) -> No
         b.folder.rmdir()
         await b.seal_all(1)
         await b.ended()
-        assert isinstance(b.scheduler.state.fault, OSError)
-        assert "scrapyd-dist itself failed" in b.scheduler.state.stopped
+        assert isinstance(b.state.fault, OSError)
+        assert "scrapyd-dist itself failed" in b.state.stopped
         assert BatchState.DONE not in {batch.state for batch in b.store.batches(CRAWL)}
 
 

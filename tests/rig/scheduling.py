@@ -165,6 +165,10 @@ class Bench:
         for batch in self.store.add_batches(CRAWL, new, now=time.time()):
             self.scheduler.add(batch)
 
+    @property
+    def state(self) -> SchedulerState:
+        return self.scheduler.state
+
     async def ended(self, *, whole: int | None = None) -> None:
         """All that there is comes to its end; with `whole`, that is so many batches, which are as `whole` says."""
         await asyncio.wait_for(self.scheduler.ended(), 20)
@@ -179,7 +183,7 @@ class Bench:
     async def leave(self, reason: str = "") -> None:
         """The scheduler stops, and both connections are closed."""
         await self.scheduler.stop(reason)
-        self.scheduler.state.store.close()
+        self.state.store.close()
         self.store.close()
 
     def workers(self) -> list[ModelWorker]:
@@ -209,12 +213,12 @@ class Bench:
 
     def whole(self, batches: int, size: int = 2) -> None:
         """Every batch is done, and each of its items is there once."""
-        assert self.scheduler.state.fault is None
-        assert self.scheduler.state.stopped == ""
+        assert self.state.fault is None
+        assert self.state.stopped == ""
         assert self.states() == ["done"] * batches
         assert self.merged() == [(b, n) for b in range(1, batches + 1) for n in range(size)]
-        assert self.scheduler.state.counters.done == batches
-        assert self.scheduler.state.counters.items == batches * size
+        assert self.state.counters.done == batches
+        assert self.state.counters.items == batches * size
 
 
 def make(tmp_path: Path, nodes: list[ModelNode], *, where: str = "", **options: Any) -> Bench:

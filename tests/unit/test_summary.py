@@ -15,7 +15,6 @@ from scrapyd_dist.progress import (
     COUNTS,
     KEPT,
     SLOW_AFTER,
-    IndexProgress,
     KnownTotals,
     Progress,
     Rate,
@@ -88,7 +87,7 @@ def test_what_runs_is_counted_with_what_is_done() -> None:
     progress = Progress()
     progress.look([member], 0.0)
     document = summary(
-        snapshot(members=[member], own_items=1, index=IndexProgress(pages=3, total=6, failed=1), progress=progress)
+        snapshot(members=[member], own_items=1, index_pages=3, index_total=6, index_failed=1, progress=progress)
     )
     assert (document["requests"]["done"], document["pages"], document["items"]) == (13, 3 + 11 + 7, 1 + 9 + 4)
     assert document["nodes"] == [
