@@ -27,8 +27,6 @@ _WORDS = {"yes": True, "true": True, "on": True, "1": True, "no": False, "false"
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectConfig:
-    """The configuration of a project in scrapy.cfg."""
-
     root: Path  #: the folder of the closest scrapy.cfg
     settings_module: str  #: import path of the settings module
     targets: tuple[Node, ...]  #: every `[deploy]` and `[deploy:NAME]` section with a url, in file order

@@ -160,8 +160,6 @@ class KeptLogs:
 
 @dataclass(kw_only=True)
 class NodeDiagnosis(NodeStatus):
-    """The examined state of a node."""
-
     #: only if the node did not answer like Scrapyd: whether its port speaks TLS or plain HTTP
     speaks_tls: bool | None = None
     speaks_http: bool | None = None

@@ -89,7 +89,7 @@ def add(
         raise ConfigError(f"--priority {priority}: it must be between -{MAX_PRIORITY} and {MAX_PRIORITY}.")
     from scrapyd_dist.middlewares.producer.crawl_request import find_project
     from scrapyd_dist.middlewares.producer.producer_options import read_options
-    from scrapyd_dist.middlewares.producer.worklist_import import WorklistImport
+    from scrapyd_dist.middlewares.producer.worklist_import import request_reader
     from scrapyd_dist.middlewares.slot_routing import SlotRouting
 
     root = context.root
@@ -101,7 +101,7 @@ def add(
         read: RowReader = lambda row: found(row.value, priority)  # noqa: E731 - rows of arguments
         if not arguments:
             routing = SlotRouting.from_settings(settings, project=project)
-            read = WorklistImport(settings, routing, key=key, callback=spider_callback, priority=priority).found
+            read = request_reader(settings, routing, key=key, callback=spider_callback, priority=priority)
         store = stack.enter_context(closing(project_store(root)))
         producer = FrontierProducer(
             store=store,

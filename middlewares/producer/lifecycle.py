@@ -209,7 +209,6 @@ class Lifecycle(ABC):
         logger.error("The crawl cannot go on: %s", error, exc_info=error)
 
     def run_clock(self) -> None:
-        """Tick from now on."""
         self.tasks.start("clock", self._clock)
 
     async def stop_clock(self) -> None:

@@ -26,8 +26,6 @@ LOCAL = "distributed_local"
 
 
 class Producer(LifecycleMiddleware["CrawlRun"]):
-    """The spider middleware of a producer."""
-
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
         connect = crawler.signals.connect

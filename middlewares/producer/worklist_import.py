@@ -47,37 +47,34 @@ class ImportResult:
     told: list[BadWorklistRow] = field(default_factory=list)  #: the first bad rows
 
 
-class WorklistImport:
-    """Makes rows into requests for a frontier."""
-
-    def __init__(
-        self, settings: Settings, slotting: SlotRouting, *, key: bytes, callback: str | None, priority: int
-    ) -> None:
-        """A way to read rows; the callback and priority are for rows without one of their own.
-
-        Without a callback, the worker's settings name it. The Fernet key is for what must be hidden.
-        """
-        crawler = Crawler(Spider, settings)
-        fingerprinter = build_from_crawler(load_object(settings["REQUEST_FINGERPRINTER_CLASS"]), crawler)
-        self._placing = SlotPlacement(fingerprinter.fingerprint, slotting, salt=uuid4().hex)
-        self._slotting, self._key, self._callback, self._priority = slotting, key, callback, priority
-
-    def found(self, row: WorklistRow) -> FrontierIntake:
-        """The row's request on its way into the frontier; ValueError if it cannot be one."""
-        value = {**({"callback": self._callback} if self._callback else {}), **row.value}
-        value.setdefault("priority", self._priority)
-        request = plain_request(value)
-        callback = value.get("callback") or "parse"
-        to = self._slotting.addressee(request, callback)
-        slot, fingerprint = self._placing.place(request, callback, to)
-        value = {**_travelling(value, request), **({"callback": to.callback} if to and to.callback else {})}
-        if len(str(value)) > LARGE:
-            encode([value], key=self._key)
-        return FrontierIntake(value=value, fingerprint=fingerprint, slot=slot, priority=request.priority)
-
-
 #: makes a row into what goes into the frontier; ValueError if it cannot be that
 RowReader: TypeAlias = Callable[[WorklistRow], FrontierIntake]
+
+
+def request_reader(
+    settings: Settings, slotting: SlotRouting, *, key: bytes, callback: str | None, priority: int
+) -> RowReader:
+    """Make what makes rows into requests; the callback and priority are for rows without one of their own.
+
+    Without a callback, the worker's settings name it. The Fernet key is for what must be hidden.
+    """
+    crawler = Crawler(Spider, settings)
+    fingerprinter = build_from_crawler(load_object(settings["REQUEST_FINGERPRINTER_CLASS"]), crawler)
+    placing = SlotPlacement(fingerprinter.fingerprint, slotting, salt=uuid4().hex)
+
+    def read(row: WorklistRow) -> FrontierIntake:
+        value = {**({"callback": callback} if callback else {}), **row.value}
+        value.setdefault("priority", priority)
+        request = plain_request(value)
+        name = value.get("callback") or "parse"
+        to = slotting.addressee(request, name)
+        slot, fingerprint = placing.place(request, name, to)
+        value = {**_travelling(value, request), **({"callback": to.callback} if to and to.callback else {})}
+        if len(str(value)) > LARGE:
+            encode([value], key=key)
+        return FrontierIntake(value=value, fingerprint=fingerprint, slot=slot, priority=request.priority)
+
+    return read
 
 
 def _travelling(value: RequestValue, request: Request) -> RequestValue:

@@ -57,8 +57,6 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The judged outcome of a job."""
-
     outcome: Outcome
     reason: str = ""  #: a few words, or empty
     pages: int | None = None

@@ -33,8 +33,6 @@ _STATUS_KINDS = dict(zip(GROUPS, ("ok", "moved", "banned", "missing", "broken", 
 
 
 class Mark(NamedTuple):
-    """A label at a place."""
-
     at: float
     text: str
 

@@ -33,8 +33,6 @@ SAID_NO = (ApiRefused, AuthRefused, CallRefused, NotFound)
 
 @dataclass(kw_only=True)
 class Dispatcher:
-    """Gives waiting batches to nodes."""
-
     state: SchedulerState
     collector: Collector
     placement: Placement
