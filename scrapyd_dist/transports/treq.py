@@ -10,16 +10,15 @@ would make a failed POST ambiguous.
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import treq
 from OpenSSL import SSL
 from service_identity import CertificateError, VerificationError
 from twisted.internet import error
 from twisted.internet._resolver import GAIResolver  # the one that reactors start with; it has no public name
-from twisted.internet.asyncioreactor import AsyncioSelectorReactor
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator, IReactorPluggableNameResolver
 from twisted.internet.protocol import Protocol, connectionDone
@@ -64,37 +63,23 @@ class _Broken(Exception):
 
 
 class TreqTransport:
-    """An `AsyncSender` over treq; the sink of a download is called in the reactor's thread."""
+    """An `AsyncSender` over treq on the asyncio reactor; the sink of a download is called in the reactor's thread."""
 
-    def __init__(
-        self,
-        *,
-        connect_timeout: float = CONNECT_TIMEOUT,
-        wait: Callable[[Deferred[Any]], Awaitable[Any]] | None = None,
-    ) -> None:
-        """Create a transport on the installed reactor.
-
-        `wait` converts a Deferred to an awaitable: by default a Future under the asyncio reactor and the Deferred
-        itself under others, as in Scrapy.
-        """
+    def __init__(self, *, connect_timeout: float = CONNECT_TIMEOUT) -> None:
         from twisted.internet import reactor  # noqa: PLC0415 - importing it installs one
 
         self._reactor: Any = reactor
         self._agents: dict[tuple[object, ...], Any] = {}
         self._connect_timeout = connect_timeout
-        in_asyncio = isinstance(reactor, AsyncioSelectorReactor)
-        self._wait = wait or (
-            (lambda sent: sent.asFuture(asyncio.get_running_loop())) if in_asyncio else lambda sent: sent
-        )
 
     async def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
         seconds = call.timeout if timeout is None else timeout
-        return cast("T", await self._wait(Deferred.fromCoroutine(self._exchange(node, call, None, seconds))))
+        return await _as_future(self._exchange(node, call, None, seconds))
 
     async def download(
         self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = SILENCE
     ) -> T:
-        return cast("T", await self._wait(Deferred.fromCoroutine(self._exchange(node, call, sink, silence))))
+        return await _as_future(self._exchange(node, call, sink, silence))
 
     def close(self) -> None:
         """Do nothing: no connection is kept open."""
@@ -143,6 +128,10 @@ class TreqTransport:
                 pool=HTTPConnectionPool(self._reactor, persistent=False),
             )
         return self._agents[key]
+
+
+def _as_future(exchange: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+    return Deferred.fromCoroutine(exchange).asFuture(asyncio.get_running_loop())
 
 
 @implementer(IAgent)

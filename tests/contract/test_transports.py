@@ -17,7 +17,7 @@ from rig.nodes import ScrapydNode
 from rig.waiting import wait_for
 from scrapy.resolver import CachingThreadedResolver
 from twisted.internet import reactor as installed_reactor
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 
 from scrapyd_dist.errors import ApiRefused, AuthRefused, NotFound, NotJson
@@ -187,13 +187,6 @@ class TestScrapyd:
             sender.send(elsewhere, api.daemonstatus())
 
 
-@pytest_twisted.ensureDeferred
-async def test_treq_can_be_awaited_without_asyncio(peer: Callable[..., BadPeer]) -> None:
-    transport = TreqTransport(wait=lambda deferred: deferred)
-    server = peer(says(status="ok", projects=["a"]))
-    assert await Deferred.fromCoroutine(transport.send(node_at(server.port), api.listprojects())) == ("a",)
-
-
 @pytest.mark.parametrize(
     "head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"], ids=["before", "in the body"]
 )
@@ -206,11 +199,11 @@ async def test_treq_lets_go_when_cancelled(peer: Callable[..., BadPeer], head: b
         closed.append(connection.wait_closed())
 
     server = peer(play)
-    sending = Deferred.fromCoroutine(TreqTransport(wait=lambda sent: sent).send(node_at(server.port), JOB))
+    sending = asyncio.ensure_future(TreqTransport().send(node_at(server.port), JOB))
     await deferToThread(wait_for, lambda: server.requests, 10, "the request")
     sending.cancel()
-    with pytest.raises(CancelledError):
-        await sending
+    with pytest.raises(asyncio.CancelledError):
+        await Deferred.fromFuture(sending)
     await deferToThread(wait_for, lambda: closed == [b""], 10, "the connection to be closed")
 
 
