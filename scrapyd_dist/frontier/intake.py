@@ -75,19 +75,9 @@ def open_frontier(
         id=name, project=project, spider="", state=CrawlState.FINDING, created=now, kind="frontier", standing=standing,
         options={ROWS: ARGUMENTS} if arguments else {},
     )  # fmt: skip
-    with suppress(NothingMatched):
-        return _checked(store.own_crawl(name), arguments=arguments)
-    with suppress(NameTaken):  # another producer created it in the meantime
+    with suppress(NameTaken):  # it exists, or has been created in the meantime
         store.add_crawl(new)
-    return _checked(store.own_crawl(name), arguments=arguments)
-
-
-def has_arguments(frontier: Crawl) -> bool:
-    """Whether the rows of this frontier are spider arguments."""
-    return frontier.options.get(ROWS) == ARGUMENTS
-
-
-def _checked(row: Crawl, *, arguments: bool) -> Crawl:
+    row = store.own_crawl(name)
     if row.kind != "frontier":
         raise ConfigError(
             f"{row.id} is the name of a crawl, and a frontier needs one of its own. `sdist frontier list` has those"
@@ -97,6 +87,11 @@ def _checked(row: Crawl, *, arguments: bool) -> Crawl:
         are, and_not = ("requests", ARGUMENTS) if arguments else (ARGUMENTS, "requests")
         raise ConfigError(f"The rows of the frontier {row.id} are {are}; it takes no {and_not}. Name another one.")
     return row
+
+
+def has_arguments(frontier: Crawl) -> bool:
+    """Whether the rows of this frontier are spider arguments."""
+    return frontier.options.get(ROWS) == ARGUMENTS
 
 
 def pack(found: Sequence[FrontierIntake], *, size: int, key: bytes | None) -> list[NewBatch]:
