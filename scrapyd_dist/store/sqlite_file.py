@@ -36,14 +36,14 @@ class SqliteConnection:
         self.door = Door(Signer(key, believes_unsigned=True), str(self.path))
         self._in_step = False
         self.db = self._connect()
-        if not durable:
-            self.db.execute("PRAGMA synchronous = NORMAL")
-            # It waits for the disk, too, and is left to other processes; but where only workers are left, they have to.
-            self.db.execute(f"PRAGMA wal_autocheckpoint = {WORKERS_CHECKPOINT}")
         try:
-            self._migrate()
-        except BaseException:
+            self._prepare(durable=durable)
+        except BaseException as error:
             self.db.close()
+            if isinstance(error, sqlite3.OperationalError):  # it is in use, or cannot be read or written
+                raise StoreError(f"the store {self.path} cannot be opened: {error}.") from error
+            if isinstance(error, sqlite3.DatabaseError):
+                raise StoreError(f"{self.path} is not a store of scrapyd-dist: {error}. {_ELSEWHERE}") from error
             raise
 
     def _connect(self) -> sqlite3.Connection:
@@ -56,33 +56,31 @@ class SqliteConnection:
             # any descriptor of it would drop this process's locks, and another one would then throw its log away.
             with suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-            database = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
+            return sqlite3.connect(self.path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
         except (FileNotFoundError, NotADirectoryError, FileExistsError, PermissionError) as error:
             raise NoPlaceForStore(f"the store {self.path} cannot be opened: {error}. {_ELSEWHERE}") from error
         except (OSError, sqlite3.Error) as error:  # a full disk, say, which may be better later
             raise StoreError(f"the store {self.path} cannot be opened: {error}.") from error
-        database.row_factory = sqlite3.Row
-        try:
-            self._check_ours(database)
-            # It takes in a new file only, but would write to any: each opening would wait for all that write.
-            if not database.execute("PRAGMA page_count").fetchone()[0]:
-                database.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            _write_ahead(database)
-            database.execute("PRAGMA synchronous = FULL")  # what is posted was written down, even if the power fails
-            database.execute("PRAGMA foreign_keys = ON")
-        except (sqlite3.DatabaseError, StoreError) as error:
-            database.close()
-            if isinstance(error, sqlite3.OperationalError):  # it is in use, or cannot be read or written
-                raise StoreError(f"the store {self.path} cannot be opened: {error}.") from error
-            if isinstance(error, sqlite3.DatabaseError):
-                raise StoreError(f"{self.path} is not a store of scrapyd-dist: {error}. {_ELSEWHERE}") from error
-            raise
-        return database
 
-    def _check_ours(self, database: sqlite3.Connection) -> None:
+    def _prepare(self, *, durable: bool) -> None:
+        self.db.row_factory = sqlite3.Row
+        self._check_ours()
+        # It takes in a new file only, but would write to any: each opening would wait for all that write.
+        if not self.db.execute("PRAGMA page_count").fetchone()[0]:
+            self.db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        _write_ahead(self.db)
+        self.db.execute("PRAGMA foreign_keys = ON")
+        # What is posted was written down, even if the power fails.
+        self.db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        if not durable:
+            # It waits for the disk, too, and is left to other processes; but where only workers are left, they have to.
+            self.db.execute(f"PRAGMA wal_autocheckpoint = {WORKERS_CHECKPOINT}")
+        self._migrate()
+
+    def _check_ours(self) -> None:
         """Before anything is written into it: another program's database is left as it is."""
-        mark = database.execute("PRAGMA application_id").fetchone()[0]
-        tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        mark = self.db.execute("PRAGMA application_id").fetchone()[0]
+        tables = {row[0] for row in self.db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         # Version 1 had no mark.
         ours = mark == APPLICATION_ID or (mark == 0 and (not tables or {"crawls", "batches", "payloads"} <= tables))
         if not ours:
