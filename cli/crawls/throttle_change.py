@@ -1,9 +1,9 @@
 """`sdist throttle`: each verb changes its own fields of a rule and no others; `apply` takes all of a file or none."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
@@ -73,11 +73,8 @@ def unset(domain: Domains, output: Output = Output()) -> None:
 
     Example: sdist throttle unset example.com
     """
-    names = names_of(domain)
-    _change(
-        names, lambda rule: replace(rule, hits=None, window=None, scale=1.0),
-        "No limit of its own any more", "Had no limit of its own", output,
-    )  # fmt: skip
+    none = {"hits": None, "window": None, "scale": 1.0}
+    _change(names_of(domain), output, "No limit of its own any more", "Had no limit of its own", **none)
 
 
 def block(domain: Domains, output: Output = Output()) -> None:
@@ -91,7 +88,7 @@ def block(domain: Domains, output: Output = Output()) -> None:
     names = names_of(domain)
     if ALL in names:
         raise ConfigError("All domains cannot be blocked; to let all of them rest: sdist throttle pause.")
-    _change(names, lambda rule: replace(rule, blocked=True), "Blocked", "Was blocked already", output)
+    _change(names, output, "Blocked", "Was blocked already", blocked=True)
 
 
 def unblock(domain: Domains, output: Output = Output()) -> None:
@@ -99,7 +96,7 @@ def unblock(domain: Domains, output: Output = Output()) -> None:
 
     Example: sdist throttle unblock example.com
     """
-    _change(names_of(domain), lambda rule: replace(rule, blocked=False), "Unblocked", "Was not blocked", output)
+    _change(names_of(domain), output, "Unblocked", "Was not blocked", blocked=False)
 
 
 def pause(domain: SomeDomains = None, output: Output = Output()) -> None:
@@ -109,8 +106,7 @@ def pause(domain: SomeDomains = None, output: Output = Output()) -> None:
 
     Example: sdist throttle pause example.com
     """
-    names = names_of(domain or [ALL])
-    _change(names, lambda rule: replace(rule, paused=True), "Paused", "Was paused already", output)
+    _change(names_of(domain or [ALL]), output, "Paused", "Was paused already", paused=True)
 
 
 def resume(domain: SomeDomains = None, output: Output = Output()) -> None:
@@ -118,17 +114,16 @@ def resume(domain: SomeDomains = None, output: Output = Output()) -> None:
 
     Example: sdist throttle resume example.com
     """
-    names = names_of(domain or [ALL])
-    changed = _change(names, lambda rule: replace(rule, paused=False), "Resumed", "Was not paused", output)
+    changed = _change(names_of(domain or [ALL]), output, "Resumed", "Was not paused", paused=False)
     rules = {**changed.before, **changed.changes}
     still = sorted(domain for domain, rule in rules.items() if rule is not None and rule.paused)
     if still and not output.as_json:
         say(f"Still paused: {named(still)}.")
 
 
-def _change(names: Sequence[str], new: Callable[[Rule], Rule], done: str, already: str, output: Output) -> Changed:
-    """Change the rules of these domains, and tell what became of each."""
-    changed = change(lambda now: {name: new(now.get(name, Rule())) for name in names})
+def _change(names: Sequence[str], output: Output, done: str, already: str, **fields: Any) -> Changed:
+    """Give the rules of these domains these fields, and tell what became of each."""
+    changed = change(lambda now: {name: replace(now.get(name, Rule()), **fields) for name in names})
     if not output.document(changed.document()):
         if changed.changes:
             say(f"{done}: {named(list(changed.changes))}. {changed.notice}")
