@@ -15,17 +15,8 @@ from scrapyd_dist.batches import WANTED, Attempt, AttemptState, Batch, BatchStat
 from scrapyd_dist.errors import NameTaken, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import BY_DOMAIN, UNFAIR, Backlog, Leased, Lessee, NewBatch, SlotCount
 from scrapyd_dist.nodes import NodeRecord
-from scrapyd_dist.store.frontier_rows import AttemptMove, LeaseRequest, handed_down
-from scrapyd_dist.store.rows import (
-    CRAWL_COLUMNS,
-    CRAWL_FIELDS,
-    SIGNED,
-    Door,
-    check_fields,
-    check_parts,
-    signed_row,
-    unsigned,
-)
+from scrapyd_dist.store.frontier_rows import AttemptMove, LeaseRequest, check_parts, handed_down
+from scrapyd_dist.store.rows import CRAWL_COLUMNS, CRAWL_FIELDS, SIGNED, Door, check_fields, signed_row, unsigned
 from scrapyd_dist.throttle.permits import (
     DomainLook,
     DomainState,

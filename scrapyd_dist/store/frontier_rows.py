@@ -118,3 +118,16 @@ def check_not_out(number: int, state: BatchState) -> None:
     """Raise `StepRefused` for a batch that a worker has."""
     if state in OUT:
         raise StepRefused(f"batch {number} is out: a worker has it. It can be removed when that has ended")
+
+
+def check_done(batch: int, state: BatchState) -> None:
+    """Raise `StepRefused` unless a batch is done."""
+    if state is not BatchState.DONE:
+        raise StepRefused(f"batch {batch} is {state.value}; only a batch that is done has failed requests to retry")
+
+
+def check_parts(batch: int, size: int, parts: Iterable[NewBatch]) -> None:
+    """Raise `StoreError` unless the parts of a split batch have its requests, no more and no fewer."""
+    sizes = [part.size for part in parts]
+    if sum(sizes) != size or min(sizes, default=0) < 1:
+        raise StoreError(f"batch {batch} has {size} requests; it cannot be split into parts of {sizes}")

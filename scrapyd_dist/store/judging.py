@@ -1,4 +1,4 @@
-"""What a field of a stored row may be: its type, its range, the characters of names. No IO.
+"""What a field of a stored row may be: its type, its range, the characters of names; and the fields of each row. No IO.
 
 The rule it keeps: a store may be written by others, so a row is judged before it becomes a value; one that cannot be
 is `ForeignRow`, which says which row it is.
@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
+from scrapyd_dist.batches import CRAWL_NAME, WANTED, AttemptState, BatchState, CrawlState, ShardState
 from scrapyd_dist.errors import ForeignRow
+from scrapyd_dist.frontier.backlog import MAX_PRIORITY, SLOT_NAME
 
 Check = Callable[[Any], Any]
 V = TypeVar("V")
@@ -41,10 +43,10 @@ def judged(what: str, row: Mapping[str, Any], checks: Mapping[str, Check]) -> di
     return values
 
 
-def made(kind: Callable[..., V], what: str, values: Mapping[str, Any]) -> V:
-    """A value of these fields; `ForeignRow` when one is missing."""
+def made(kind: Callable[..., V], what: str, row: Mapping[str, Any], checks: Mapping[str, Check]) -> V:
+    """A value of these fields of a row; `ForeignRow` when one is missing, or is no such thing."""
     try:
-        return kind(**values)
+        return kind(**judged(what, row, checks))
     except TypeError:
         raise foreign(what, "it is not whole") from None
 
@@ -184,3 +186,64 @@ def shaped(shape: Mapping[str, Check], others: Check = lambda value: value) -> C
         return {name: shape.get(name, others)(one) for name, one in document(value).items()}
 
     return check
+
+
+#: more of what is numbered in a crawl there is not
+_MANY = 10_000_000
+_VERSION = re.compile(r"(?!\.{1,2}$)[^\s/\\\x00-\x1f\x7f]{0,200}")
+_JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}")
+_FILE = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199})?")
+_name, _count, _real = line(), whole(), number()
+_node = shaped(
+    {"name": _name, "url": line(URL_MAX), "state": _name, "reason": prose, "slots": maybe(_count), "per_s": document}
+    | {name: maybe(_real) for name in ("running", "jobs", "items", "pages", "failed")}
+)
+_straggler = shaped(
+    {"job": _name, "node": _name}
+    | {name: maybe(_real) for name in ("batch", "attempt", "for_s", "done", "of", "times_slower")}
+)
+_summary = shaped(
+    {"crawl": _name, "spider": _name, "project": _name, "version": maybe(_name), "state": _name, "message": prose}
+    | {name: shaped({}, maybe(_real)) for name in ("batches", "requests", "per_s", "index")}
+    | {name: maybe(_real) for name in ("duration_s", "urls_found", "urls_distinct", "pages", "items", "gone_urls")}
+    | {name: maybe(_real) for name in ("offsite", "duplicate", "refused", "local", "sealed", "index_failed")}
+    | {name: maybe(_real) for name in ("failed_urls", "dead_urls", "exit_code", "schema")}
+    | {"outlook": shaped({"requests": maybe(_real), "eta_s": maybe(_real), "sure": _name})}
+    | {"nodes": each(_node), "stragglers": each(_straggler), "output": each(prose), "warnings": each(prose)}
+    | {"misses": maybe(prose)}
+)
+_report = shaped(
+    {name: maybe(_count) for name in ("done", "missed", "errors", "pages", "items", "requests")}
+    | {"feeds": each(line(URL_MAX)), "started": maybe(moment), "updated": maybe(moment), "finish_reason": prose}
+    | {"stats": document, "code": document}
+)
+SUMMARY = {"summary": _summary}
+CRAWL = {
+    "id": like(CRAWL_NAME), "project": _name, "spider": _name, "state": one_of(CrawlState), "created": moment,
+    "kind": among("crawl", "frontier"), "standing": flag, "ended": maybe(moment), "version": maybe(like(_VERSION)),
+    "options": document, "pid": maybe(whole(1, 1 << 31)), "host": _name, "beat": maybe(moment),
+    "exit_code": maybe(whole(-255, 255)), "message": prose, "wanted": among(*WANTED),
+}  # fmt: skip
+BATCH = {
+    "number": whole(0, _MANY), "size": _count, "state": one_of(BatchState), "attempts": whole(0, _MANY),
+    "sealed_at": moment, "reason": words, "forgiven": whole(0, _MANY), "parent": whole(0, _MANY),
+    "slot": like(SLOT_NAME), "priority": whole(-MAX_PRIORITY, MAX_PRIORITY),
+}  # fmt: skip
+ATTEMPT = {
+    "batch": whole(0, _MANY), "number": whole(0, _MANY), "job": like(_JOB), "node": _name, "url": line(URL_MAX),
+    "state": one_of(AttemptState), "sent_at": moment, "ended_at": maybe(moment), "reason": words, "report": _report,
+    "part": like(_FILE), "worker": _name,
+}  # fmt: skip
+SHARD = {
+    "number": _count, "url": line(URL_MAX), "first_page": maybe(whole(-LARGEST)),
+    "last_page": maybe(whole(-LARGEST)), "state": one_of(ShardState),
+}  # fmt: skip
+WORKER = {
+    "number": whole(1, _MANY), "job": like(_JOB), "url": line(URL_MAX), "pool": line(), "since": moment,
+    "spider": _name, "project": _name, "version": like(_VERSION), "introduces": flag,
+}  # fmt: skip
+MISS = {"url": words, "kind": among("gone", "failed", "dead", "index"), "reason": words, "batch": whole(0, _MANY)}
+NODE = {
+    "name": _name, "draining": maybe(moment), "start_delay": number(0), "idle_looks": each(moment),
+    "url": line(URL_MAX),
+}  # fmt: skip

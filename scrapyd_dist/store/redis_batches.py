@@ -22,10 +22,10 @@ from scrapyd_dist.batches import (
 from scrapyd_dist.errors import NothingMatched, StepRefused
 from scrapyd_dist.frontier.backlog import NewBatch, SeenBefore
 from scrapyd_dist.store.base import BatchStore
-from scrapyd_dist.store.frontier_rows import AttemptMove, joined, lost_lease, over, parted, prints_of
+from scrapyd_dist.store.frontier_rows import AttemptMove, check_done, joined, lost_lease, over, parted, prints_of
 from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.redis_link import OPEN, THERE, Command, Condition, RedisPort, attempt_name, packed, unpacked
-from scrapyd_dist.store.rows import check_done, storable
+from scrapyd_dist.store.rows import storable
 
 #: buckets of fingerprints that are read together
 _BUCKETS = 100

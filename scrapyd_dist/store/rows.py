@@ -9,51 +9,16 @@ import base64
 import hmac
 import json
 import logging
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from scrapyd_dist.batches import (
-    CRAWL_NAME,
-    WANTED,
-    Attempt,
-    AttemptState,
-    Batch,
-    BatchState,
-    Crawl,
-    CrawlState,
-    Miss,
-    Shard,
-    ShardState,
-    WorkerEntry,
-)
-from scrapyd_dist.errors import ConfigError, ForeignRow, NothingMatched, StepRefused, StoreError
-from scrapyd_dist.frontier.backlog import MAX_PRIORITY, SLOT_NAME, Leased, NewBatch
+from scrapyd_dist.batches import Attempt, Batch, Crawl, Miss, Shard, WorkerEntry
+from scrapyd_dist.errors import ConfigError, ForeignRow, NothingMatched, StoreError
+from scrapyd_dist.frontier.backlog import Leased
 from scrapyd_dist.nodes import Node, NodeRecord
 from scrapyd_dist.store import judging
-from scrapyd_dist.store.judging import (
-    URL_MAX,
-    among,
-    document,
-    each,
-    flag,
-    foreign,
-    from_json,
-    judged,
-    like,
-    line,
-    made,
-    maybe,
-    moment,
-    number,
-    object_in,
-    one_of,
-    prose,
-    shaped,
-    whole,
-    words,
-)
+from scrapyd_dist.store.judging import document, foreign, from_json, judged, line, made, moment, object_in, whole
 
 #: the name under which a document carries its signature
 FIELD = "signature"
@@ -116,63 +81,6 @@ NODE_FIELDS = frozenset(field.name for field in fields(NodeRecord)) - {"name"}
 SIGNED = ("id", "project", "spider", "created", "kind", "standing", "version")
 #: rows that cannot be used and are told of
 TOLD = 10
-_MANY = 10_000_000
-_VERSION = re.compile(r"(?!\.{1,2}$)[^\s/\\\x00-\x1f\x7f]{0,200}")
-_JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}")
-_FILE = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199})?")
-_name, _count, _real = line(), whole(), number()
-_node = shaped(
-    {"name": _name, "url": line(URL_MAX), "state": _name, "reason": prose, "slots": maybe(_count), "per_s": document}
-    | {name: maybe(_real) for name in ("running", "jobs", "items", "pages", "failed")}
-)
-_straggler = shaped(
-    {"job": _name, "node": _name}
-    | {name: maybe(_real) for name in ("batch", "attempt", "for_s", "done", "of", "times_slower")}
-)
-_SUMMARY = shaped(
-    {"crawl": _name, "spider": _name, "project": _name, "version": maybe(_name), "state": _name, "message": prose}
-    | {name: shaped({}, maybe(_real)) for name in ("batches", "requests", "per_s", "index")}
-    | {name: maybe(_real) for name in ("duration_s", "urls_found", "urls_distinct", "pages", "items", "gone_urls")}
-    | {name: maybe(_real) for name in ("offsite", "duplicate", "refused", "local", "sealed", "index_failed")}
-    | {name: maybe(_real) for name in ("failed_urls", "dead_urls", "exit_code", "schema")}
-    | {"outlook": shaped({"requests": maybe(_real), "eta_s": maybe(_real), "sure": _name})}
-    | {"nodes": each(_node), "stragglers": each(_straggler), "output": each(prose), "warnings": each(prose)}
-    | {"misses": maybe(prose)}
-)
-_REPORT = shaped(
-    {name: maybe(_count) for name in ("done", "missed", "errors", "pages", "items", "requests")}
-    | {"feeds": each(line(URL_MAX)), "started": maybe(moment), "updated": maybe(moment), "finish_reason": prose}
-    | {"stats": document, "code": document}
-)
-_CRAWL = {
-    "id": like(CRAWL_NAME), "project": _name, "spider": _name, "state": one_of(CrawlState), "created": moment,
-    "kind": among("crawl", "frontier"), "standing": flag, "ended": maybe(moment), "version": maybe(like(_VERSION)),
-    "options": document, "pid": maybe(whole(1, 1 << 31)), "host": _name, "beat": maybe(moment),
-    "exit_code": maybe(whole(-255, 255)), "message": prose, "wanted": among(*WANTED),
-}  # fmt: skip
-_BATCH = {
-    "number": whole(0, _MANY), "size": _count, "state": one_of(BatchState), "attempts": whole(0, _MANY),
-    "sealed_at": moment, "reason": words, "forgiven": whole(0, _MANY), "parent": whole(0, _MANY),
-    "slot": like(SLOT_NAME), "priority": whole(-MAX_PRIORITY, MAX_PRIORITY),
-}  # fmt: skip
-_ATTEMPT = {
-    "batch": whole(0, _MANY), "number": whole(0, _MANY), "job": like(_JOB), "node": _name, "url": line(URL_MAX),
-    "state": one_of(AttemptState), "sent_at": moment, "ended_at": maybe(moment), "reason": words, "report": _REPORT,
-    "part": like(_FILE), "worker": _name,
-}  # fmt: skip
-_SHARD = {
-    "number": _count, "url": line(URL_MAX), "first_page": maybe(whole(-judging.LARGEST)),
-    "last_page": maybe(whole(-judging.LARGEST)), "state": one_of(ShardState),
-}  # fmt: skip
-_WORKER = {
-    "number": whole(1, _MANY), "job": like(_JOB), "url": line(URL_MAX), "pool": line(), "since": moment,
-    "spider": _name, "project": _name, "version": like(_VERSION), "introduces": flag,
-}  # fmt: skip
-_MISS = {"url": words, "kind": among("gone", "failed", "dead", "index"), "reason": words, "batch": whole(0, _MANY)}
-_NODE = {
-    "name": _name, "draining": maybe(moment), "start_delay": number(0), "idle_looks": each(moment),
-    "url": line(URL_MAX),
-}  # fmt: skip
 
 
 def text(value: str) -> str:
@@ -253,11 +161,11 @@ class Door:
         said = str(row.get("id"))
         what = f"a row of the crawl {(name or said)[:100]!r}"
         options = from_json(what, row.get("options") or "{}")
-        values = judged(what, {**row, "options": options}, _CRAWL)
+        values = judged(what, {**row, "options": options}, judging.CRAWL)
         if set(values) < {"id", "project", "spider", "created", "state"} or name not in (None, said):
             raise foreign(what, "it is not whole, or another one's")
         try:
-            summary = judged(what, {"summary": from_json(what, row.get("summary") or "{}")}, {"summary": _SUMMARY})
+            summary = judged(what, {"summary": from_json(what, row.get("summary") or "{}")}, judging.SUMMARY)
         except ForeignRow as error:
             self.tell(str(error))
             summary = {}
@@ -282,7 +190,7 @@ class Door:
 
     def batch(self, row: Mapping[str, Any]) -> Batch:
         what = f"a row of batch {str(row.get('number'))[:20]}"
-        return made(Batch, what, judged(what, row, _BATCH))
+        return made(Batch, what, row, judging.BATCH)
 
     def payload_text(self, crawl: str, batch: Batch, payload: Mapping[str, str]) -> str:
         """What a batch carries, as it is kept."""
@@ -319,16 +227,16 @@ class Door:
     def attempt(self, crawl: str, row: Mapping[str, Any]) -> Attempt:
         what = f"a row of an attempt of batch {str(row.get('batch'))[:20]} of {crawl}"
         row = {**row, "report": from_json(what, row.get("report") or "{}")}
-        return _of_crawl(crawl, what, made(Attempt, what, judged(what, row, _ATTEMPT)))
+        return _of_crawl(crawl, what, made(Attempt, what, row, judging.ATTEMPT))
 
     def shard(self, crawl: str, row: Mapping[str, Any]) -> Shard:
         what = f"a shard of {crawl}"
-        return made(Shard, what, judged(what, self._signed(what, row, "shard", crawl), _SHARD))
+        return made(Shard, what, self._signed(what, row, "shard", crawl), judging.SHARD)
 
     def worker(self, crawl: str, row: Mapping[str, Any]) -> WorkerEntry:
         what = f"a worker of {crawl}"
-        values = judged(what, self._signed(what, row, "worker", crawl), _WORKER)
-        return _of_crawl(crawl, what, made(WorkerEntry, what, values))
+        plain = self._signed(what, row, "worker", crawl)
+        return _of_crawl(crawl, what, made(WorkerEntry, what, plain, judging.WORKER))
 
     def _signed(self, what: str, row: Mapping[str, Any], kind: str, crawl: str) -> dict[str, Any]:
         """The row without its signature, if that is believed."""
@@ -340,7 +248,7 @@ class Door:
     def miss(self, crawl: str, row: Mapping[str, Any]) -> Miss:
         what = f"a miss of {crawl}"
         plain = document(row) if isinstance(row, dict) else {}
-        return made(Miss, what, judged(what, plain, _MISS))
+        return made(Miss, what, plain, judging.MISS)
 
     def sample(self, crawl: str, at: Any, text: Any) -> tuple[float, dict[str, Any]]:
         what = f"a sample of {crawl}"
@@ -354,7 +262,7 @@ class Door:
         def one(row: Sequence[Any]) -> tuple[str, int]:
             name, value = row
             try:
-                return _name(name), whole(-judging.LARGEST)(int(value))
+                return line()(name), whole(-judging.LARGEST)(int(value))
             except (ValueError, TypeError):
                 raise foreign("a count", "it is no number") from None
 
@@ -364,7 +272,7 @@ class Door:
         """What is remembered of a node. An address that is not signed is nowhere to send code or passwords to."""
         name = str(row.get("name"))[:100]
         what = f"a record of the node {name!r}"
-        values = judged(what, {**row, "idle_looks": from_json(what, row.get("idle_looks") or "[]")}, _NODE)
+        values = judged(what, {**row, "idle_looks": from_json(what, row.get("idle_looks") or "[]")}, judging.NODE)
         if values.get("url"):
             try:
                 Node.parse(values["url"])
@@ -391,16 +299,3 @@ def _of_crawl(crawl: str, what: str, found: J) -> J:
     if not found.job.startswith(f"{crawl}."):
         raise foreign(what, "its job is not one of the crawl")
     return found
-
-
-def check_done(batch: int, state: BatchState) -> None:
-    """Raise `StepRefused` unless a batch is done."""
-    if state is not BatchState.DONE:
-        raise StepRefused(f"batch {batch} is {state.value}; only a batch that is done has failed requests to retry")
-
-
-def check_parts(batch: int, size: int, parts: Iterable[NewBatch]) -> None:
-    """Raise `StoreError` unless the parts of a split batch have its requests, no more and no fewer."""
-    sizes = [part.size for part in parts]
-    if sum(sizes) != size or min(sizes, default=0) < 1:
-        raise StoreError(f"batch {batch} has {size} requests; it cannot be split into parts of {sizes}")

@@ -18,8 +18,8 @@ from scrapyd_dist.batches import (
 from scrapyd_dist.errors import NothingMatched, StepRefused
 from scrapyd_dist.frontier.backlog import NewBatch, SeenBefore
 from scrapyd_dist.store.base import BatchStore
-from scrapyd_dist.store.frontier_rows import AttemptMove, joined, lost_lease, over, parted, prints_of
-from scrapyd_dist.store.rows import check_done, text
+from scrapyd_dist.store.frontier_rows import AttemptMove, check_done, joined, lost_lease, over, parted, prints_of
+from scrapyd_dist.store.rows import text
 from scrapyd_dist.store.sqlite_file import SqlitePort
 
 #: the time, in seconds since the epoch, as the database tells it
