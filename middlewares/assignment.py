@@ -16,7 +16,7 @@ from typing import Any
 
 from scrapy.settings import BaseSettings
 
-from scrapyd_dist.frontier.backlog import OTHER_SPIDER, UNFAIR, Lessee
+from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Lessee, WorkerRequest
 from scrapyd_dist.keys import SealError, unseal
 from scrapyd_dist.payload import START_URLS
 
@@ -100,7 +100,7 @@ def crawl_key(told: Mapping[str, Any]) -> bytes | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assignment:
+class Assignment(WorkerRequest):
     """What a job on a node was told, as JSON: it is sent a batch (`DISTRIBUTED_JOB`), or leases its batches.
 
     Of limits, 0 is none. The scheduler may be newer than this code, which a crawl keeps to its end: names that are not
@@ -127,14 +127,6 @@ class Assignment:
     node: str = ""  #: the node's name
     url: str = ""  #: the node's base address, without secrets
     slots: Sequence[str] = ()  #: none: all but those of other spiders
-    start: str = "skip"  #: the spider's own start requests: not made, or made `first`
-    ahead: int = 1  #: further rounds of requests that are kept ready while one is being made
-    max_batches: int = 0
-    max_requests: int = 0
-    max_time: float = 0.0  #: seconds
-    idle: float = 0.0  #: seconds without work
-    batch_size: int = 100  #: requests in a batch of what it finds, at most
-    fair: str = UNFAIR  #: how workers share the slots, one of `frontier.values.FAIR`
     introduce: bool = False  #: only say who it is: the crawl is another project's, and does not know this code yet
     needs_client: bool = False  #: the crawl's store is a Redis server
 

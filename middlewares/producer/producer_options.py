@@ -9,10 +9,10 @@ from scrapy.settings import BaseSettings
 
 from scrapyd_dist.batches import check_crawl_name
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.frontier.backlog import WorkerRequest
 from scrapyd_dist.frontier.intake import BATCH_SIZE as LEASED
 from scrapyd_dist.frontier.intake import FAIR_SIZE
 from scrapyd_dist.scheduling.base import SchedulerLimits
-from scrapyd_dist.scheduling.job_request import WorkerRequest
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.settings import AUTO, SETTINGS, SettingReader, uploading_feeds

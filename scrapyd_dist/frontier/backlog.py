@@ -53,6 +53,21 @@ class NewBatch:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WorkerRequest:
+    """What every worker of a crawl is told; 0 is no limit."""
+
+    lease: float = 60.0  #: seconds after which a lease that is not renewed expires
+    ahead: int = 1  #: further rounds of requests that are kept ready while one is being made
+    max_batches: int = 0
+    max_requests: int = 0
+    max_time: float = 0.0  #: seconds
+    idle: float = 0.0  #: seconds without work after which it ends, at a standing frontier
+    batch_size: int = 100  #: most requests in a batch of what it finds
+    fair: str = UNFAIR  #: how workers share the slots, one of `FAIR`
+    start: str = "skip"  #: the spider's own start requests: `skip` them, or make them `first`
+
+
+@dataclass(frozen=True, kw_only=True)
 class Lessee:
     """A worker that leases batches."""
 

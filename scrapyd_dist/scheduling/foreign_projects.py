@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scrapyd_dist.errors import ApiRefused, NodeError
+from scrapyd_dist.frontier.backlog import WorkerRequest
 from scrapyd_dist.keys import SealError, seal
 from scrapyd_dist.scheduling.base import SchedulerState
-from scrapyd_dist.scheduling.job_request import WorkerRequest, call_for_introduction, call_for_worker
+from scrapyd_dist.scheduling.job_request import call_for_introduction, call_for_worker
 from scrapyd_dist.scheduling.node_state import NodeState, WorkerRun
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import current, hash_in

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from scrapyd_dist.frontier.backlog import UNFAIR
+from scrapyd_dist.frontier.backlog import WorkerRequest
 from scrapyd_dist.frontier.worklists import row_in
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import JobRun, WorkerRun
@@ -48,21 +48,6 @@ class JobRequest:
     def project_at(self, node: Node, other: str = "") -> str:
         """The project of a job on this node; `other`: the job's, where it is not the crawl's own."""
         return other or node.project or self.project
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerRequest:
-    """What every worker of a crawl is told; 0 is no limit."""
-
-    lease: float = 60.0  #: seconds after which a lease that is not renewed expires
-    ahead: int = 1  #: batches leased beyond the one in work
-    max_batches: int = 0
-    max_requests: int = 0
-    max_time: float = 0.0  #: seconds
-    idle: float = 0.0  #: seconds without work after which it ends, at a standing frontier
-    batch_size: int = 100  #: most requests in a batch of what it finds
-    fair: str = UNFAIR  #: how workers share the slots, one of `FAIR`
-    start: str = "skip"  #: the spider's own start requests: `skip` them, or make them `first`
 
 
 def passed_on(settings: Mapping[str, str]) -> dict[str, str]:

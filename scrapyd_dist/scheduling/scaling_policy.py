@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from scrapyd_dist.batches import OUT, WAITING
-from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SlotCount
-from scrapyd_dist.scheduling.job_request import WorkerRequest
+from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SlotCount, WorkerRequest
 
 #: the pool of workers that lease from all slots but those of other spiders; no slot has this name
 ALL = "*"

@@ -13,9 +13,8 @@ from rig.nodemodel import ModelJob, ModelNode, lost_unheard, model, refused_with
 from rig.scheduling import CRAWL, QUICK, Bench, ModelWorker, leasing, left_behind, make, reach, until
 
 from scrapyd_dist.errors import ApiRefused, ConnectionRefused
-from scrapyd_dist.frontier.backlog import Lessee, NewBatch
+from scrapyd_dist.frontier.backlog import Lessee, NewBatch, WorkerRequest
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling.job_request import WorkerRequest
 from scrapyd_dist.scheduling.scaling_policy import OF_A_NODE, ScalingPolicy
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.store.reach import Way

@@ -14,8 +14,8 @@ from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.addon import Addon
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions
 
+from scrapyd_dist.frontier.backlog import WorkerRequest
 from scrapyd_dist.scheduling.base import SchedulerLimits
-from scrapyd_dist.scheduling.job_request import WorkerRequest
 from scrapyd_dist.settings import (
     INTERNAL,
     SETTINGS,
