@@ -8,23 +8,20 @@ from typing import Annotated, Optional
 
 import typer
 
-from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.progress import told
 
 from .context import Context
-from .crawls import producer_process, watcher, wording
+from .crawls import watcher, wording
+from .crawls.crawl import SomeCrawl
+from .crawls.producer_process import crawl_or_latest, runs
 from .crawls.watcher import WatchOptions
 from .frontier import frontier_list
 from .nodes import fleet_view
-from .options import crawls
 from .output import Output, put, put_json
 
 #: seconds that a node gets to answer with its versions
 NODE_TIMEOUT = 5.0
-SomeCrawl = Annotated[
-    Optional[str], typer.Argument(metavar="CRAWL", autocompletion=crawls, help="Its name; the newest if left out.")
-]
 Fleet = Annotated[
     bool, typer.Option("--fleet", help="All nodes and the jobs of any kind that run there, instead of a crawl.")
 ]
@@ -43,7 +40,8 @@ def watch(context: Context, watched: WatchOptions, crawl: SomeCrawl = None, flee
     if fleet:
         _no_crawl(crawl)
         raise typer.Exit(fleet_view.watch(context, watched))
-    raise typer.Exit(watcher.watch(context.root, context.store, _crawl(context, crawl).id, watched))
+    name = crawl_or_latest(context.store, crawl).id
+    raise typer.Exit(watcher.watch(context.root, context.store, name, watched))
 
 
 def status(context: Context, crawl: SomeCrawl = None, fleet: Fleet = False, output: Output = Output()) -> None:
@@ -54,7 +52,7 @@ def status(context: Context, crawl: SomeCrawl = None, fleet: Fleet = False, outp
     if fleet:
         _no_crawl(crawl)
         raise typer.Exit(fleet_view.status(context, output))
-    row = _crawl(context, crawl)
+    row = crawl_or_latest(context.store, crawl)
     if row.kind == "frontier":
         frontier_list.status(context.store, row, output)
     elif not output.document({**told(row), "state": watcher.alive_state(row)}):
@@ -63,10 +61,6 @@ def status(context: Context, crawl: SomeCrawl = None, fleet: Fleet = False, outp
             put(line)
         if watcher.alive_state(row) == "died":
             put(watcher.died(context.root, row))
-
-
-def _crawl(context: Context, name: str | None) -> Crawl:
-    return context.store.crawl(name) if name else producer_process.latest(context.store)
 
 
 def _no_crawl(crawl: str | None) -> None:
@@ -97,8 +91,8 @@ def report(
 
     from scrapyd_dist.report import NodeNow, document, gather, page
 
-    row = _crawl(context, crawl)
-    facts = gather(context.store, row.id, now=time.time(), lives=producer_process.runs(row))
+    row = crawl_or_latest(context.store, crawl)
+    facts = gather(context.store, row.id, now=time.time(), lives=runs(row))
     if ask_nodes:
         seen = look(context.nodes(), row.project, timeout=NODE_TIMEOUT)
         now = [NodeNow(name=one.node.name, versions=one.versions, reason=str(one.error or "")) for one in seen]

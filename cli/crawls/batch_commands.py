@@ -24,7 +24,7 @@ from ..context import Context, key_of, requests_in
 from ..output import Output, complain, poll_until, put, say, some_of
 from . import producer_process, wording
 from .crawl import CrawlId, Detach, NewCode, follow
-from .watcher import WatchOptions
+from .watcher import LOOK, WatchOptions
 
 
 class Kind(Enum):
@@ -127,8 +127,6 @@ def _retry(
 
 #: seconds in which a producer takes notice of what is asked of it
 NOTICE = 15.0
-#: seconds between two looks
-LOOK = 0.2
 Numbers = Annotated[
     Optional[list[int]], typer.Option("--batch", metavar="N", help="Only this batch; can be given again.", min=1)
 ]

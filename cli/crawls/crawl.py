@@ -83,6 +83,9 @@ Detach = Annotated[
 NewCode = Annotated[
     bool, typer.Option("--new-code", help="Go on with the code that is here now, not with what the crawl began with.")
 ]
+SomeCrawl = Annotated[
+    Optional[str], typer.Argument(metavar="CRAWL", autocompletion=crawl_names, help="Its name; the newest if left out.")
+]
 CrawlId = Annotated[
     str,
     typer.Argument(metavar="CRAWL", autocompletion=crawl_names, help="The crawl's name, as `sdist crawls` lists it."),

@@ -67,8 +67,10 @@ def crawl_folder(root: Path, crawl: str) -> Path:
     return root / STATE_FOLDER / "crawls" / crawl
 
 
-def latest(store: Store) -> Crawl:
-    """The newest crawl; a frontier is none."""
+def crawl_or_latest(store: Store, name: str | None) -> Crawl:
+    """The crawl or frontier of this name; without one the newest crawl."""
+    if name is not None:
+        return store.crawl(name)
     crawls = [crawl for crawl in store.crawls() if crawl.kind != "frontier"]
     if not crawls:
         raise NothingMatched("There are no crawls yet. `sdist crawl SPIDER` starts one.")

@@ -82,8 +82,7 @@ class StillRuns(DistError):
 class PlainView:
     """A line now and then, and at each change of state; STARTING is shown only when it lasts long."""
 
-    def __init__(self, every: float = LINE_EVERY) -> None:
-        self._every = every
+    def __init__(self) -> None:
         self._said: tuple[float, str] | None = None
         self._once: set[object] = set()
 
@@ -92,7 +91,7 @@ class PlainView:
         last, state = self._said = self._said or (now, CrawlState.STARTING.value)
         for note in map(str, subject.summary.get("code") or ()):
             self._say_once(note, note)
-        if subject.state.ended or (here == state and now - last < self._every):
+        if subject.state.ended or (here == state and now - last < LINE_EVERY):
             return
         self._said = (now, here)
         say(wording.progress_line(subject))

@@ -20,8 +20,9 @@ from scrapyd_dist.joblogs.worker_report import part_path
 from scrapyd_dist.transports import sweep
 
 from ..context import Context
+from ..crawls.crawl import SomeCrawl
 from ..crawls.crawl_options import outputs_of
-from ..crawls.producer_process import crawl_folder, latest
+from ..crawls.producer_process import crawl_folder, crawl_or_latest
 from ..crawls.watcher import looks
 from ..options import Timeout, crawls, group
 from ..output import Output, complain, put_values, say
@@ -317,9 +318,7 @@ LOOK = 1.0
 
 def tail(
     context: Context,
-    crawl: Annotated[
-        Optional[str], typer.Argument(metavar="CRAWL", autocompletion=crawls, help="The newest crawl when left out.")
-    ] = None,
+    crawl: SomeCrawl = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the crawl is over.")] = False,
     items: Annotated[int, typer.Option("--items", "-n", help="How many items, over all nodes.", min=0)] = 10,
     with_node: Annotated[
@@ -336,7 +335,7 @@ def tail(
     Example: sdist items tail -f easy-20260102T030405Z | jq .price
     """
     store = context.store
-    row = store.crawl(crawl) if crawl is not None else latest(store)
+    row = crawl_or_latest(store, crawl)
     streams = ItemStreams(context, row, timeout)
     show = Show(with_node=with_node)
     for stream, lines in streams.last(items):

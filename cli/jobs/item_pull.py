@@ -231,7 +231,6 @@ def _elsewhere(feeds: Sequence[str]) -> DownloadedFile:
 THREADS = 16
 #: seconds between two lines about how far it is
 TELL = 10.0
-FOLDER = Path("items")
 
 
 def pull(
@@ -239,7 +238,7 @@ def pull(
     name: Annotated[
         list[str], typer.Argument(metavar="CRAWL|JOB", autocompletion=crawls, help="Crawls, and ids of jobs.")
     ],
-    folder: Annotated[Path, typer.Option("--dir", "-d", metavar="FOLDER", help="Where the files go.")] = FOLDER,
+    folder: Annotated[Path, typer.Option("--dir", "-d", metavar="FOLDER", help="Where the files go.")] = Path("items"),
     node: Nodes = None,
     timeout: Timeout = TIMEOUT,
     output: Output = Output(),

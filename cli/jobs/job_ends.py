@@ -24,18 +24,15 @@ from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code
-from ..crawls import producer_process
 from ..crawls.crawl import CrawlId
-from ..crawls.producer_process import interrupt, lives, runs
-from ..crawls.watcher import ProducerDied, StillRuns, looked_out_for, looks
+from ..crawls.producer_process import crawl_or_latest, interrupt, lives, runs
+from ..crawls.watcher import LOOK, ProducerDied, StillRuns, looked_out_for, looks
 from ..crawls.wording import counted
 from ..options import Nodes, Timeout, Yes, crawls, seconds, span
 from ..output import Output, complain, complain_each, confirm, poll_until, say, some_of
 from .job_list import TIMEOUT, JobQuery, Listed, ask_jobs, place_row
 from .jobs_table import Judge, note, verdict_row
 
-#: seconds between two looks at the store
-LOOK = 0.25
 #: seconds between two questions to the nodes
 ASK = 2.0
 #: seconds of silence in the log of a job that its node has forgotten, after which it counts as over
@@ -79,7 +76,7 @@ def wait(
     deadline = time.monotonic() + timeout if timeout is not None else float("inf")
     if job:
         raise typer.Exit(_for_jobs(context, job, context.nodes(node), deadline, output))
-    raise typer.Exit(_for_crawls(context, crawl or (), deadline, output))
+    raise typer.Exit(_for_crawls(context, crawl or [None], deadline, output))
 
 
 def combined(codes: Iterable[int]) -> int:
@@ -100,9 +97,9 @@ def _wait_for(left: Callable[[], list[str]], every: float, deadline: float, kind
             pause(every)
 
 
-def _for_crawls(context: Context, names: Sequence[str], deadline: float, output: Output) -> int:
+def _for_crawls(context: Context, names: Sequence[str | None], deadline: float, output: Output) -> int:
     store = context.store
-    ids = [store.crawl(name).id for name in dict.fromkeys(names)] or [producer_process.latest(store).id]
+    ids = [crawl_or_latest(store, name).id for name in dict.fromkeys(names)]
     waited = {name: looks(context.root, store, name) for name in ids}
     codes, died = dict[str, int](), set[str]()
 

@@ -27,7 +27,7 @@ from ..crawls.watcher import WatchOptions, looked_out_for
 from ..crawls.wording import clock, counted
 from ..jobs.job_list import TIMEOUT, fetch_report
 from ..node_status import recognise
-from ..output import Output, complain_each, on_terminal, one_line, put_json, say, table
+from ..output import LINE_EVERY, Output, complain_each, on_terminal, one_line, put_json, say, table
 
 #: seconds between two looks at the nodes
 LOOK = 2.0
@@ -218,8 +218,7 @@ def watch(context: Context, watched: WatchOptions) -> int:
 class PlainFleet:
     """A line about the fleet now and then, and one for each node whose state changes."""
 
-    def __init__(self, every: float = 30.0) -> None:
-        self._every = every
+    def __init__(self) -> None:
         self._said: float | None = None
         self._states: dict[str, str] = {}
 
@@ -228,7 +227,7 @@ class PlainFleet:
             if self._states.get(node["name"], "up") != node["state"]:
                 say(f"{node['name']}: {node['state']}{': ' + node['reason'] if node['reason'] else ''}")
             self._states[node["name"]] = node["state"]
-        if self._said is None or now - self._said >= self._every:
+        if self._said is None or now - self._said >= LINE_EVERY:
             self._said = now
             say(_line(subject))
 

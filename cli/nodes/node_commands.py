@@ -29,8 +29,6 @@ EVERY = 1.0
 SETTLED = 3.0
 #: looks in a row without an answer after which a node is not waited for
 SILENT_LOOKS = 5
-#: seconds that a node gets for each answer
-ANSWER = 10.0
 Names = Annotated[
     Optional[list[str]],
     typer.Argument(metavar="NODE", autocompletion=node_names, help="Names of nodes, or globs in quotes."),
@@ -113,7 +111,7 @@ def drain(
 
     def left() -> list[DrainResult]:
         asked = {one.node: one for one in waited if not one.over}
-        for seen in ask_nodes(sender, list(asked), None, ANSWER):
+        for seen in ask_nodes(sender, list(asked), None, TIMEOUT):
             asked[seen.node].saw(seen, time.time(), settled)
         return [one for one in waited if not one.over]
 

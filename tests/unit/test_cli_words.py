@@ -182,7 +182,7 @@ def test_of_many_jobs_those_with_errors_are_drawn_first() -> None:
 def test_without_a_terminal_it_is_a_line_now_and_then_and_one_for_each_change(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    view = fleet_view.PlainFleet(every=30.0)
+    view = fleet_view.PlainFleet()
     said = []
     for now, document in ((0, fleet()), (10, fleet()), (20, fleet(state="wedged", reason="stuck")), (30, fleet())):
         view.show(document, now)
