@@ -125,19 +125,16 @@ class _Walk:
             return
         path = entry.relative_to(self.root).as_posix().encode(errors="backslashreplace").decode()
         taken = not name.startswith(".") and path.endswith(name)  # a name that is no UTF-8 was replaced
+        # A link to a folder above would recurse endlessly.
+        endless = entry.is_dir() and any(above.is_relative_to(entry.resolve()) for above in inside)
         if taken and entry.is_file():
             self.files[path] = entry.read_bytes()
-        elif taken and entry.is_dir() and not _is_environment(entry) and not _contains(entry.resolve(), inside):
+        elif taken and entry.is_dir() and not endless and not _is_environment(entry):
             for one in sorted(entry.iterdir()):
                 self._take(one, (*inside, entry.resolve()))
         else:
             # Among them broken links, sockets, pipes.
             self.left_out.append(path)
-
-
-def _contains(real: Path, inside: tuple[Path, ...]) -> bool:
-    """Whether this folder contains one of these, so that a link to it would recurse endlessly."""
-    return any(above == real or real in above.parents for above in inside)
 
 
 def _is_environment(folder: Path) -> bool:

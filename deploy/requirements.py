@@ -5,7 +5,6 @@ packages, and those that every node has, do not travel. An egg comes last on Pyt
 on the node is preferred.
 """
 
-import csv
 import re
 import subprocess
 import sys
@@ -89,7 +88,7 @@ def read_requirements(project_root: Path) -> dict[str, bytes]:
                 f" {', '.join(compiled)}. Take them out of {REQUIREMENTS} and install them on each node: pip install"
                 f" {' '.join(compiled)}."
             )
-        return dict(sorted(pair for found in wanted for pair in _files(found, Path(folder))))
+        return dict(sorted(pair for found in wanted for pair in _files(found)))
 
 
 def _install(project_root: Path, folder: Path, known: set[str]) -> None:
@@ -137,22 +136,18 @@ def _name_in(line: str) -> str | None:
 def _is_compiled(found: Distribution) -> bool:
     wheel = found.read_text("WHEEL") or ""
     pure = "root-is-purelib: true" in wheel.lower()
-    return not pure or any(name.endswith(_COMPILED) for name in _record(found))
+    return not pure or any(path.name.endswith(_COMPILED) for path in found.files or ())
 
 
-def _files(found: Distribution, folder: Path) -> Iterator[tuple[str, bytes]]:
-    for name in _record(found):
+def _files(found: Distribution) -> Iterator[tuple[str, bytes]]:
+    for path in found.files or ():
+        name = path.as_posix()
         top, _, rest = name.partition("/")
         if top.endswith(".dist-info") and rest not in _METADATA:
             continue
         # Scripts lie beside the packages; an egg has no place for them.
-        if top in {"..", "bin"} or "__pycache__" in name or not (folder / name).is_file():
-            continue
-        yield name, (folder / name).read_bytes()
-
-
-def _record(found: Distribution) -> list[str]:
-    return [row[0] for row in csv.reader((found.read_text("RECORD") or "").splitlines()) if row]
+        if top not in {"..", "bin"} and "__pycache__" not in name and Path(path.locate()).is_file():
+            yield name, path.read_binary()
 
 
 def _closure(names: Iterable[str]) -> set[str]:

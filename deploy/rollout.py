@@ -197,8 +197,6 @@ def ensure(
             moment = later_than(now or datetime.now(timezone.utc), [name for one in uploads for name in one.versions])
             common = version_name(egg.content_hash, moment, for_crawl=wish.for_crawl, dirty=dirty, label=wish.label)
         names = {one.node.name: wish.given.get(one.node.name, common) for one in uploads}
-        if wish.dry_run:
-            return RollOut(pool.map(lambda one: one.lacks(names[one.node.name]), uploads))
         try:
             result = RollOut(pool.map(lambda one: one.bring(names[one.node.name], egg), uploads))
             if wish.atomic and result.failed:
@@ -277,17 +275,15 @@ class NodeUpload:
         except NodeError as error:
             self.error = error
 
-    def lacks(self, version: str) -> NodeResult:
-        """Return whether `bring` would upload, without doing it."""
-        self.ask(again=True)
-        if self.error is not None:
-            return NodeResult(node=self.node, error=self.error)
-        planned = version not in self.versions
-        return NodeResult(node=self.node, version=version, planned=planned, before=self.versions)
-
     def bring(self, version: str, egg: Egg) -> NodeResult:
-        """Upload the egg under this name if the node lacks it, or in any case if the name was given for it."""
+        """Upload the egg under this name if the node lacks it, or in any case if the name was given for it.
+
+        A dry run only asks whether the node lacks it.
+        """
         self.ask(again=True)
+        if self.wish.dry_run and self.error is None:
+            planned = version not in self.versions
+            return NodeResult(node=self.node, version=version, planned=planned, before=self.versions)
         again = self.node.name in self.wish.given and not self.wish.only_missing
         if version in self.versions and not again:
             result = self._result(lambda: self._check(version), version=version, uploaded=False)
