@@ -4,9 +4,7 @@ import configparser
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from scrapyd_dist.config import ProjectConfig, find_root, load
+from scrapyd_dist.config import ProjectConfig, find_root, load, write_file
 from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.nodes import Node
 
@@ -170,7 +168,8 @@ def init(
     if new:
         place = file.resolve()
         try:
-            _replace(place, appended(place.read_bytes().decode("utf-8"), new).encode("utf-8"))  # line ends as they are
+            text = appended(place.read_bytes().decode("utf-8"), new)  # line ends as they are
+            write_file(place, text.encode("utf-8"), mode=place.stat().st_mode & 0o777)
         except OSError as error:
             raise ConfigError(f"{file} cannot be written: {error.strerror}. Nothing was changed.") from error
     _tell(file, new, there, timeout, output)
@@ -221,20 +220,6 @@ def _asked(taken: Sequence[str]) -> tuple[list[str], list[str]]:
 def _answer(question: str) -> str:
     print(question, end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip()
-
-
-def _replace(place: Path, content: bytes) -> None:
-    """Write the file in one step, so that half of it is never read."""
-    number, name = tempfile.mkstemp(prefix=".scrapy.cfg.", dir=place.parent)
-    try:
-        with os.fdopen(number, "wb") as beside:
-            beside.write(content)
-        Path(name).chmod(place.stat().st_mode & 0o777)
-        Path(name).replace(place)
-    except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise
 
 
 def _tell(file: Path, new: Sequence[Node], there: Sequence[Node], timeout: float, output: Output) -> None:

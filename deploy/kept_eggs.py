@@ -4,15 +4,14 @@ The last ten deployed eggs of each project are kept. The egg of a crawl is kept 
 exists, so that the crawl can be resumed with the same code.
 """
 
-import os
 import re
-import tempfile
 import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from scrapyd_dist.config import write_file
 from scrapyd_dist.errors import NothingMatched
 from scrapyd_dist.scrapyd.versions import HASH_DIGITS, hash_in, made_at, sanitised
 
@@ -72,11 +71,9 @@ def save_egg(state: Path, project: str, version: str, data: bytes) -> Path:
 def write_egg(folder: Path, version: str, data: bytes) -> Path:
     """Save an egg as `<version>.egg` in a folder, which is created if missing."""
     folder.mkdir(parents=True, exist_ok=True)
-    # The egg may contain a key: a temporary file is readable by its owner only, and keeps its mode when renamed.
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-    return Path(temporary).replace(folder / f"{sanitised(version)}.egg")
+    path = folder / f"{sanitised(version)}.egg"
+    write_file(path, data)  # for its owner only: it may contain a key
+    return path
 
 
 def kept_eggs(state: Path, project: str) -> list[SavedEgg]:

@@ -15,7 +15,6 @@ import socket
 import string
 import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -25,6 +24,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scrapyd_dist.config import write_file
 from scrapyd_dist.errors import ConfigError, DistError, NodeError
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
@@ -102,11 +102,7 @@ def read(state: Path) -> list[LocalNode]:
 
 def write(state: Path, nodes: Iterable[LocalNode]) -> None:
     rows = [asdict(node) for node in sorted(nodes, key=lambda node: (len(node.name), node.name))]
-    # A temporary file is readable by its owner only, and keeps its mode when renamed.
-    handle, temporary = tempfile.mkstemp(dir=list_path(state).parent, prefix=".new-")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump({"schema": 1, "nodes": rows}, file, indent=1, default=str)
-    Path(temporary).replace(list_path(state))
+    write_file(list_path(state), json.dumps({"schema": 1, "nodes": rows}, indent=1, default=str).encode())
 
 
 def up(

@@ -8,6 +8,7 @@ import netrc
 import os
 import re
 import socket
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -153,6 +154,19 @@ def state_dir(root: Path) -> Path:
             "lost; make the project's folder writable."
         ) from e
     return folder
+
+
+def write_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Write or replace a file in one step: half of it is never read, and before it is there only its owner can."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(name).chmod(mode)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def shared_files() -> list[Path]:
