@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 from scrapyd_dist.batches import AttemptState
@@ -16,7 +17,7 @@ from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.joblogs.worker_report import BadReport, WorkerReport, read_report, report_path
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.scrapyd.api import Job, JobState
+from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, must_answer
@@ -121,6 +122,16 @@ def utc(local: datetime, offset: timedelta) -> datetime:
     return (local - offset).replace(tzinfo=timezone.utc)
 
 
+def jobs_of(sender: Sender, node: Node, project: str | None = None, *, timeout: float) -> list[Listed]:
+    """The jobs that a node lists: those that wait, those that run, those that are over."""
+    jobs = sender.send(node, api.listjobs(project), timeout=timeout)
+    return [
+        Listed(node=node, project=job.project, spider=job.spider, job=job.id, state=job.state,
+               started=job.start_time, ended=job.end_time)
+        for job in (*jobs.pending, *jobs.running, *jobs.finished)
+    ]  # fmt: skip
+
+
 def ask_jobs(
     sender: Sender,
     nodes: Sequence[Node],
@@ -130,19 +141,12 @@ def ask_jobs(
     timeout: float = TIMEOUT,
 ) -> JobList:
     """The jobs that the nodes list, all asked at the same time; in the nodes' order, as each lists them."""
-
-    def listed(node: Node, job: Job) -> Listed:
-        at = {"started": job.start_time, "ended": job.end_time}  #: by the node's local clock
-        return Listed(node=node, project=job.project, spider=job.spider, job=job.id, state=job.state, **at)
-
-    def ask(node: Node) -> list[Listed]:
-        jobs = sender.send(node, api.listjobs(project), timeout=timeout)
-        found = (*jobs.pending, *jobs.running, *jobs.finished)
-        return [listed(node, job) for job in found if spider is None or fnmatchcase(job.spider, spider)]
-
-    answers = {answer.asked: answer for answer in sweep(nodes, ask)}
+    answers = {
+        answer.asked: answer for answer in sweep(nodes, partial(jobs_of, sender, project=project, timeout=timeout))
+    }
+    rows = (row for node in nodes for row in answers[node].value or ())
     return JobList(
-        jobs=tuple(row for node in nodes for row in answers[node].value or ()),
+        jobs=tuple(row for row in rows if spider is None or fnmatchcase(row.spider, spider)),
         errors=tuple(answer.error for answer in answers.values() if answer.error is not None),
         asked=len(nodes),
         silent=frozenset(node.url for node, answer in answers.items() if answer.error is not None),

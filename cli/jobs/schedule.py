@@ -27,6 +27,7 @@ from ..context import Context, exit_code, must_answer, names_of, project_name
 from ..crawls.crawl_options import pairs
 from ..options import Nodes, Timeout, nodes, spiders
 from ..output import Output, complain_each, say
+from .job_list import ask_jobs
 
 #: seconds that a node gets: the first job of a version makes it import the project
 TIMEOUT = 60.0
@@ -114,19 +115,10 @@ class JobFleet:
 
         Raises NodeError if a node does not tell: a second job beside the first would be worse than none.
         """
-        if self.errors:
-            raise self.errors[0]
-        found: dict[str, Node] = {}
-
-        def spiders(node: Node) -> list[str]:
-            jobs = self.sender.send(node, api.listjobs(node.project), timeout=self.timeout)
-            return [job.spider for job in (*jobs.pending, *jobs.running)]
-
-        for answer in sweep([*self._seen, *self.draining], spiders):
-            if answer.error is not None:
-                raise answer.error
-            found |= dict.fromkeys(answer.value or (), answer.asked)
-        return found
+        listed = ask_jobs(self.sender, [*self._seen, *self.draining], timeout=self.timeout)
+        if errors := [*self.errors, *listed.errors]:
+            raise errors[0]
+        return {row.spider: row.node for row in listed.jobs if not row.over and row.project == row.node.project}
 
     def places(self, name: str | None, *, all_nodes: bool) -> list[Node]:
         """The nodes that the next job goes to: all, the named one, or the one with the least to do per process slot.

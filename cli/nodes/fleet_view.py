@@ -18,14 +18,14 @@ from scrapyd_dist.joblogs.verdict import STALL, Place
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.progress import Rate
-from scrapyd_dist.scrapyd import api
+from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code
 from ..crawls.live_view import live_view, remark
 from ..crawls.watcher import WatchOptions, looked_out_for
 from ..crawls.wording import clock, counted
-from ..jobs.job_list import TIMEOUT, fetch_report
+from ..jobs.job_list import TIMEOUT, fetch_report, jobs_of
 from ..node_status import recognise
 from ..output import LINE_EVERY, Output, complain_each, on_terminal, one_line, put_json, say, table
 
@@ -120,12 +120,9 @@ class NodeLook:
             load = self.seen.load
             numbers = (load.pending, load.running, load.finished) if load else None
             if numbers != self._load or self._listed_at is None or now - self._listed_at >= LIST:
-                jobs = sender.send(self.seen.node, api.listjobs(), timeout=timeout)
-                places = [
-                    Place(node=self.seen.node, project=job.project, spider=job.spider, job=job.id)
-                    for job in jobs.running
-                ]
-                self.jobs = {place.job: self.jobs.get(place.job) or JobLook(place=place) for place in places}
+                rows = jobs_of(sender, self.seen.node, timeout=timeout)
+                running = [row for row in rows if row.state is JobState.RUNNING]
+                self.jobs = {row.job: self.jobs.get(row.job) or JobLook(place=row) for row in running}
                 self._load, self._listed_at = numbers, now
         except NodeError as error:
             self.seen.load, self.seen.error = None, error
