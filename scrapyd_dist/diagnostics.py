@@ -67,7 +67,7 @@ class NodeStatus:
     draining: float | None = None  #: since when, seconds since the epoch
     wedged: bool = False
 
-    def ask_load(self, sender: Sender, timeout: float) -> None:
+    def ask_load(self, sender: Sender, timeout: float) -> Load:
         """Ask the node for its load; measures latency and clock skew. What goes wrong is kept as the error, too."""
         began, before = time.monotonic(), time.time()
         try:
@@ -78,6 +78,7 @@ class NodeStatus:
         self.latency = time.monotonic() - began
         self.skew = skew_of(load.date, (before + time.time()) / 2)
         self.load = load
+        return load
 
     def ask_versions(self, sender: Sender, project: str, timeout: float) -> None:
         """Ask the node for its versions of the project, unless it did not answer before."""

@@ -1,7 +1,7 @@
 """`sdist watch --fleet`, `sdist status --fleet`: all nodes and their running jobs, drawn in place or as lines."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,6 @@ from scrapyd_dist.errors import NodeError
 from scrapyd_dist.joblogs.log_reads import look
 from scrapyd_dist.joblogs.verdict import STALL, Place
 from scrapyd_dist.joblogs.worker_report import WorkerReport
-from scrapyd_dist.nodes import Node
 from scrapyd_dist.progress import Rate
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.transports import Sender, sweep
@@ -106,63 +105,58 @@ class JobLook:
 
 
 @dataclass(kw_only=True)
-class NodeLook:
-    seen: NodeStatus
+class NodeLook(NodeStatus):
+    """A node that is looked at again and again, and the jobs that run there."""
+
     jobs: dict[str, JobLook] = field(default_factory=dict)
     _listed_at: float | None = None
-    _load: tuple[int, int, int] | None = None
+    _numbers: tuple[int, int, int] | None = None
 
     def look(self, sender: Sender, now: float, timeout: float) -> None:
         """Ask the node how much it has to do, and what, where that changed."""
-        self.seen = NodeStatus(node=self.seen.node)
+        self.load, self.error, self.wedged = None, None, False
         try:
-            self.seen.ask_load(sender, timeout)
-            load = self.seen.load
-            numbers = (load.pending, load.running, load.finished) if load else None
-            if numbers != self._load or self._listed_at is None or now - self._listed_at >= LIST:
-                rows = jobs_of(sender, self.seen.node, timeout=timeout)
+            load = self.ask_load(sender, timeout)
+            numbers = load.pending, load.running, load.finished
+            if numbers != self._numbers or self._listed_at is None or now - self._listed_at >= LIST:
+                rows = jobs_of(sender, self.node, timeout=timeout)
                 running = [row for row in rows if row.state is JobState.RUNNING]
                 self.jobs = {row.job: self.jobs.get(row.job) or JobLook(place=row) for row in running}
-                self._load, self._listed_at = numbers, now
+                self._numbers, self._listed_at = numbers, now
         except NodeError as error:
-            self.seen.load, self.seen.error = None, error
+            self.load, self.error = None, error
 
-    def document(self) -> dict[str, Any]:
-        row = self.seen.document()
-        jobs = [job.document() for job in self.jobs.values()] if self.seen.load else []
+    def row(self) -> dict[str, Any]:
+        """The node and its jobs, for `--json`."""
+        row = self.document()
+        jobs = [job.document() for job in self.jobs.values()] if self.load else []
         known = {name: row[name] for name in ("name", "url", "state", "reason", "slots", "pending")}
-        return {**known, "running": len(self.jobs) if self.seen.load else None, "jobs": jobs}
+        return {**known, "running": len(self.jobs) if self.load else None, "jobs": jobs}
 
 
-@dataclass(kw_only=True)
 class FleetLook:
     """All nodes, looked at again and again."""
 
-    context: Context
-    nodes: Sequence[Node]
-    _looks: dict[str, NodeLook] = field(default_factory=dict)  #: by base address
-    _homes: dict[str | None, str | None] = field(default_factory=dict)  #: crawl -> its folder in the nodes' logs
+    def __init__(self, context: Context) -> None:
+        self._context, self.nodes = context, [NodeLook(node=node) for node in context.nodes()]
+        self._homes: dict[str | None, str | None] = {}  #: crawl -> its folder in the nodes' logs
 
     def look(self) -> None:
-        now, sender = time.monotonic(), self.context.sender
-        looks = [self._looks.setdefault(node.url, NodeLook(seen=NodeStatus(node=node))) for node in self.nodes]
-        list(sweep(looks, lambda one: one.look(sender, now, TIMEOUT)))
-        recognise(self.context, sender, [one.seen for one in looks], TIMEOUT)
-        jobs = [job for one in looks if one.seen.load for job in one.jobs.values()]
+        now, sender = time.monotonic(), self._context.sender
+        list(sweep(self.nodes, lambda one: one.look(sender, now, TIMEOUT)))
+        recognise(self._context, sender, self.nodes, TIMEOUT)
+        jobs = [job for one in self.nodes if one.load for job in one.jobs.values()]
         new = {job.place.crawl for job in jobs} - {None} - self._homes.keys()
-        store = self.context.store_if_any if new else None
+        store = self._context.store_if_any if new else None
         if store is not None:  # it is asked once for each crawl
             known = {row.id: home_of(row.id, row.created) for row in store.crawls()}
             self._homes |= {crawl: known.get(crawl or "") for crawl in new}
         homes = self._homes
         list(sweep(jobs, lambda job: job.look(sender, homes.get(job.place.crawl), now, TIMEOUT), threads=READERS))
 
-    def errors(self) -> list[NodeError]:
-        return [one.seen.error for one in self._looks.values() if one.seen.error is not None]
-
     def document(self) -> dict[str, Any]:
         """How the fleet stands, as `--json` gives it."""
-        nodes = [self._looks[node.url].document() for node in self.nodes]
+        nodes = [one.row() for one in self.nodes]
         rates = [job["per_min"] for node in nodes for job in node["jobs"]]
         totals = {
             name: float(round(sum(rate[name] or 0 for rate in rates), 1)) for name in ("pages", "items", "errors")
@@ -177,7 +171,7 @@ class FleetLook:
 
 def status(context: Context, output: Output) -> int:
     """Say how the fleet stands, once; gives the exit code."""
-    looks = FleetLook(context=context, nodes=context.nodes())
+    looks = FleetLook(context)
     looks.look()
     document = looks.document()
     if not output.document(document):
@@ -186,13 +180,14 @@ def status(context: Context, output: Output) -> int:
         if jobs:
             table(("node", "job", "spider", "pages", "/min", "items", "/min", "errors/min", ""), jobs)
         say(_line(document))
-    complain_each(looks.errors())
-    return exit_code(len(looks.nodes), looks.errors())
+    errors = [one.error for one in looks.nodes]
+    complain_each(errors)
+    return exit_code(len(errors), errors)
 
 
 def watch(context: Context, watched: WatchOptions) -> int:
     """Watch the fleet until Ctrl-C, which is its good end, or until the time is over; gives the exit code."""
-    looks = FleetLook(context=context, nodes=context.nodes())
+    looks = FleetLook(context)
     deadline = time.monotonic() + watched.timeout if watched.timeout is not None else float("inf")
     plain = nullcontext((lambda _document, _now: None) if watched.silent else PlainFleet().show)
     with live_view(frame) if on_terminal() and not watched.silent else plain as show, looked_out_for() as pause:
