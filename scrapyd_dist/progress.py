@@ -41,14 +41,14 @@ COUNTS = ("requests", "pages", "items", "failed")
 
 @dataclass(kw_only=True)
 class Rate:
-    """Growth rates of several counts, which are always added together and in the same order."""
+    """Growth rates of the `COUNTS` of a job, a node or a crawl."""
 
     window: float = WINDOW
-    _seen: deque[tuple[float, tuple[float, ...]]] = field(default_factory=deque)
-    _last: tuple[float, tuple[float, ...]] | None = None
+    _seen: deque[tuple[float, Counter[str]]] = field(default_factory=deque)
+    _last: tuple[float, Counter[str]] | None = None
 
-    def add(self, now: float, *counts: float) -> None:
-        """Record the counts at this time."""
+    def add(self, now: float, counts: Counter[str]) -> None:
+        """Record the counts at this time; they are not changed later."""
         self._last = now, counts
         if not self._seen or now - self._seen[-1][0] >= self.window / KEPT:
             self._seen.append(self._last)
@@ -60,12 +60,12 @@ class Rate:
         """Seconds between the samples that the rates are computed from; 0 before the second sample."""
         return self._last[0] - self._seen[0][0] if self._last and self._seen else 0.0
 
-    def rates(self) -> tuple[float, ...]:
+    def rates(self) -> dict[str, float]:
         """Return the growth per second of each count, never below 0, although a retry may decrease a count."""
-        if self._last is None:
-            return ()
-        (_, before), (_, after), span = self._seen[0], self._last, self.span
-        return tuple(max(0.0, (b - a) / span) if span > 0 else 0.0 for a, b in zip(before, after, strict=True))
+        if self._last is None or self.span <= 0:
+            return dict.fromkeys(COUNTS, 0.0)
+        before, after = self._seen[0][1], self._last[1]
+        return {name: max(0.0, (after[name] - before[name]) / self.span) for name in COUNTS}
 
 
 class KnownTotals(str, Enum):
@@ -128,9 +128,9 @@ class Progress:
             self._counts[one.member.node.name].update(_counts(one))
         whole = Counter(pages=own_pages, items=own_items)
         for name, counts in self._counts.items():
-            self._paces[name].add(now, *(counts[count] for count in COUNTS))
+            self._paces[name].add(now, counts)
             whole.update(counts)
-        self._whole.add(now, *(whole[count] for count in COUNTS))
+        self._whole.add(now, whole)
 
     def _end(self, out: JobRun) -> None:
         self._ended[out.member.node.name].update(_counts(out))
@@ -152,8 +152,7 @@ class Progress:
 
     def rates(self, node: str | None = None) -> dict[str, float]:
         """Return the growth per second of the `COUNTS` of a node, or of the whole crawl."""
-        pace = self._whole if node is None else self._paces[node]
-        return dict(zip(COUNTS, pace.rates() or [0.0] * len(COUNTS), strict=True))
+        return (self._whole if node is None else self._paces[node]).rates()
 
     def stragglers(self) -> list[dict[str, Any]]:
         """Return the batches that are far slower than the others, slowest first, as a part of the summary."""

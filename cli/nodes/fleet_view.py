@@ -51,7 +51,7 @@ class JobLook:
     report: WorkerReport | None = None
     silent: float | None = None  #: seconds since its report, or its log, changed
     trouble: str = ""  #: why nothing is known
-    _rates: tuple[float, ...] | None = None  #: pages, items and failed requests per minute
+    _rates: dict[str, float] | None = None  #: counts per minute
     _pace: Rate = field(default_factory=lambda: Rate(window=WINDOW))
     _changed: float | None = None
 
@@ -75,21 +75,20 @@ class JobLook:
 
     def _take(self, report: WorkerReport, now: float) -> None:
         before, self.report = self.report, report
-        counted = report.pages, report.items, report.failed_requests
-        if before is None or counted != (before.pages, before.items, before.failed_requests):
+        if before is None or report.counts != before.counts:
             self._changed = now
         self.silent = now - (self._changed or now)
-        self._pace.add(now, *counted)
+        self._pace.add(now, report.counts)
         # Until the job has been watched for a while, the average of its whole life is the better number.
         if self._pace.span >= WINDOW / 6:
-            self._rates = tuple(rate * 60 for rate in self._pace.rates())
+            self._rates = {name: rate * 60 for name, rate in self._pace.rates().items()}
         elif self._rates is None and report.started is not None:
             minutes = max(report.updated - report.started, 1.0) / 60
-            self._rates = tuple(number / minutes for number in counted)
+            self._rates = {name: number / minutes for name, number in report.counts.items()}
 
     def document(self) -> dict[str, Any]:
         place, report = self.place, self.report
-        rates = [round(rate, 1) for rate in self._rates] if self._rates else [None, None, None]
+        names = {"pages": "pages", "items": "items", "errors": "failed"}
         return {
             "job": place.job,
             "project": place.project,
@@ -98,7 +97,7 @@ class JobLook:
             "state": "stalled" if (self.silent or 0.0) >= STALL else "running",
             "pages": report.pages if report else None,
             "items": report.items if report else None,
-            "per_min": dict(zip(("pages", "items", "errors"), rates, strict=True)),
+            "per_min": {told: round(self._rates[name], 1) if self._rates else None for told, name in names.items()},
             "silent_s": None if self.silent is None else round(self.silent),
             "reason": self.trouble,
         }

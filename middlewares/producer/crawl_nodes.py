@@ -218,7 +218,6 @@ class CrawlNodes:
     sources: NodeSources
     prepared: Prepared
     ways: Ways  #: to the store, for workers
-    warnings: list[str]
     _unreadable: str = ""  #: why the list of nodes could not be read last
 
     @classmethod
@@ -238,7 +237,6 @@ class CrawlNodes:
             sources=sources,
             prepared=prepared,
             ways=ways,
-            warnings=list(prepared.warnings),
         )
 
     async def job_request(self, settings: BaseSettings, **own: Any) -> JobRequest:
@@ -267,7 +265,8 @@ class CrawlNodes:
         """
         options = self.request.options
         rules = await self.repository.rules()
-        self.warnings += await asyncio.to_thread(check_reach, options, self.prepared.members, self.ways, rules=rules)
+        unfit = await asyncio.to_thread(check_reach, options, self.prepared.members, self.ways, rules=rules)
+        self.prepared.warnings.extend(unfit)
         limits, scaling, own = options.limits, options.scaling, dict[str, Any]()
         if staffing is None:
             own = {"placement": Placement(options.placement), "producer": PRODUCER}

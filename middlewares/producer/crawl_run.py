@@ -155,7 +155,7 @@ class CrawlStart:
 
 def _log_start(parts: CrawlParts, reporter: StatusReporter) -> None:
     nodes, prepared = parts.nodes, parts.nodes.prepared
-    reporter.warn(*nodes.warnings)
+    reporter.warn(*prepared.warnings)
     for note in reporter.code:
         logger.warning("%s", note)
     for member in prepared.members:

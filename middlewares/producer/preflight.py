@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from scrapyd_dist.deploy import egg as eggs
@@ -47,7 +47,7 @@ class Prepared:
     key: bytes | None
     egg: Egg | None
     uploaded: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    warnings: list[str] = field(default_factory=list)
     code: tuple[str, ...] = ()  #: remarks on the code that is taken
 
 
@@ -102,7 +102,7 @@ def prepare(
     egg, key = (code.egg, code.files.key) if code.files is not None else _build(request)
     if dry_run:
         members = _members(probes, {})
-        return Prepared(probes=probes, members=members, version=None, key=key, egg=egg, warnings=tuple(warnings))
+        return Prepared(probes=probes, members=members, version=None, key=key, egg=egg, warnings=warnings)
     up = [p.asked for p in probes if p.error is None]
     result = _roll_out(request, up, egg, version=code.version, dirty=code.egg is None)
     names = [node.version for node in result.ready if node.version]
@@ -115,7 +115,7 @@ def prepare(
         egg=egg,
         code=tuple(_notes_on(code, version, {node.node.name: node.before for node in result.ready})),
         uploaded=tuple(node.node.name for node in result.ready if node.uploaded),
-        warnings=tuple(warnings),
+        warnings=warnings,
     )
 
 

@@ -1,6 +1,7 @@
 """A crawl in numbers: how fast it gets on, how long it will take, which batch lags behind, and its exit code."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -143,8 +144,8 @@ def test_what_is_told_follows_the_row_where_the_summary_is_older() -> None:
 
 def test_a_crawl_that_rests_has_no_pace_and_no_end() -> None:
     progress = Progress()
-    progress._whole.add(0.0, 0, 0, 0, 0)
-    progress._whole.add(10.0, 100, 100, 100, 0)
+    progress._whole.add(0.0, Counter())
+    progress._whole.add(10.0, Counter(requests=100, pages=100, items=100))
     going = summary(snapshot(progress=progress))
     assert going["per_s"]["requests"] > 0
     assert going["outlook"]["eta_s"] is not None
@@ -163,22 +164,22 @@ def test_a_job_without_a_report_waits() -> None:
 
 def test_a_pace_looks_back_over_its_window_only_never_runs_backwards_and_keeps_little() -> None:
     pace = Rate(window=10)
-    assert (pace.rates(), pace.span) == ((), 0)
-    pace.add(0, 0, 5)
-    assert pace.rates() == (0, 0)
-    pace.add(5, 500, 5)
-    assert pace.rates() == (100, 0)
+    assert (set(pace.rates().values()), pace.span) == ({0.0}, 0)
+    pace.add(0, Counter(requests=0, pages=5))
+    assert set(pace.rates().values()) == {0.0}
+    pace.add(5, Counter(requests=500, pages=5))
+    assert pace.rates() == {"requests": 100, "pages": 0, "items": 0, "failed": 0}
     for now in (10, 15, 20, 25):
-        pace.add(now, 500, 5)
-    assert pace.rates() == (0, 0)
+        pace.add(now, Counter(requests=500, pages=5))
+    assert set(pace.rates().values()) == {0.0}
     pace = Rate(window=10)
-    pace.add(0, 100)
-    pace.add(1, 40)  # a batch failed, its requests are to be done again
-    assert pace.rates() == (0,)
+    pace.add(0, Counter(requests=100))
+    pace.add(1, Counter(requests=40))  # a batch failed, its requests are to be done again
+    assert set(pace.rates().values()) == {0.0}
     for step in range(5000):
-        pace.add(1 + step / 100, 40 + step)
+        pace.add(1 + step / 100, Counter(requests=40 + step))
     assert len(pace._seen) <= KEPT + 2
-    assert pace.rates()[0] == pytest.approx(100, rel=0.05)
+    assert pace.rates()["requests"] == pytest.approx(100, rel=0.05)
 
 
 @pytest.mark.parametrize(
