@@ -67,12 +67,6 @@ WAITING = frozenset({BatchState.SEALED, BatchState.FAILED})
 OUT = frozenset({BatchState.SENT, BatchState.RUNNING})
 
 
-def check_step(old: BatchState, new: BatchState) -> None:
-    """Raise `StepRefused` unless a batch may change from `old` to `new`."""
-    if new not in STEPS[old]:
-        raise StepRefused(f"a batch that is {old.value} cannot become {new.value}")
-
-
 def check_crawl_name(name: str, what: str = "crawl") -> str:
     """Return the name, or raise `ConfigError` if it is not valid for a crawl or frontier."""
     if not CRAWL_NAME.fullmatch(name):
@@ -205,10 +199,17 @@ ATTEMPT_STEPS: Mapping[AttemptState, frozenset[AttemptState]] = {
 LEASABLE = frozenset({AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING})
 
 
-def check_attempt_step(old: AttemptState, new: AttemptState) -> None:
-    """Raise `StepRefused` unless an attempt may change from `old` to `new`."""
-    if new not in ATTEMPT_STEPS[old]:
-        raise StepRefused(f"an attempt that is {old.value} cannot become {new.value}")
+def states_before(new: BatchState | AttemptState) -> list[Any]:
+    """Return the states from which a batch, or an attempt, may change to this one."""
+    steps: Mapping[Any, frozenset[Any]] = STEPS if isinstance(new, BatchState) else ATTEMPT_STEPS
+    return [old for old, after in steps.items() if new in after]
+
+
+def check_step(old: BatchState | AttemptState, new: BatchState | AttemptState) -> None:
+    """Raise `StepRefused` unless a batch, or an attempt, may change from `old` to `new`."""
+    if old not in states_before(new):
+        what = "a batch" if isinstance(new, BatchState) else "an attempt"
+        raise StepRefused(f"{what} that is {old.value} cannot become {new.value}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,19 +6,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from scrapyd_dist.batches import (
-    ATTEMPT_STEPS,
-    LEASABLE,
-    STEPS,
-    Attempt,
-    AttemptState,
-    Batch,
-    BatchState,
-    Miss,
-    check_attempt_step,
-    check_step,
-    job_id,
-)
+from scrapyd_dist.batches import LEASABLE, Attempt, AttemptState, Batch, BatchState, Miss, check_step, states_before
 from scrapyd_dist.errors import NothingMatched, StepRefused
 from scrapyd_dist.frontier.backlog import NewBatch, SeenBefore
 from scrapyd_dist.store.base import BatchStore
@@ -125,21 +113,14 @@ class RedisBatches(RedisPort, BatchStore):
 
     def batch_step(self, crawl: str, number: int, to: BatchState) -> Condition:
         """The batch may take this step."""
-        before = [old for old, new in STEPS.items() if to in new]
-        return self.batch_in(crawl, number, before, lambda state: check_step(state, to))
+        return self.batch_in(crawl, number, states_before(to), lambda state: check_step(state, to))
 
     def batch_in(
         self, crawl: str, number: int, states: Iterable[BatchState], check: Callable[[BatchState], None]
     ) -> Condition:
         """The batch has to be in one of these states; `check` raises what another one means."""
-
-        def error(found: str | None) -> Exception:
-            if found is None:
-                return no_batch(crawl, number)
-            check(BatchState(json.loads(found)))
-            return StepRefused(f"batch {number} of crawl {crawl} was changed by another process meanwhile")
-
-        return Condition(self._batch_key(crawl, number), "state", [json.dumps(one.value) for one in states], error)
+        what, key = f"batch {number} of crawl {crawl}", self._batch_key(crawl, number)
+        return in_state(key, states, what, no_batch(crawl, number), lambda found: check(BatchState(found)))
 
     # attempts
 
@@ -166,15 +147,9 @@ class RedisBatches(RedisPort, BatchStore):
 
     def _attempt_step(self, crawl: str, batch: int, number: int, to: AttemptState) -> Condition:
         """The attempt may take this step."""
-
-        def error(found: str | None) -> Exception:
-            if found is None:
-                return NothingMatched(f"crawl {crawl} has no attempt {number} of batch {batch}.")
-            check_attempt_step(AttemptState(json.loads(found)), to)
-            return StepRefused(f"attempt {number} of batch {batch} was changed by another process meanwhile")
-
-        before = [json.dumps(old.value) for old, new in ATTEMPT_STEPS.items() if to in new]
-        return Condition(self._attempt_key(crawl, batch, number), "state", before, error)
+        what, key = f"attempt {number} of batch {batch}", self._attempt_key(crawl, batch, number)
+        missing = NothingMatched(f"crawl {crawl} has no {what}.")
+        return in_state(key, states_before(to), what, missing, lambda found: check_step(AttemptState(found), to))
 
     def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
         if states and {state.value for state in states} <= set(OPEN):
@@ -182,21 +157,20 @@ class RedisBatches(RedisPort, BatchStore):
             names = self._door.each(attempt_name, self._look("SUNION", *keys))
         else:
             names = self._attempt_names(crawl)
-        chosen = [one for one in self._some_attempts(crawl, names) if not states or one.state in states]
-        return sorted(chosen, key=lambda attempt: (attempt.sent_at, attempt.batch, attempt.number))
+        return [one for one in self._some_attempts(crawl, names) if not states or one.state in states]
 
     def _some_attempts(self, crawl: str, names: Collection[str]) -> list[Attempt]:
         rows = self._server.ask([("HGETALL", f"{self._base(crawl)}a:{name}") for name in names])
 
         def attempt(named: tuple[str, Mapping[bytes, bytes]]) -> Attempt:
             name, row = named
-            # One that was leased has no job written down.
-            found = self._door.attempt(crawl, {"job": job_id(crawl, *map(int, name.split("."))), **unpacked(row)})
+            found = self._door.attempt(crawl, unpacked(row))
             if f"{found.batch}.{found.number}" != name:
                 raise foreign(f"attempt {name} of {crawl}", "it is another one")
             return found
 
-        return self._door.each(attempt, (pair for pair in zip(names, rows, strict=True) if pair[1]))
+        found = self._door.each(attempt, (pair for pair in zip(names, rows, strict=True) if pair[1]))
+        return sorted(found, key=lambda attempt: (attempt.sent_at, attempt.batch, attempt.number))
 
     def _step(self, move: AttemptMove) -> None:
         crawl, batch, number, name = move.crawl, move.batch, move.number, f"{move.batch}.{move.number}"
@@ -233,7 +207,21 @@ class RedisBatches(RedisPort, BatchStore):
     def expired(self, crawl: str) -> list[Attempt]:
         names = map(str.encode, self._server.step("expired", self._base(crawl))["attempts"])
         late = self._some_attempts(crawl, self._door.each(attempt_name, names))
-        return sorted((a for a in late if a.state in LEASABLE), key=lambda a: (a.sent_at, a.batch, a.number))
+        return [attempt for attempt in late if attempt.state in LEASABLE]
+
+
+def in_state(
+    key: str, states: Iterable[BatchState | AttemptState], what: str, missing: Exception, check: Callable[[str], None]
+) -> Condition:
+    """The row of a key has to be in one of these states; `check` raises what another one means."""
+
+    def error(found: str | None) -> Exception:
+        if found is None:
+            return missing
+        check(json.loads(found))
+        return StepRefused(f"{what} was changed by another process meanwhile")
+
+    return Condition(key, "state", [json.dumps(one.value) for one in states], error)
 
 
 def no_batch(crawl: str, number: int, _found: str | None = None) -> NothingMatched:

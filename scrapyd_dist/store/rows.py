@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from scrapyd_dist.batches import Attempt, Batch, Crawl, Miss, Shard, WorkerEntry
+from scrapyd_dist.batches import Attempt, Batch, Crawl, Miss, Shard, WorkerEntry, job_id
 from scrapyd_dist.errors import ConfigError, ForeignRow, NothingMatched, StoreError
 from scrapyd_dist.frontier.backlog import Leased
 from scrapyd_dist.nodes import Node, NodeRecord
@@ -226,7 +226,9 @@ class Door:
 
     def attempt(self, crawl: str, row: Mapping[str, Any]) -> Attempt:
         what = f"a row of an attempt of batch {str(row.get('batch'))[:20]} of {crawl}"
-        row = {**row, "report": from_json(what, row.get("report") or "{}")}
+        # One that was leased from a server has no job written down.
+        job = job_id(crawl, row.get("batch", 0), row.get("number", 0))
+        row = {"job": job, **row, "report": from_json(what, row.get("report") or "{}")}
         return _of_crawl(crawl, what, made(Attempt, what, row, judging.ATTEMPT))
 
     def shard(self, crawl: str, row: Mapping[str, Any]) -> Shard:

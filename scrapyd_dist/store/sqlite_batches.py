@@ -5,16 +5,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from scrapyd_dist.batches import (
-    LEASABLE,
-    Attempt,
-    AttemptState,
-    Batch,
-    BatchState,
-    Miss,
-    check_attempt_step,
-    check_step,
-)
+from scrapyd_dist.batches import LEASABLE, Attempt, AttemptState, Batch, BatchState, Miss, check_step
 from scrapyd_dist.errors import NothingMatched, StepRefused
 from scrapyd_dist.frontier.backlog import NewBatch, SeenBefore
 from scrapyd_dist.store.base import BatchStore
@@ -148,7 +139,7 @@ class SqliteBatches(SqlitePort, BatchStore):
         """Write an attempt down; its number may have been used by one that was refused."""
         old = self._attempt_state(crawl, attempt.batch, attempt.number)
         if old is not None:
-            check_attempt_step(old, attempt.state)
+            check_step(old, attempt.state)
         row = {**vars(attempt), "crawl": crawl}
         again = ", ".join(f"{name} = excluded.{name}" for name in row)
         self._insert("attempts", row, f"ON CONFLICT (crawl, batch, number) DO UPDATE SET {again}")
@@ -179,7 +170,7 @@ class SqliteBatches(SqlitePort, BatchStore):
             raise NothingMatched(f"batch {batch} of crawl {crawl} has no attempt {number}.")
         if move.out and old is AttemptState.ACKED:
             raise StepRefused(f"attempt {number} of batch {batch} was acked meanwhile")
-        check_attempt_step(old, move.to)
+        check_step(old, move.to)
         current = self.batch(crawl, batch).attempts
         if number != current:
             raise over(batch, number, current)

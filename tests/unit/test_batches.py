@@ -15,7 +15,6 @@ from scrapyd_dist.batches import (
     AttemptState,
     BatchState,
     CrawlState,
-    check_attempt_step,
     check_crawl_name,
     check_step,
     home_of,
@@ -48,7 +47,7 @@ def test_what_is_done_stays_done() -> None:
     assert STEPS[BatchState.DONE] == frozenset()
     assert ATTEMPT_STEPS[AttemptState.ACCEPTED] == ATTEMPT_STEPS[AttemptState.FAILED] == frozenset()
     with pytest.raises(StepRefused, match="accepted cannot become sent"):
-        check_attempt_step(AttemptState.ACCEPTED, AttemptState.SENT)
+        check_step(AttemptState.ACCEPTED, AttemptState.SENT)
 
 
 def test_every_batch_can_reach_its_end() -> None:
