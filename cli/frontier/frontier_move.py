@@ -24,20 +24,9 @@ from ..crawls.watcher import looked_out_for
 from ..crawls.wording import counted
 from ..options import FrontierName, Yes, group
 from ..output import Output, confirm, say, some_of
+from . import frontier_list
 from .frontier_add import add
-from .frontier_list import (
-    Prefix,
-    batches_in,
-    check_own_slot,
-    count,
-    dump,
-    list_,
-    opened,
-    slot_document,
-    slots_in,
-    total_of,
-    with_prefix,
-)
+from .frontier_list import Prefix, batches_in, check_own_slot, opened, slot_document, slots_in, total_of, with_prefix
 
 #: seconds between two lines about how far it is
 TELL = 10.0
@@ -337,5 +326,6 @@ def delete(
 
 frontier = group(
     "List, fill, count, move and empty the slots of crawl frontiers.",
-    list=list_, count=count, dump=dump, add=add, move=move, requeue=requeue, delete=delete,
+    list=frontier_list.list_, count=frontier_list.count, dump=frontier_list.dump, add=add, move=move, requeue=requeue,
+    delete=delete,
 )  # fmt: skip
