@@ -138,6 +138,8 @@ class CrawlStart:
             crawl = self._repository.id
             await self._repository.refuse(code=error.exit_code, message=str(error))
             self._repository.close()
+        if not self._on_finish:  # a process that is refused for its reactor has no loop to wait in
+            return
         if wrong := await asyncio.to_thread(tell, self._on_finish, refusal(crawl, self._crawler.spider, error)):
             logger.warning("%s", wrong)
 
