@@ -213,13 +213,11 @@ def doctor(
     now = datetime.now(timezone.utc)
     results = [result for one in exams for result in findings(one, now)]
     results += fleet_findings(exams, () if node else context.project.targets)
-    order = {one.node.name: number for number, one in enumerate(exams)}
-    severities = list(Severity)
-    results.sort(key=lambda one: (severities.index(one.severity), order.get(one.node, len(order))))
+    results.sort(key=lambda one: list(Severity).index(one.severity))
     _tell(exams, results, output, verbose=verbose)
     # 1 when a node that answers endangers work; else by the nodes that do not answer.
     unreached = {one.node.name: one.error for one in exams if one.error is not None}
-    if any(result.severity.value == "danger" and result.node not in unreached for result in results):
+    if any(result.severity is Severity.DANGER and result.node not in unreached for result in results):
         raise typer.Exit(1)
     raise typer.Exit(exit_code(len(exams), unreached.values()))
 
@@ -229,15 +227,11 @@ def _watch(context: Context, sender: Sender, exams: Sequence[NodeDiagnosis], tim
     records = context.node_records(one.node for one in exams)
     for one in exams:
         one.draining = records[one.node.name].draining
-    suspects = [one for one in exams if one.idle]
-    if not suspects:
-        return
-    delays = start_delays(context, {one.node.url: one.skew or 0.0 for one in suspects})
-    watches = {}
-    for one in suspects:
+    left, end, watches = [one for one in exams if one.idle], time.monotonic() + LOOKING, {}
+    delays = start_delays(context, {one.node.url: one.skew or 0.0 for one in left})
+    for one in left:
         delay = max(delays.get(one.node.url, 0.0), records[one.node.name].start_delay)
         watches[one.node] = IdleWatch(start_delay=delay, looks=(time.time(),))
-    left, end = suspects, time.monotonic() + LOOKING
     with waiting(LOOKING) as show:
         while left and time.monotonic() < end:
             names = ", ".join(one.node.name for one in left)
@@ -270,12 +264,9 @@ def _tell(exams: Sequence[NodeDiagnosis], results: Sequence[Finding], output: Ou
 
 
 def _node_row(exam: NodeDiagnosis) -> dict[str, Any]:
+    row = exam.document()
     return {
-        "name": exam.node.name,
-        "url": exam.node.url,
-        "state": exam.state.value,
-        "latency_ms": None if exam.latency is None else round(exam.latency * 1000, 1),
-        "skew_s": exam.skew,
+        **{name: row[name] for name in ("name", "url", "state", "latency_ms", "skew_s")},
         "versions": exam.versions,
         "logs": exam.logs,
         "ranges": exam.ranges,
