@@ -32,6 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--url-style", choices=get_args(UrlStyle), default="numbered", help="how the site's detail URLs look"
     )
+    parser.add_argument("--latency", type=float, default=0.0, help="seconds before each answer of the site")
     parser.add_argument("--shards", type=int, default=20, help="shards of the index crawl")
     parser.add_argument("--batch-size", type=int, help="URLs in a batch; by default as many as the crawl finds right")
     parser.add_argument("--max-proc", type=int, default=1, help="jobs at the same time on one node")

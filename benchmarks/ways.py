@@ -40,6 +40,8 @@ class Options:
     index_weight: float
     #: seconds until a run is given up
     timeout: float
+    #: seconds before each answer of the site
+    latency: float = 0.0
     #: more options of `sdist crawl`
     extra: tuple[str, ...] = ()
 
@@ -75,7 +77,9 @@ class Bench:
         self._projects: dict[str, Project] = {}
         self._runs = 0
         site = Site(items=options.items, per_page=options.per_page, url_style=options.url_style)
-        self.site = self._stack.enter_context(closing(SiteProcess(folder / "site", site)))
+        self.site = self._stack.enter_context(
+            closing(SiteProcess(folder / "site", site, f"--latency={options.latency}"))
+        )
 
     def close(self) -> None:
         """Stop the site and all nodes."""
