@@ -25,7 +25,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapyd_dist.settings import SETTINGS, complaints
 
-from .assignment import Assignment, is_filler, is_producer, is_worker, looks_only
+from .assignment import PROBE, Assignment, is_filler, is_producer, is_worker, looks_only
 from .throttle.install import put_in as put_in_throttle
 from .throttle.install import put_in_late as put_in_throttle_late
 
@@ -110,7 +110,11 @@ class Addon:
         from .producer.crawl_request import put_aside
 
         put_aside(settings)
-        if not is_filler(settings):  # whose own items go to its own feeds
+        if PROBE in settings:
+            from .producer.probe import leave_no_trace
+
+            leave_no_trace(settings)
+        elif not is_filler(settings):  # whose own items go to its own feeds
             from .producer.item_exporters import take_outputs
 
             crawler = self._crawler
@@ -131,6 +135,10 @@ class Distributed:
             from .worker.worker import Worker
 
             return Worker.from_crawler(crawler)
+        if PROBE in crawler.settings:
+            from .producer.probe import Probe
+
+            return Probe.from_crawler(crawler)
         if is_filler(crawler.settings):
             from .producer.filler import Filler
 

@@ -26,6 +26,8 @@ LOCAL_COMMANDS = frozenset({"shell", "fetch", "view", "parse", "check", "bench",
 FRONTIER = "DISTRIBUTED_FRONTIER"
 #: the settings with what a job was told: one that is sent a batch, and one that leases its batches
 JOB, PULL = "DISTRIBUTED_JOB", "DISTRIBUTED_PULL"
+#: the setting of a process that only tries so many pages of each kind
+PROBE = "SCRAPYD_DIST_PROBE"
 
 
 def is_worker(settings: BaseSettings) -> bool:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -45,6 +46,8 @@ def show(plan: Mapping[str, Any]) -> None:
         table(("shard", "pages", "starts at"), shard_rows(plan["shards"]))
     put(f"\n{counted(len(plan['nodes']), 'node')}:")
     table(("node", "state", "slots", "code", "url", ""), node_rows(plan))
+    if "forecast" in plan:
+        put(f"\n{wording.forecast(plan['forecast'], time.time())}")
     for warning in (*plan["code"], *plan["warnings"]):
         put(f"\nNote: {warning}")
 
@@ -85,6 +88,17 @@ NewCode = Annotated[
 ]
 SomeCrawl = Annotated[
     Optional[str], typer.Argument(metavar="CRAWL", autocompletion=crawl_names, help="Its name; the newest if left out.")
+]
+Probe = Annotated[
+    Optional[int],
+    typer.Option(
+        "--probe",
+        metavar="N",
+        min=1,
+        show_default=False,
+        help="Fetch up to N index pages and N detail pages of the site (30 s at most; no item is kept, no pipeline"
+        " runs), and forecast how long the crawl will take.",
+    ),
 ]
 CrawlId = Annotated[
     str,
@@ -130,11 +144,12 @@ def follow(
     return 0
 
 
-def plan(context: Context, asked: CrawlOptions, output: Output = Output()) -> None:
+def plan(context: Context, asked: CrawlOptions, probe: Probe = None, output: Output = Output()) -> None:
     """Show what `sdist crawl` with the same options would do, without doing it.
 
     Which shard starts where, which nodes take part and would get the code, how
-    large a batch may become, and what to know before the start.
+    large a batch may become, and what to know before the start. No page of the site
+    is fetched, but with --probe.
 
     Example: sdist plan easy --shards 20 --index 'http://web:9312/properties/index_%05d.html' --pages 1667
     """
@@ -143,7 +158,7 @@ def plan(context: Context, asked: CrawlOptions, output: Output = Output()) -> No
     done = subprocess.run(
         [sys.executable, "-m", "scrapyd_dist.middlewares.producer.process", "--plan"],
         cwd=context.root,
-        input=json.dumps({**asdict(order), **(kept._asdict() if kept is not None else {})}, default=str),
+        input=json.dumps({**asdict(order), **(kept._asdict() if kept else {}), "probe": probe}, default=str),
         capture_output=True,
         encoding="utf-8",
         errors="replace",

@@ -1,6 +1,7 @@
 """A crawl in words: the line while it runs, and what is said at its end. Values in, text out."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,38 @@ def clock(seconds: float) -> str:
         return f"{whole} s"
     minutes, rest = divmod(whole, 60)
     return f"{minutes}:{rest:02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} h"
+
+
+def forecast(told: Mapping[str, Any], now: float) -> str:
+    """What a plan's probe lets expect, in a few lines; `now` in seconds since the epoch."""
+    probed, crawl, seconds = told["probed"], told["crawl"], told["seconds"]
+    slowest = {
+        "index": "the index pages",
+        "detail": "the detail pages",
+        "processor": "the processor of this machine, on which nodes run",
+    }
+    pages = "about {:,} detail pages".format(told["expected"]) if told["expected"] is not None else "detail pages"
+    ends = datetime.fromtimestamp(now + (seconds or 0)).astimezone()
+    end = f"The crawl takes about {clock(seconds or 0)}; started now, it ends at about {ends:%Y-%m-%d %H:%M:%S}"
+    unknown = "How long it takes cannot be told, since the number of index pages is not known: --pages, or --limit"
+    basis = ", ".join(
+        [
+            counted(probed["index"]["pages"], "index page"),
+            counted(probed["detail"]["pages"], "detail page"),
+            "the speed of this machine",
+            f"{counted(crawl['workers'], 'worker')} ({crawl['local']} of them here)",
+        ]
+    )
+    return "\n".join(
+        [
+            f"Forecast, for {pages}:",
+            f"  index pages: {told['index_rate']:,.1f}/s, with {told['targets_per_page']:,.1f} target requests on each",
+            f"  detail pages: {told['worker_rate']:,.1f}/s of one worker that has a processor for itself",
+            f"  the slowest: {slowest[told['bottleneck']]}",
+            f"  {unknown if seconds is None else end}.",
+            f"  It rests on: {basis}. No item was kept, and no pipeline ran.",
+        ]
+    )
 
 
 def counted(count: int, one: str, many: str = "") -> str:

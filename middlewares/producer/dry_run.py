@@ -1,10 +1,14 @@
 """What a crawl would do, without doing it: `sdist plan`. Nothing is sent to a node but questions."""
 
-from collections.abc import Iterable, Mapping
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings, Settings
@@ -12,7 +16,10 @@ from scrapy.spiderloader import SpiderLoader
 from scrapyd_dist.deploy.node_versions import NodeVersions, look
 from scrapyd_dist.deploy.rollout import common_name
 
+from scrapyd_dist.batches import Shard
+from scrapyd_dist.diagnostics import is_local
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.forecast import CrawlShape, Probed, forecast
 from scrapyd_dist.payload import describe as describe_payload
 from scrapyd_dist.payload import encode
 from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN
@@ -27,8 +34,9 @@ from ..targets import find_target
 from ..throttle.install import why_not_heeded
 from .crawl_code import TODAYS, CrawlCode
 from .crawl_nodes import NodeSources, check_reach, note_unreached
-from .crawl_request import CrawlRequest, check_mode, check_parts, check_spider, find_project, shards_of
-from .preflight import Prepared, other_than_deployed, prepare
+from .crawl_request import CrawlRequest, check_mode, check_parts, check_spider, find_project, shards_of, template_of
+from .discovery import IndexWalk
+from .preflight import LOCAL_NODES, Prepared, other_than_deployed, prepare
 from .producer_options import ProducerOptions, read_options
 
 #: settings that counted for the whole crawl in one process, and count for each job now
@@ -47,10 +55,17 @@ LOCAL_FOLDERS = ("FILES_STORE", "IMAGES_STORE")
 SAMPLE_URL = "https://example.com/section/a-page-with-a-name-of-its-own-{:07d}.html"
 
 
-def plan(settings: Settings, spider: str, args: Mapping[str, str], code: CrawlCode = TODAYS) -> dict[str, Any]:
+def plan(
+    settings: Settings,
+    spider: str,
+    args: Mapping[str, str],
+    code: CrawlCode = TODAYS,
+    probe: Callable[[], Probed] | None = None,
+) -> dict[str, Any]:
     """The plan as a document, schema 1; DistError for all that would stop the crawl before its start.
 
-    The settings are the project's, with what was asked for; `code` is settled of the crawl's code.
+    The settings are the project's, with what was asked for; `code` is settled of the crawl's code; `probe` fetches
+    pages of the site, for a forecast.
     """
     check_args(args)
     crawler = Crawler(SpiderLoader.from_settings(settings).load(spider), settings)
@@ -97,6 +112,7 @@ def plan(settings: Settings, spider: str, args: Mapping[str, str], code: CrawlCo
     ]
     # How a batch of ordinary addresses would travel.
     values = [{"url": SAMPLE_URL.format(number), "rule": 0} for number in range(options.batch_size)]
+    found = {} if probe is None else {"forecast": _forecast(probe(), options, shards, nodes)}
     return {
         "schema": 1,
         "spider": spider,
@@ -117,7 +133,27 @@ def plan(settings: Settings, spider: str, args: Mapping[str, str], code: CrawlCo
         "output": [output["path"] for output in options.outputs],
         "code": _notes(prepared, code, version, there),
         "warnings": [*warnings, *_warnings(crawler.settings, options, nodes)],
+        **found,
     }
+
+
+def _forecast(
+    probed: Probed, options: ProducerOptions, shards: Sequence[Shard], nodes: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The forecast as a document, with what it rests on."""
+    up = [node for node in nodes if node["state"] == "up"]
+    local = [node for node in up if is_local(urlsplit(node["url"]).hostname or "")]
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    workers = _jobs(options, up) or min(LOCAL_NODES, cores)
+    shape = CrawlShape(
+        pages=IndexWalk(shards, template_of(options)).total,
+        limit=options.limit,
+        workers=workers,
+        local=round(workers * (_jobs(options, local) / _jobs(options, up) if up else 1)),
+        cores=cores,
+        batch=0 if options.leases or options.batch_adapt else options.batch_size,
+    )
+    return {"probed": asdict(probed), **asdict(forecast(probed, shape)), "crawl": asdict(shape)}
 
 
 def _notes(prepared: Prepared, code: CrawlCode, version: str | None, there: Iterable[NodeVersions]) -> list[str]:
@@ -162,9 +198,14 @@ def _warnings(settings: BaseSettings, options: ProducerOptions, nodes: list[dict
     return warnings
 
 
-def _site_load(settings: BaseSettings, options: ProducerOptions, nodes: list[dict[str, Any]]) -> str:
+def _jobs(options: ProducerOptions, nodes: Iterable[Mapping[str, Any]]) -> int:
+    """How many jobs run at the same time, at most."""
     jobs = sum(node["slots"] or SLOTS_UNKNOWN for node in nodes)
-    jobs = min(jobs, (options.scaling.most if options.leases else options.limits.max_jobs) or jobs)
+    return min(jobs, (options.scaling.most if options.leases else options.limits.max_jobs) or jobs)
+
+
+def _site_load(settings: BaseSettings, options: ProducerOptions, nodes: list[dict[str, Any]]) -> str:
+    jobs = _jobs(options, nodes)
     each = min(settings.getint("CONCURRENT_REQUESTS"), settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN"))
     delay = settings.getfloat("DOWNLOAD_DELAY")
     rate = f", and {jobs / delay:.1f} requests/s at most (DOWNLOAD_DELAY {delay:g} s in each job)" if delay else ""

@@ -7,11 +7,14 @@ environment (SDIST_STORE); neither from the argument list, which everybody on th
 import argparse
 import json
 import logging
+import os
 import shutil
 import sys
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,10 +24,12 @@ from scrapy.settings import Settings
 from scrapyd_dist.batches import Crawl, check_crawl_name
 from scrapyd_dist.config import STATE_FOLDER, find_root, state_dir
 from scrapyd_dist.errors import DistError, NothingMatched
+from scrapyd_dist.forecast import Probed
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import chosen
 
+from ..assignment import PROBE
 from .crawl_code import TODAYS, CrawlCode, import_code
 from .lifecycle import Fault, exit_code, faults, signals
 
@@ -56,8 +61,8 @@ def main() -> None:
     parser.add_argument("--plan", action="store_true")
     arguments = parser.parse_args()
     if arguments.plan:
-        print(json.dumps(_plan(json.load(sys.stdin))))
-        return
+        print(json.dumps(_plan(json.load(sys.stdin))), flush=True)
+        os._exit(0)  # a probe that was broken off has left threads that would be waited for
     sys.exit(_crawl(arguments.crawl, chosen(Path.cwd())))
 
 
@@ -169,11 +174,25 @@ def _plan(request: Mapping[str, Any]) -> dict[str, Any]:
             for name, value in request.get("spider_settings", {}).items():
                 settings.set(name, value, priority="cmdline")
             check_known(settings, request["spider"])
-            return {"plan": plan(settings, request["spider"], request.get("args", {}), code)}
+            probe = partial(_probe, settings, request) if request.get("probe") else None
+            return {"plan": plan(settings, request["spider"], request.get("args", {}), code, probe)}
     except DistError as error:
         return {"error": str(error), "exit_code": error.exit_code}
     except Exception as error:  # noqa: BLE001 - a project that cannot be imported can fail in any way
         return {"error": broken(error), "exit_code": 2}
+
+
+def _probe(settings: Settings, request: Mapping[str, Any]) -> Probed:
+    """Fetch a few pages of the site with the settings of a crawl; DistError if that tells nothing."""
+    from .probe import Probe
+
+    settings = settings.copy()
+    settings.set(PROBE, request["probe"], priority="cmdline")
+    with redirect_stdout(sys.stderr):  # the document goes to standard output, and callbacks may print
+        _execute(settings, request["spider"], request)
+    if Probe.last is None:
+        raise DistError("The probe did not begin. `scrapy crawl` with -s DISTRIBUTED_ENABLED=0 says why.")
+    return Probe.last.result()
 
 
 def _planned_code(request: Mapping[str, Any], folder: Path) -> CrawlCode:

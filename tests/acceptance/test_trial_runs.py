@@ -1,12 +1,17 @@
 """Crawls that are to end early: by `CLOSESPIDER_…` in each job, and by `--limit` as a whole."""
 
+import time
+
 import pytest
-from rig.bad_days import ITEMS, MakeScene, wait_accepted
-from rig.crawls import assert_balanced, crawls, last_crawl, misses
+from rig.bad_days import ITEMS, MakeScene, arguments, wait_accepted
+from rig.crawls import assert_balanced, assert_one_paragraph, crawls, last_crawl, misses
 
 from scrapyd_dist.batches import CrawlState
 
 pytestmark = pytest.mark.black_box
+
+#: a pipeline that cannot be loaded
+NO_PIPELINE = 'ITEM_PIPELINES={"no.such.Pipeline": 1}'
 
 
 @pytest.mark.parametrize("way", ["--push", "--pull"])
@@ -66,3 +71,34 @@ def test_ten_pages_by_settings_alone_wait_for_no_batch_to_fill_up(scene: MakeSce
     assert (summary["sealed"], summary["items"], summary["state"]) == (10, 10, "finished")
     assert summary["duration_s"] < 25
     assert sum(at.pages.hits().values()) < 60
+
+
+def test_a_probe_forecasts_the_crawl_from_a_few_pages_and_keeps_nothing(scene: MakeScene) -> None:
+    at = scene(1200, "--latency=0.05", CONCURRENT_REQUESTS=4, FEEDS={"own.jl": {"format": "jsonlines"}})
+    options = [*arguments("sdist", at.pages)[1:-3], "--pull", "--max-jobs", "2"]
+    told = at.run("plan", *options, "-s", NO_PIPELINE, "--probe", "20", "--json", code=0).json()["forecast"]
+    assert (told["expected"], told["targets_per_page"], told["probed"]["detail"]["pages"]) == (1200, 30, 20)
+    assert len(at.pages.hits()) == 40
+    assert not list(at.it.path.glob("*.jl"))
+    assert "it ends at about" in at.run("plan", *options, "--probe", "5", code=0).out
+    begun = time.monotonic()
+    at.crawl("--pull", "--max-jobs", "2")
+    assert told["seconds"] / 2.5 < time.monotonic() - begun < told["seconds"] * 2.5
+
+
+@pytest.mark.parametrize(
+    ("path", "behaviour", "words"),
+    [
+        ("/*", "reset", "No index page could be fetched"),
+        ("/properties/index_*", "says:nothing", "led to no target request"),
+        ("/properties/property_*", "gone", "HTTP 404"),
+    ],
+)
+def test_a_probe_that_tells_nothing_says_what_to_check(path: str, behaviour: str, words: str, scene: MakeScene) -> None:
+    at = scene(60, RETRY_TIMES=0)
+    at.pages.behave({path: behaviour})
+    done = at.run("plan", *arguments("sdist", at.pages)[1:-3], "--probe", "5", code=1)
+    assert_one_paragraph(done.err)
+    assert words in done.err
+    assert "Check" in done.err
+    assert not done.out

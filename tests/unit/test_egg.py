@@ -236,6 +236,7 @@ PRODUCER_ONLY = {
     "scrapyd_dist.middlewares.producer.crawl_request",
     "scrapyd_dist.middlewares.producer.item_exporters",
     "scrapyd_dist.middlewares.producer.producer",
+    "scrapyd_dist.middlewares.producer.probe",
 }
 
 

@@ -1,0 +1,212 @@
+"""A look at the site before a crawl: what a few index pages and a few detail pages cost. Their items go nowhere."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+from scrapy import Request, Spider, signals
+from scrapy.crawler import Crawler
+from scrapy.exceptions import DontCloseSpider
+from scrapy.http import Response
+from scrapy.settings import BaseSettings
+from scrapy.spidermiddlewares.httperror import HttpError
+from twisted.python.failure import Failure
+
+from scrapyd_dist.errors import DistError
+from scrapyd_dist.forecast import PageCost, Probed
+from scrapyd_dist.keys import state_key
+
+from ..assignment import PROBE
+from ..classifier import Disposition, FoundRequests
+from ..targets import find_target
+from ..worker.work_unit import judge
+from .crawl_request import find_project, shards_of, template_of
+from .discovery import IndexWalk
+from .producer_options import read_options
+
+#: seconds after which the probe ends with what it has; half of them are for the index
+LONGEST = 30.0
+#: request meta: the page is a detail page
+DETAIL = "distributed_detail"
+
+
+def leave_no_trace(settings: BaseSettings) -> None:
+    """Settings of a process that only probes: what comes of its pages is written nowhere."""
+    for name in ("ITEM_PIPELINES", "FEEDS", "JOBDIR"):
+        settings.set(name, None if name == "JOBDIR" else {}, priority="cmdline")
+
+
+@dataclass(kw_only=True)
+class Stage:
+    """Pages of one kind. The first one is fetched alone: it pays for imports, connections and robots.txt."""
+
+    queue: deque[Request] = field(default_factory=deque)
+    asked: int = 0
+    ended: int = 0
+    cost: PageCost = field(default_factory=PageCost)
+    failure: str = ""  #: why the last page failed that did
+    _since: float = 0.0
+
+    def due(self, most: int) -> Iterator[Request]:
+        """The requests that are to be made now, of `most` in all."""
+        while self.queue and self.asked < (most if self.ended else 1):
+            self._since = self._since or time.process_time()
+            self.asked += 1
+            yield self.queue.popleft()
+
+    def came(self, response: Response) -> None:
+        """The callback of a page has run to its end."""
+        pages, now = self.cost.pages + 1, time.process_time()
+        latency = self.cost.latency + (response.meta.get("download_latency", 0.0) - self.cost.latency) / pages
+        self.cost = PageCost(pages=pages, latency=latency, processor=(now - self._since) / max(1, pages - 1))
+        if pages == 1:
+            self._since = now
+
+
+class Probe:
+    """The spider middleware of a process that probes."""
+
+    last: ClassVar["Probe | None"] = None  #: that of this process
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler, self._most = crawler, crawler.settings.getint(PROBE)
+        self._index, self._detail, self._found = Stage(), Stage(), list[Request]()
+        self._lanes, self._start = 0, 0.0
+        Probe.last = self
+        crawler.signals.connect(self._idle, signals.spider_idle)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> "Probe":
+        return cls(crawler)
+
+    async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        settings, spider = self._crawler.settings, self._crawler.spider
+        assert spider
+        options, loop = read_options(settings), asyncio.get_running_loop()
+        loop.call_later(LONGEST / 2, self._turn_to_details)
+        loop.call_later(LONGEST, _break_off)
+        shards, key = shards_of(options, spider), state_key(find_project(settings).state)
+        self._walk, self._target = IndexWalk(shards, template_of(options)), find_target(spider, settings)
+        self._finds = FoundRequests(crawler=self._crawler, spider=spider, key=key)
+        if options.sharded:
+            self._index.queue.extend(self._request(Request(shard.url, dont_filter=True)) for shard in shards)
+        else:
+            async for output in start:
+                self._sort(output, start=True)
+                if max(len(self._index.queue), len(self._found)) >= self._most:
+                    break
+        self._lanes, self._start = len(self._index.queue), time.process_time()
+        for request in self._index.due(self._most):
+            yield request
+
+    async def process_spider_output(
+        self, response: Response, result: AsyncIterator[Any], spider: Spider | None = None
+    ) -> AsyncIterator[Any]:
+        stage = self._stage_of(response.meta)
+        try:
+            async for output in result:
+                if stage is self._index:
+                    self._sort(output)
+        except Exception as error:  # noqa: BLE001 - a callback can fail in any way
+            self._ended(stage, f"{type(error).__name__} in the callback: {error}")
+            return
+        stage.came(response)
+        self._ended(stage)
+        for nothing in list[Any]():  # neither requests nor items leave here
+            yield nothing
+
+    def process_spider_exception(self, response: Response, exception: Exception, spider: Spider | None = None) -> None:
+        if not isinstance(exception, HttpError):  # that one came by the errback
+            self._ended(self._stage_of(response.meta), f"{type(exception).__name__} in the callback: {exception}")
+
+    def _sort(self, output: Any, *, start: bool = False) -> None:
+        spider = self._crawler.spider
+        assert spider
+        if not isinstance(output, Request):
+            return
+        if not self._target.takes(output, spider, start=start):
+            if start or not self._walk.is_border(output.url):
+                self._index.queue.append(self._request(output))
+        elif self._finds.take(output) is Disposition.SEALED:
+            self._found.append(self._request(output, **{DETAIL: True}))
+
+    def _request(self, request: Request, **meta: bool) -> Request:
+        return request.replace(meta={**request.meta, **meta}, errback=self._failed)
+
+    def _failed(self, failure: Failure) -> Failure:
+        self._ended(self._stage_of(failure.request.meta), judge(failure)[1])  # type: ignore[attr-defined]  # Scrapy adds it
+        return failure
+
+    def _stage_of(self, meta: Mapping[str, Any]) -> Stage:
+        return self._detail if DETAIL in meta else self._index
+
+    def _ended(self, stage: Stage, failure: str = "") -> None:
+        stage.ended += 1
+        stage.failure = failure or stage.failure
+        if stage is self._index:
+            self._lanes = max(self._lanes, len(stage.queue) + stage.asked - stage.ended)
+        self._ask(stage)
+
+    def _ask(self, stage: Stage) -> None:
+        engine = self._crawler.engine
+        assert engine is not None
+        for request in stage.due(self._most):
+            engine.crawl(request)
+
+    def _turn_to_details(self) -> None:
+        """Ask for no more index pages, but for detail pages that all walks have led to."""
+        if not self._detail.asked:
+            self._detail.queue.extend(self._found[:: max(1, len(self._found) // self._most)])
+            self._index.asked = max(self._index.asked, self._most)
+            self._ask(self._detail)
+
+    def _idle(self) -> None:
+        if not self._detail.asked:
+            self._turn_to_details()
+            if self._detail.asked:
+                raise DontCloseSpider
+
+    def result(self) -> Probed:
+        """What was found out; DistError if a kind of page was not reached."""
+        index, detail, settings = self._index, self._detail, self._crawler.settings
+        late = f"no answer within {LONGEST:g} s"
+        if not (index.cost.pages or self._found):
+            raise DistError(
+                f"No index page could be fetched, so nothing can be forecast: {index.failure or late}. Check the"
+                " address of the index (--index, --start-urls, the spider's start), and whether the site lets this"
+                " machine in; `scrapy fetch URL` shows what it answers."
+            )
+        if not self._found:
+            raise DistError(
+                f"The {index.cost.pages} index pages that were fetched led to no target request ({self._target.how}),"
+                " so nothing can be forecast. Check the links that the spider extracts there, allowed_domains, and the"
+                " target (--rule, --callback)."
+            )
+        if not detail.cost.pages:
+            raise DistError(
+                "None of the detail pages that were tried could be fetched, so nothing can be forecast:"
+                f" {detail.failure or late}. Check what the site answers: scrapy fetch {self._found[0].url}"
+            )
+        sites = len({urlsplit(request.url).netloc for request in self._found})
+        each = settings.getfloat("CONCURRENT_REQUESTS_PER_DOMAIN")
+        if settings.getbool("AUTOTHROTTLE_ENABLED"):
+            each = min(each, settings.getfloat("AUTOTHROTTLE_TARGET_CONCURRENCY"))
+        return Probed(
+            index=index.cost,
+            detail=detail.cost,
+            targets=len(self._found),
+            whole=not index.queue,
+            lanes=self._lanes,
+            concurrency=min(settings.getint("CONCURRENT_REQUESTS"), sites * each),
+            spacing=settings.getfloat("DOWNLOAD_DELAY") / sites,
+            start=self._start,
+        )
+
+
+def _break_off() -> None:
+    """End the process's loop at once, whatever is under way: what has come is kept."""
+    raise SystemExit
