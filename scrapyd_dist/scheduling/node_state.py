@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Load
+
+if TYPE_CHECKING:
+    import asyncio
 
 #: seconds between two polls of a node's own queue, Scrapyd's default
 POLL = 5.0
@@ -204,6 +206,12 @@ class WorkerRun(JobRun):
         return super().progress() - self.counted
 
 
+def _event() -> asyncio.Event:
+    import asyncio  # noqa: PLC0415 - the help of a command, which needs the names here only, loads no event loop
+
+    return asyncio.Event()
+
+
 @dataclass(kw_only=True, eq=False)
 class NodeState:
     """One node as this crawl knows it."""
@@ -233,7 +241,7 @@ class NodeState:
     jobs: int = 0  #: accepted attempts
     items: int = 0  #: in accepted attempts
     watched: bool = False  #: it is polled
-    wake: asyncio.Event = field(default_factory=asyncio.Event)  #: ends the pause before the next poll
+    wake: asyncio.Event = field(default_factory=_event)  #: ends the pause before the next poll
     _proven: int = 1  #: process slots that it has shown, or is about to
     _crowded: int | None = None  #: jobs that ran at the last poll while others waited
     _strange: int = 0  #: jobs of others at the last poll
