@@ -105,6 +105,11 @@ def write(state: Path, nodes: Iterable[LocalNode]) -> None:
     write_file(list_path(state), json.dumps({"schema": 1, "nodes": rows}, indent=1, default=str).encode())
 
 
+def cores() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
 def up(
     state: Path, count: int, *, slots: int | None = None, python: str | None = None, timeout: float = START_TIMEOUT
 ) -> tuple[Node, ...]:
@@ -126,8 +131,7 @@ def up(
         free = (f"local{number}" for number in range(1, len(known) + count + 1))
         names = [name for name in free if name not in {node.name for node in known}]
         names = names[: max(0, count - len(_alive(known)))]
-        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-        slots = slots or max(1, cores // count)
+        slots = slots or max(1, cores() // count)
         try:
             with ThreadPoolExecutor(max_workers=max(1, len(names))) as pool:
                 results = [pool.submit(_start, state, name, python or sys.executable, slots, timeout) for name in names]

@@ -110,11 +110,7 @@ class Addon:
         from .producer.crawl_request import put_aside
 
         put_aside(settings)
-        if PROBE in settings:
-            from .producer.probe import leave_no_trace
-
-            leave_no_trace(settings)
-        elif not is_filler(settings):  # whose own items go to its own feeds
+        if not is_filler(settings):  # whose own items go to its own feeds
             from .producer.item_exporters import take_outputs
 
             crawler = self._crawler

@@ -91,15 +91,9 @@ SomeCrawl = Annotated[
 ]
 Probe = Annotated[
     Optional[int],
-    typer.Option(
-        "--probe",
-        metavar="N",
-        min=1,
-        show_default=False,
-        help="Fetch up to N index pages and N detail pages of the site (30 s at most; no item is kept, no pipeline"
-        " runs), and forecast how long the crawl will take.",
-    ),
-]
+    typer.Option(metavar="N", min=1, show_default=False, help="Fetch up to N index pages and N detail pages of the site"
+                 " (30 s at most; no item is kept, no pipeline runs), and forecast how long the crawl will take."),
+]  # fmt: skip
 CrawlId = Annotated[
     str,
     typer.Argument(metavar="CRAWL", autocompletion=crawl_names, help="The crawl's name, as `sdist crawls` lists it."),

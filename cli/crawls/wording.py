@@ -72,34 +72,26 @@ def clock(seconds: float) -> str:
     return f"{minutes}:{rest:02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} h"
 
 
+_SLOWEST = {"index": "index pages", "detail": "detail pages", "processor": "this machine's processor (nodes run here)"}
+
+
 def forecast(told: Mapping[str, Any], now: float) -> str:
     """What a plan's probe lets expect, in a few lines; `now` in seconds since the epoch."""
-    probed, crawl, seconds = told["probed"], told["crawl"], told["seconds"]
-    slowest = {
-        "index": "the index pages",
-        "detail": "the detail pages",
-        "processor": "the processor of this machine, on which nodes run",
-    }
-    pages = "about {:,} detail pages".format(told["expected"]) if told["expected"] is not None else "detail pages"
-    ends = datetime.fromtimestamp(now + (seconds or 0)).astimezone()
-    end = f"The crawl takes about {clock(seconds or 0)}; started now, it ends at about {ends:%Y-%m-%d %H:%M:%S}"
-    unknown = "How long it takes cannot be told, since the number of index pages is not known: --pages, or --limit"
-    basis = ", ".join(
-        [
-            counted(probed["index"]["pages"], "index page"),
-            counted(probed["detail"]["pages"], "detail page"),
-            "the speed of this machine",
-            f"{counted(crawl['workers'], 'worker')} ({crawl['local']} of them here)",
-        ]
-    )
+    probed, crawl, expected, seconds = told["probed"], told["crawl"], told["expected"], told["seconds"]
+    end = "no end can be told without the number of index pages (--pages), or --limit"
+    if seconds is not None:
+        ends = datetime.fromtimestamp(now + seconds).astimezone()
+        end = f"the crawl takes about {clock(seconds)}; started now, it ends at about {ends:%Y-%m-%d %H:%M:%S}"
+    fetched = " and ".join(counted(probed[kind]["pages"], f"{kind} page") for kind in ("index", "detail"))
+    workers = f"{counted(crawl['workers'], 'worker')} ({crawl['local']} here)"
     return "\n".join(
         [
-            f"Forecast, for {pages}:",
+            "Forecast" if expected is None else f"Forecast, for about {counted(expected, 'detail page')}",
             f"  index pages: {told['index_rate']:,.1f}/s, with {told['targets_per_page']:,.1f} target requests on each",
             f"  detail pages: {told['worker_rate']:,.1f}/s of one worker that has a processor for itself",
-            f"  the slowest: {slowest[told['bottleneck']]}",
-            f"  {unknown if seconds is None else end}.",
-            f"  It rests on: {basis}. No item was kept, and no pipeline ran.",
+            f"  slowest: {_SLOWEST[told['bottleneck']]}",
+            f"  {end}",
+            f"  It rests on {fetched}, this machine's speed, and {workers}. No item was kept, and no pipeline ran.",
         ]
     )
 

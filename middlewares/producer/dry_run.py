@@ -1,7 +1,5 @@
 """What a crawl would do, without doing it: `sdist plan`. Nothing is sent to a node but questions."""
 
-import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
@@ -13,6 +11,7 @@ from urllib.parse import urlsplit
 from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings, Settings
 from scrapy.spiderloader import SpiderLoader
+from scrapyd_dist.deploy.local_nodes import cores
 from scrapyd_dist.deploy.node_versions import NodeVersions, look
 from scrapyd_dist.deploy.rollout import common_name
 
@@ -143,14 +142,14 @@ def _forecast(
     """The forecast as a document, with what it rests on."""
     up = [node for node in nodes if node["state"] == "up"]
     local = [node for node in up if is_local(urlsplit(node["url"]).hostname or "")]
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    workers = _jobs(options, up) or min(LOCAL_NODES, cores)
+    processors = cores()
+    workers = _jobs(options, up) or min(LOCAL_NODES, processors)
     shape = CrawlShape(
         pages=IndexWalk(shards, template_of(options)).total,
         limit=options.limit,
         workers=workers,
         local=round(workers * (_jobs(options, local) / _jobs(options, up) if up else 1)),
-        cores=cores,
+        cores=processors,
         batch=0 if options.leases or options.batch_adapt else options.batch_size,
     )
     return {"probed": asdict(probed), **asdict(forecast(probed, shape)), "crawl": asdict(shape)}

@@ -12,7 +12,6 @@ from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import DontCloseSpider
 from scrapy.http import Response
-from scrapy.settings import BaseSettings
 from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
@@ -24,7 +23,7 @@ from ..assignment import PROBE
 from ..classifier import Disposition, FoundRequests
 from ..targets import find_target
 from ..worker.work_unit import judge
-from .crawl_request import find_project, shards_of, template_of
+from .crawl_request import find_project, loop_sender, shards_of, template_of
 from .discovery import IndexWalk
 from .producer_options import read_options
 
@@ -32,12 +31,6 @@ from .producer_options import read_options
 LONGEST = 30.0
 #: request meta: the page is a detail page
 DETAIL = "distributed_detail"
-
-
-def leave_no_trace(settings: BaseSettings) -> None:
-    """Settings of a process that only probes: what comes of its pages is written nowhere."""
-    for name in ("ITEM_PIPELINES", "FEEDS", "JOBDIR"):
-        settings.set(name, None if name == "JOBDIR" else {}, priority="cmdline")
 
 
 @dataclass(kw_only=True)
@@ -84,8 +77,17 @@ class Probe:
         return cls(crawler)
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        try:
+            await self._begin(start)
+        except Exception as error:  # noqa: BLE001 - the spider's start can fail in any way
+            self._index.failure = str(error) if isinstance(error, DistError) else f"{type(error).__name__}: {error}"
+        for request in self._index.due(self._most):
+            yield request
+
+    async def _begin(self, start: AsyncIterator[Any]) -> None:
         settings, spider = self._crawler.settings, self._crawler.spider
         assert spider
+        loop_sender(settings).close()  # for what it says of a reactor on which no crawl runs
         options, loop = read_options(settings), asyncio.get_running_loop()
         loop.call_later(LONGEST / 2, self._turn_to_details)
         loop.call_later(LONGEST, _break_off)
@@ -100,8 +102,6 @@ class Probe:
                 if max(len(self._index.queue), len(self._found)) >= self._most:
                     break
         self._lanes, self._start = len(self._index.queue), time.process_time()
-        for request in self._index.due(self._most):
-            yield request
 
     async def process_spider_output(
         self, response: Response, result: AsyncIterator[Any], spider: Spider | None = None
@@ -147,8 +147,8 @@ class Probe:
     def _ended(self, stage: Stage, failure: str = "") -> None:
         stage.ended += 1
         stage.failure = failure or stage.failure
-        if stage is self._index:
-            self._lanes = max(self._lanes, len(stage.queue) + stage.asked - stage.ended)
+        if not self._detail.asked:
+            self._lanes = max(self._lanes, len(self._index.queue) + self._index.asked - self._index.ended)
         self._ask(stage)
 
     def _ask(self, stage: Stage) -> None:
@@ -173,12 +173,12 @@ class Probe:
     def result(self) -> Probed:
         """What was found out; DistError if a kind of page was not reached."""
         index, detail, settings = self._index, self._detail, self._crawler.settings
-        late = f"no answer within {LONGEST:g} s"
+        why = ((detail if self._found else index).failure or f"no answer within {LONGEST:g} s").rstrip(".")
         if not (index.cost.pages or self._found):
             raise DistError(
-                f"No index page could be fetched, so nothing can be forecast: {index.failure or late}. Check the"
-                " address of the index (--index, --start-urls, the spider's start), and whether the site lets this"
-                " machine in; `scrapy fetch URL` shows what it answers."
+                f"No index page could be fetched, so nothing can be forecast: {why}. Check the"
+                " address of the index (--index, --start-urls, the spider's start), whether the site lets this"
+                " machine in (scrapy fetch URL), and what holds it back (sdist throttle show)."
             )
         if not self._found:
             raise DistError(
@@ -189,7 +189,7 @@ class Probe:
         if not detail.cost.pages:
             raise DistError(
                 "None of the detail pages that were tried could be fetched, so nothing can be forecast:"
-                f" {detail.failure or late}. Check what the site answers: scrapy fetch {self._found[0].url}"
+                f" {why}. Check what the site answers: scrapy fetch {self._found[0].url}"
             )
         sites = len({urlsplit(request.url).netloc for request in self._found})
         each = settings.getfloat("CONCURRENT_REQUESTS_PER_DOMAIN")

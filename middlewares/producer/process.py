@@ -187,9 +187,14 @@ def _probe(settings: Settings, request: Mapping[str, Any]) -> Probed:
     from .probe import Probe
 
     settings = settings.copy()
-    settings.set(PROBE, request["probe"], priority="cmdline")
+    nothing: dict[str, Any] = {
+        "ITEM_PIPELINES": {},
+        "FEEDS": {},
+        "JOBDIR": None,
+    }  # what comes of its pages is kept nowhere
+    settings.setdict({PROBE: request["probe"], **nothing}, priority="cmdline")
     with redirect_stdout(sys.stderr):  # the document goes to standard output, and callbacks may print
-        _execute(settings, request["spider"], request)
+        _execute(settings, request["spider"], {"args": request.get("args", {})})  # -s is in the settings, below ours
     if Probe.last is None:
         raise DistError("The probe did not begin. `scrapy crawl` with -s DISTRIBUTED_ENABLED=0 says why.")
     return Probe.last.result()
