@@ -187,11 +187,8 @@ def _probe(settings: Settings, request: Mapping[str, Any]) -> Probed:
     from .probe import Probe
 
     settings = settings.copy()
-    nothing: dict[str, Any] = {
-        "ITEM_PIPELINES": {},
-        "FEEDS": {},
-        "JOBDIR": None,
-    }  # what comes of its pages is kept nowhere
+    # What comes of its pages is kept nowhere.
+    nothing: dict[str, Any] = {"ITEM_PIPELINES": {}, "FEEDS": {}, "JOBDIR": None}
     settings.setdict({PROBE: request["probe"], **nothing}, priority="cmdline")
     with redirect_stdout(sys.stderr):  # the document goes to standard output, and callbacks may print
         _execute(settings, request["spider"], {"args": request.get("args", {})})  # -s is in the settings, below ours
