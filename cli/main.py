@@ -138,6 +138,8 @@ def _report(error: Exception) -> int:
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "sdist"
         text = str(error.format_message()).rstrip(".").replace(": Value error, ", ": ")  # words of typer's own checks
+        for wrong in getattr(error.__cause__, "errors", list)():  # of a number that is none they do not have the value
+            text = text.replace(wrong["msg"], f"{wrong['msg'].partition(', unable')[0]}, not {wrong['input']!r}")
         complain(f"{text}{'' if text.endswith('?') else '.'} Try: {path} --help")
         return int(getattr(error, "exit_code", 2))
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -77,7 +77,7 @@ def test_version(outside: Outside, arguments: list[str]) -> None:
         (["crwl"], "crwl"),
         (["crawl"], "argument"),
         (["crawl", "easy", "--bogus"], "--bogus"),
-        (["crawl", "easy", "--pages", "many"], "--pages"),
+        (["crawl", "easy", "--pages", "many"], "'many'"),
         (["nodes", "up", "0"], "'N'"),
         (["nodes", "sideways"], "sideways"),
         (["frontier"], "Missing command"),
