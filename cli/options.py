@@ -137,7 +137,7 @@ def opened_file(stack: ExitStack, name: str) -> BinaryIO:
     except FileNotFoundError:
         raise NothingMatched(f"There is no file {name}; standard input is {STDIN}.") from None
     except OSError as error:
-        raise ConfigError(f"{name} cannot be read: {error.strerror}.") from error
+        raise ConfigError(f"The file {name} cannot be read: {error.strerror}.") from error
 
 
 def in_panel(panel: str, help_: str, *names: str, **more: Any) -> Any:

@@ -202,6 +202,8 @@ def ensure(
             if wish.atomic and result.failed:
                 result = RollOut(pool.map(NodeUpload.undo, uploads, result.results))
         except KeyboardInterrupt:
+            if wish.dry_run:  # nothing was under way
+                raise
             steps = {one.node.name: one.step for one in uploads}
             _keep(state, project, egg, {names[name] for name, step in steps.items() if step in _SENT})
             raise RollOutInterrupted(steps, common) from None
@@ -281,9 +283,9 @@ class NodeUpload:
         A dry run only asks whether the node lacks it.
         """
         self.ask(again=True)
-        if self.wish.dry_run and self.error is None:
-            planned = version not in self.versions
-            return NodeResult(node=self.node, version=version, planned=planned, before=self.versions)
+        if self.wish.dry_run:
+            planned, known = version not in self.versions and self.error is None, None if self.error else version
+            return NodeResult(node=self.node, version=known, planned=planned, before=self.versions, error=self.error)
         again = self.node.name in self.wish.given and not self.wish.only_missing
         if version in self.versions and not again:
             result = self._result(lambda: self._check(version), version=version, uploaded=False)

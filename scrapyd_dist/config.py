@@ -141,7 +141,7 @@ def with_netrc(node: Node) -> Node:
 
 
 def state_dir(root: Path) -> Path:
-    """Return the project's state folder, created if missing for its owner only and ignored by git; or a ConfigError."""
+    """Return the project's state folder, made for its owner only and ignored by git; ConfigError if it cannot be."""
     folder = root / STATE_FOLDER
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -222,7 +222,7 @@ def _node(name: str, written: Mapping[str, str], root: Path) -> Node:
             name=name,
             username=values.get("username") or None,
             password=values.get("password"),
-            slots=slots_in(values.get("slots", "").strip()),
+            slots=read_slots(values.get("slots", "").strip()),
             verify=_yes_no("verify", values.get("verify", "yes")),
             ca=_ca(values.get("ca", "").strip(), root),
             project=values.get("project") or None,
@@ -233,7 +233,8 @@ def _node(name: str, written: Mapping[str, str], root: Path) -> Node:
     return with_netrc(replace(node, unset=_unset(written)))
 
 
-def slots_in(text: str) -> int | None:
+def read_slots(text: str) -> int | None:
+    """The number of process slots that a text states, None if it is empty; ConfigError if it is none."""
     if text and not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ConfigError(f"slots = {text!r} must be a whole number from 1 up: the jobs the node runs at once.")
     return int(text) if text else None

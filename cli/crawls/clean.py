@@ -146,7 +146,7 @@ def trust(context: Context, crawl: CrawlId, yes: Yes = False, output: Output = O
         for name, value in told.items():  # in lines that a terminal cannot take for anything else
             say(f"  {json.dumps(str(name))[1:-1]} = {json.dumps(value)}")
         confirm(f"Do you know all of this, and shall {crawl} be believed?", refusal=f"{crawl} would be signed")
-    store.sign(crawl)
     batches = store.sign_batches(crawl)
+    store.sign(crawl)  # last: a crawl that is believed has batches that are
     if not output.document({"crawl": crawl, "batches": batches, "options": options}):
         say(f"{crawl} is signed with this project's key, with {batches:,} batches. Go on with: sdist resume {crawl}")

@@ -142,8 +142,8 @@ def plan(context: Context, asked: CrawlOptions, probe: Probe = None, output: Out
     """Show what `sdist crawl` with the same options would do, without doing it.
 
     Which shard starts where, which nodes take part and would get the code, how
-    large a batch may become, and what to know before the start. No page of the site
-    is fetched, but with --probe.
+    large a batch may become, and what to know before the start. Fetches no page
+    of the site, unless --probe is given.
 
     Example: sdist plan easy --shards 20 --index 'http://web:9312/properties/index_%05d.html' --pages 1667
     """

@@ -46,7 +46,7 @@ def _setting(name: str, *names: str, **more: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class SpiderOptions:
-    """What all can say that run a spider on the nodes; a field is a parameter of the command."""
+    """Options of every command that runs a spider on the nodes; a field is a parameter of the command."""
 
     arg: Annotated[
         Optional[list[str]], _option(_SPIDER, "Argument of the spider. Repeatable.", "-a", metavar="NAME=VALUE")
@@ -58,7 +58,7 @@ class SpiderOptions:
     ] = None  # fmt: skip
     add_to: Annotated[
         Optional[list[str]],
-        _option(_ITEMS, "Write the items to this new file: .jl, .jsonl, .json, .csv.", "-o", "--output",
+        _option(_ITEMS, "At the end, write the items to this new file: .jl, .jsonl, .json, .csv.", "-o", "--output",
                 metavar="FILE"),
     ] = None  # fmt: skip
     overwrite: Annotated[

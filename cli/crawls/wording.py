@@ -75,10 +75,13 @@ def clock(seconds: float) -> str:
 _SLOWEST = {"index": "index pages", "detail": "detail pages", "processor": "this machine's processor (nodes run here)"}
 
 
-def forecast(told: Mapping[str, Any], now: float) -> str:
-    """What a plan's probe lets expect, in a few lines; `now` in seconds since the epoch."""
-    probed, crawl, expected, seconds = told["probed"], told["crawl"], told["expected"], told["seconds"]
-    end = "no end can be told without the number of index pages (--pages), or --limit"
+def forecast(document: Mapping[str, Any], now: float) -> str:
+    """The forecast of `sdist plan --probe`, in a few lines; `now` in seconds since the epoch."""
+    probed, crawl, expected, seconds = document["probed"], document["crawl"], document["expected"], document["seconds"]
+    per_page, end = (
+        document["targets_per_page"],
+        "no end can be told without the number of index pages (--pages), or --limit",
+    )
     if seconds is not None:
         ends = datetime.fromtimestamp(now + seconds).astimezone()
         end = f"the crawl takes about {clock(seconds)}; started now, it ends at about {ends:%Y-%m-%d %H:%M:%S}"
@@ -87,9 +90,9 @@ def forecast(told: Mapping[str, Any], now: float) -> str:
     return "\n".join(
         [
             "Forecast" if expected is None else f"Forecast, for about {counted(expected, 'detail page')}",
-            f"  index pages: {told['index_rate']:,.1f}/s, with {told['targets_per_page']:,.1f} target requests on each",
-            f"  detail pages: {told['worker_rate']:,.1f}/s of one worker that has a processor for itself",
-            f"  slowest: {_SLOWEST[told['bottleneck']]}",
+            f"  index pages: {document['index_rate']:,.1f}/s, with {per_page:,.1f} target requests on each",
+            f"  detail pages: {document['worker_rate']:,.1f}/s of one worker that has a processor for itself",
+            f"  slowest: {_SLOWEST[document['bottleneck']]}",
             f"  {end}",
             f"  It rests on {fetched}, this machine's speed, and {workers}. No item was kept, and no pipeline ran.",
         ]

@@ -1,6 +1,5 @@
 """`sdist consume`: keeps workers running at one frontier, in the foreground. Jobs it started outlive it."""
 
-import asyncio
 import logging
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -152,6 +151,8 @@ def consume(context: Context, wanted: ConsumeOptions) -> None:
 def _manage(
     root: Path, wanted: ConsumeOptions, outputs: list[dict[str, Any]], *, rows: bool, before: tuple[int | None, str]
 ) -> int:
+    import asyncio
+
     from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess, ConsumeRequest
 
     for text in wanted.label or ():

@@ -4,16 +4,15 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Annotated, Literal, Optional
+from typing import TYPE_CHECKING, Annotated, Literal, Optional
 
 import typer
-from scrapyd_dist.middlewares.producer.worklist_import import ImportResult, RowReader
 
 from scrapyd_dist.batches import check_crawl_name
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY
 from scrapyd_dist.frontier.intake import FrontierProducer, open_frontier
-from scrapyd_dist.frontier.worklists import AnyRow, format_of, found, rows
+from scrapyd_dist.frontier.worklists import AnyRow, format_of, rows
 from scrapyd_dist.settings import complaints
 
 from ..context import Context, key_of, project_store
@@ -21,6 +20,9 @@ from ..crawls.wording import counted
 from ..options import STDIN, FrontierName, in_panel, opened_file
 from ..output import Output, complain, complain_each, say, waiting
 from .frontier_list import settings_of
+
+if TYPE_CHECKING:  # it loads Scrapy
+    from scrapyd_dist.middlewares.producer.worklist_import import ImportResult, RowReader
 
 #: seconds between two lines about how far it is, and in which none is needed
 TELL, QUICK = 10.0, 2.0
@@ -89,7 +91,7 @@ def add(
         raise ConfigError(f"--priority {priority}: it must be between -{MAX_PRIORITY} and {MAX_PRIORITY}.")
     from scrapyd_dist.middlewares.producer.crawl_request import find_project
     from scrapyd_dist.middlewares.producer.producer_options import read_options
-    from scrapyd_dist.middlewares.producer.worklist_import import request_reader
+    from scrapyd_dist.middlewares.producer.worklist_import import argument_reader, request_reader
     from scrapyd_dist.middlewares.slot_routing import SlotRouting
 
     root = context.root
@@ -98,8 +100,9 @@ def add(
         settings = settings_of({"DISTRIBUTED_MODE": "pull", **asked})
         complain_each(complaints(settings))
         key, project = key_of(root), find_project(settings).name
-        read: RowReader = lambda row: found(row.value, priority)  # noqa: E731 - rows of arguments
-        if not arguments:
+        if arguments:
+            read = argument_reader(priority)
+        else:
             routing = SlotRouting.from_settings(settings, project=project)
             read = request_reader(settings, routing, key=key, callback=spider_callback, priority=priority)
         store = stack.enter_context(closing(project_store(root)))
@@ -122,7 +125,7 @@ def add(
     _tell(frontier, account, interrupted=interrupted, output=output)
 
 
-def _fill(producer: FrontierProducer, read: RowReader, rows: Iterator[AnyRow]) -> tuple[ImportResult, bool]:
+def _fill(producer: FrontierProducer, read: "RowReader", rows: Iterator[AnyRow]) -> tuple["ImportResult", bool]:
     """Add the rows; returns the counts, and whether Ctrl-C interrupted it."""
     from scrapyd_dist.middlewares.producer.worklist_import import ImportResult, fill
 
@@ -137,7 +140,7 @@ def _fill(producer: FrontierProducer, read: RowReader, rows: Iterator[AnyRow]) -
     return account, False
 
 
-def _tell(frontier: str, account: ImportResult, *, interrupted: bool, output: Output) -> None:
+def _tell(frontier: str, account: "ImportResult", *, interrupted: bool, output: Output) -> None:
     for row in account.told:
         complain(f"line {row.line}: {row.reason}.")
     if account.bad > len(account.told):

@@ -27,7 +27,7 @@ from ..context import Context, exit_code, must_answer, names_of, project_name
 from ..crawls.crawl_options import pairs
 from ..options import Nodes, Timeout, nodes, spiders
 from ..output import Output, complain_each, say
-from .job_list import ask_jobs
+from .job_list import Listed, jobs_of
 
 #: seconds that a node gets: the first job of a version makes it import the project
 TIMEOUT = 60.0
@@ -115,10 +115,18 @@ class JobFleet:
 
         Raises NodeError if a node does not tell: a second job beside the first would be worse than none.
         """
-        listed = ask_jobs(self.sender, [*self._seen, *self.draining], timeout=self.timeout)
-        if errors := [*self.errors, *listed.errors]:
-            raise errors[0]
-        return {row.spider: row.node for row in listed.jobs if not row.over and row.project == row.node.project}
+        if self.errors:
+            raise self.errors[0]
+        found: dict[str, Node] = {}
+
+        def ask(node: Node) -> list[Listed]:
+            return jobs_of(self.sender, node, node.project, timeout=self.timeout)
+
+        for answer in sweep([*self._seen, *self.draining], ask):
+            if answer.error is not None:
+                raise answer.error
+            found |= {row.spider: row.node for row in answer.value or () if not row.over}
+        return found
 
     def places(self, name: str | None, *, all_nodes: bool) -> list[Node]:
         """The nodes that the next job goes to: all, the named one, or the one with the least to do per process slot.

@@ -1,7 +1,7 @@
 """`sdist deploy` and `deploy-all`: one egg, built once, to many nodes at the same time; and how that is shown."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -37,28 +37,29 @@ _SHOWN = 4
 def bar(nodes: int, *, shown: bool) -> Iterator[Callable[[Node, Step], None]]:
     """A function to call with each step of each node; without `shown` it draws and says nothing."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-    drawn, done, busy = shown and on_terminal(), count(1), dict[str, str]()
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(
-        *columns, console=Console(stderr=True), transient=True, refresh_per_second=4, disable=not drawn
-    ) as on:
-        task = on.add_task("", total=nodes)
+    done, busy, task = count(1), dict[str, str](), TaskID(0)
+    drawn: Progress | None = None
+    if shown and on_terminal():
+        drawn = Progress(
+            BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False),
+            console=Console(stderr=True), transient=True, refresh_per_second=4,
+        )  # fmt: skip
+        task = drawn.add_task("", total=nodes)
 
-        def note(node: Node, step: Step) -> None:
-            busy[node.name] = step.value
-            if step in _DONE or step is Step.UNDONE:
-                del busy[node.name]
-                if shown and not drawn:
-                    say(
-                        f"{node.name} undone"
-                        if step is Step.UNDONE
-                        else f"{next(done)} of {nodes}: {node.name} {step.value}"
-                    )
+    def note(node: Node, step: Step) -> None:
+        busy[node.name] = step.value
+        if ended := step in _DONE or step is Step.UNDONE:
+            del busy[node.name]
+        if drawn is not None:
             words = ", ".join(f"{name} {what}" for name, what in list(busy.items())[:_SHOWN])
-            on.update(task, advance=step in _DONE, description=words + " …" * (len(busy) > _SHOWN))
+            drawn.update(task, advance=step in _DONE, description=words + " …" * (len(busy) > _SHOWN))
+        elif shown and ended:
+            undone = step is Step.UNDONE
+            say(f"{node.name} undone" if undone else f"{next(done)} of {nodes}: {node.name} {step.value}")
 
+    with drawn or nullcontext():
         yield note
 
 

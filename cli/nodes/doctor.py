@@ -228,6 +228,8 @@ def _watch(context: Context, sender: Sender, exams: Sequence[NodeDiagnosis], tim
     for one in exams:
         one.draining = records[one.node.name].draining
     left, end, watches = [one for one in exams if one.idle], time.monotonic() + LOOKING, {}
+    if not left:
+        return
     delays = start_delays(context, {one.node.url: one.skew or 0.0 for one in left})
     for one in left:
         delay = max(delays.get(one.node.url, 0.0), records[one.node.name].start_delay)

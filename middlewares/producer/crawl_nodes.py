@@ -151,7 +151,7 @@ def _of_line(line: str, targets: Sequence[Node]) -> Node:
     if len(pairs) < len(words) or pairs.keys() - {"name", "slots"}:
         raise ConfigError("behind the address there can be name=NAME and slots=N, and nothing else.")
     node = _of_text(address, targets)
-    slots = config.slots_in(pairs.get("slots", "")) or node.slots
+    slots = config.read_slots(pairs.get("slots", "")) or node.slots
     return replace(node, name=pairs.get("name") or node.name, slots=slots)
 
 

@@ -140,15 +140,16 @@ def _forecast(
     probed: Probed, options: ProducerOptions, shards: Sequence[Shard], nodes: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """The forecast as a document, with what it rests on."""
-    up = [node for node in nodes if node["state"] == "up"]
-    local = [node for node in up if is_local(urlsplit(node["url"]).hostname or "")]
     processors = cores()
-    workers = _jobs(options, up) or min(LOCAL_NODES, processors)
+    started = {"url": "http://localhost", "slots": max(1, processors // LOCAL_NODES)}  # where no node is up
+    up = [node for node in nodes if node["state"] == "up"] or [started] * LOCAL_NODES
+    local = [node for node in up if is_local(urlsplit(node["url"]).hostname or "")]
+    workers = _jobs(options, up)
     shape = CrawlShape(
         pages=IndexWalk(shards, template_of(options)).total,
         limit=options.limit,
         workers=workers,
-        local=round(workers * (_jobs(options, local) / _jobs(options, up) if up else 1)),
+        local=round(workers * _slots(local) / _slots(up)),
         cores=processors,
         batch=0 if options.leases or options.batch_adapt else options.batch_size,
     )
@@ -197,9 +198,13 @@ def _warnings(settings: BaseSettings, options: ProducerOptions, nodes: list[dict
     return warnings
 
 
+def _slots(nodes: Iterable[Mapping[str, Any]]) -> int:
+    return sum(node["slots"] or SLOTS_UNKNOWN for node in nodes)
+
+
 def _jobs(options: ProducerOptions, nodes: Iterable[Mapping[str, Any]]) -> int:
     """How many jobs run at the same time, at most."""
-    jobs = sum(node["slots"] or SLOTS_UNKNOWN for node in nodes)
+    jobs = _slots(nodes)
     return min(jobs, (options.scaling.most if options.leases else options.limits.max_jobs) or jobs)
 
 

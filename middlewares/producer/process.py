@@ -61,8 +61,11 @@ def main() -> None:
     parser.add_argument("--plan", action="store_true")
     arguments = parser.parse_args()
     if arguments.plan:
-        print(json.dumps(_plan(json.load(sys.stdin))), flush=True)
-        os._exit(0)  # a probe that was broken off has left threads that would be waited for
+        request = json.load(sys.stdin)
+        print(json.dumps(_plan(request)), flush=True)
+        if request.get("probe"):
+            os._exit(0)  # one that was broken off has left threads that would be waited for
+        return
     sys.exit(_crawl(arguments.crawl, chosen(Path.cwd())))
 
 

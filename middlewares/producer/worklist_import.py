@@ -18,7 +18,7 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer
-from scrapyd_dist.frontier.worklists import AnyRow, BadWorklistRow, WorklistRow
+from scrapyd_dist.frontier.worklists import AnyRow, BadWorklistRow, WorklistRow, found
 from scrapyd_dist.payload import RequestValue, encode
 from scrapyd_dist.scheduling.batcher import SlotBatcher
 
@@ -49,6 +49,11 @@ class ImportResult:
 
 #: makes a row into what goes into the frontier; ValueError if it cannot be that
 RowReader: TypeAlias = Callable[[WorklistRow], FrontierIntake]
+
+
+def argument_reader(priority: int) -> RowReader:
+    """Make what makes rows into the arguments of one run each."""
+    return lambda row: found(row.value, priority)
 
 
 def request_reader(
@@ -164,7 +169,7 @@ def _read_ahead(rows: Iterable[AnyRow]) -> Iterator[list[AnyRow]]:
         except Exception as error:  # noqa: BLE001 - it is raised where the rows are taken
             ahead.put(error)
 
-    # A daemon: nothing ends a read from a terminal or a pipe.
+    # A daemon: nothing ends a read from a terminal or a pipe, nor one whose rows are taken no more.
     threading.Thread(target=read, name="sdist-worklist", daemon=True).start()
     while True:
         some: list[AnyRow] = []

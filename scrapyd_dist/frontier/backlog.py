@@ -135,7 +135,7 @@ class Backlog:
 
     @property
     def leased(self) -> int:
-        """Batches with a valid lease."""
+        """Batches that are out, neither expired nor acked."""
         return self.out - self.expired - self.acked
 
     @property

@@ -72,7 +72,7 @@ class Scheduler:
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         state = self.state
-        self.breaker = CircuitBreaker(attempts=self.state.limits.max_attempts)
+        self.breaker = CircuitBreaker(attempts=state.limits.max_attempts)
         self.collector = Collector(
             state=state, folder=self.folder, worked=self._worked, bisector=PoisonBisector(key=self.key)
         )
