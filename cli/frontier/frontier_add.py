@@ -12,7 +12,7 @@ from scrapyd_dist.batches import check_crawl_name
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY
 from scrapyd_dist.frontier.intake import FrontierProducer, open_frontier
-from scrapyd_dist.frontier.worklists import AnyRow, format_of, rows
+from scrapyd_dist.frontier.worklists import WorklistRow, format_of, rows
 from scrapyd_dist.settings import complaints
 
 from ..context import Context, key_of, project_store
@@ -125,7 +125,7 @@ def add(
     _tell(frontier, account, interrupted=interrupted, output=output)
 
 
-def _fill(producer: FrontierProducer, read: "RowReader", rows: Iterator[AnyRow]) -> tuple["ImportResult", bool]:
+def _fill(producer: FrontierProducer, read: "RowReader", rows: Iterator[WorklistRow]) -> tuple["ImportResult", bool]:
     """Add the rows; returns the counts, and whether Ctrl-C interrupted it."""
     from scrapyd_dist.middlewares.producer.worklist_import import ImportResult, fill
 

@@ -18,7 +18,7 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer
-from scrapyd_dist.frontier.worklists import AnyRow, BadWorklistRow, WorklistRow, found
+from scrapyd_dist.frontier.worklists import WorklistRow, found
 from scrapyd_dist.payload import RequestValue, encode
 from scrapyd_dist.scheduling.batcher import SlotBatcher
 
@@ -44,7 +44,7 @@ class ImportResult:
     added: int = 0
     duplicate: int = 0
     bad: int = 0
-    told: list[BadWorklistRow] = field(default_factory=list)  #: the first bad rows
+    told: list[WorklistRow] = field(default_factory=list)  #: the first bad rows
 
 
 #: makes a row into what goes into the frontier; ValueError if it cannot be that
@@ -90,7 +90,9 @@ def _travelling(value: RequestValue, request: Request) -> RequestValue:
     return {**rest, **own, **({"priority": request.priority} if request.priority else {}), "url": request.url}
 
 
-def fill(producer: FrontierProducer, read: RowReader, rows: Iterable[AnyRow]) -> Generator[ImportResult, None, None]:
+def fill(
+    producer: FrontierProducer, read: RowReader, rows: Iterable[WorklistRow]
+) -> Generator[ImportResult, None, None]:
     """Add all rows to the frontier; the same account again and again while it grows, and at the end.
 
     A list that comes slowly (standard input) is written as it comes. ConfigError if the list cannot be read so, or the
@@ -121,19 +123,19 @@ class _ImportRun:
         self._written = time.monotonic()
         self.account = ImportResult()
 
-    def take(self, row: AnyRow) -> None:
-        account, bad = self.account, row if isinstance(row, BadWorklistRow) else None
+    def take(self, row: WorklistRow) -> None:
+        account, reason = self.account, row.reason
         account.rows += 1
-        if isinstance(row, WorklistRow):
+        if not reason:
             try:
                 cut = self._cutter.add(self._read(row), time.monotonic())
                 self._waiting += [] if cut is None else cut.found
             except (ValueError, TypeError) as error:
-                bad = BadWorklistRow(row.line, str(error))
-        if bad is not None:
+                reason = str(error) or type(error).__name__
+        if reason:
             account.bad += 1
             if len(account.told) < TOLD:
-                account.told.append(bad)
+                account.told.append(WorklistRow(row.line, reason=reason))
 
     def write_due(self) -> bool:
         """Write what has waited long enough, or is enough for a step; whether there was something."""
@@ -157,9 +159,9 @@ class _ImportRun:
         return True
 
 
-def _read_ahead(rows: Iterable[AnyRow]) -> Iterator[list[AnyRow]]:
+def _read_ahead(rows: Iterable[WorklistRow]) -> Iterator[list[WorklistRow]]:
     """Rows that a thread reads ahead, in lists; an empty one when none has come for a second: a clock waits for it."""
-    ahead: queue.Queue[AnyRow | Exception | None] = queue.Queue(AHEAD)  # its end is None, or why it broke off
+    ahead: queue.Queue[WorklistRow | Exception | None] = queue.Queue(AHEAD)  # its end is None, or why it broke off
 
     def read() -> None:
         try:
@@ -172,7 +174,7 @@ def _read_ahead(rows: Iterable[AnyRow]) -> Iterator[list[AnyRow]]:
     # A daemon: nothing ends a read from a terminal or a pipe, nor one whose rows are taken no more.
     threading.Thread(target=read, name="sdist-worklist", daemon=True).start()
     while True:
-        some: list[AnyRow] = []
+        some: list[WorklistRow] = []
         with suppress(queue.Empty):
             while len(some) < STEP:
                 row = ahead.get(timeout=0.0 if some else 1.0)

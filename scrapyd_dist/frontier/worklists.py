@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePath
 from typing import Any, TypeAlias
@@ -62,18 +62,10 @@ class WorklistRow:
     """One request of a worklist, or the arguments of one run."""
 
     line: int
-    value: RequestValue
+    value: RequestValue = field(default_factory=dict)
+    reason: str = ""  #: why it could not be read; it has no value then
 
 
-@dataclass(frozen=True, slots=True)
-class BadWorklistRow:
-    """A row that could not be read, and the reason."""
-
-    line: int
-    reason: str
-
-
-AnyRow = WorklistRow | BadWorklistRow
 ReadCells: TypeAlias = "Callable[[list[str]], RequestValue]"
 
 
@@ -82,7 +74,9 @@ def format_of(name: str) -> str:
     return ENDINGS.get(PurePath(name.lower()).suffix, FORMATS[0])
 
 
-def rows(lines: Iterable[bytes], *, kind: str, column: str | None = None, arguments: bool = False) -> Iterator[AnyRow]:
+def rows(
+    lines: Iterable[bytes], *, kind: str, column: str | None = None, arguments: bool = False
+) -> Iterator[WorklistRow]:
     """Yield the rows of a worklist in UTF-8, skipping blank lines and, in lists of URLs, lines that begin with #.
 
     The URLs of a CSV are in a `column`, by name or by number from 1. With `arguments`, rows are spider arguments, not
@@ -115,13 +109,13 @@ def _checked(text: str) -> str:
     return text.strip()
 
 
-def _of_lines(texts: Iterable[str], read: Callable[[str], RequestValue | None]) -> Iterator[AnyRow]:
+def _of_lines(texts: Iterable[str], read: Callable[[str], RequestValue | None]) -> Iterator[WorklistRow]:
     for number, text in enumerate(texts, 1):
         try:
             plain = _checked(text)
             value = read(plain) if plain else None
         except ValueError as error:
-            yield BadWorklistRow(number, str(error))
+            yield WorklistRow(number, reason=str(error))
         else:
             if value is not None:
                 yield WorklistRow(number, value)
@@ -137,7 +131,7 @@ def _url(text: Any) -> str:
     return text
 
 
-def _of_csv(texts: Iterator[str], reading: Callable[[list[str]], ReadCells]) -> Iterator[AnyRow]:
+def _of_csv(texts: Iterator[str], reading: Callable[[list[str]], ReadCells]) -> Iterator[WorklistRow]:
     head = next(texts, "")
     delimiter = max(DELIMITERS, key=head.count)
     read = reading([name.strip() for name in next(csv.reader([head], delimiter=delimiter), [])])
@@ -150,9 +144,9 @@ def _of_csv(texts: Iterator[str], reading: Callable[[list[str]], ReadCells]) -> 
         except StopIteration:
             return
         except csv.Error as error:
-            yield BadWorklistRow(reader.line_num + 1, f"it is no row of a CSV: {error}")
+            yield WorklistRow(reader.line_num + 1, reason=f"it is no row of a CSV: {error}")
         except ValueError as error:
-            yield BadWorklistRow(reader.line_num + 1, str(error))
+            yield WorklistRow(reader.line_num + 1, reason=str(error))
 
 
 def _cell(names: list[str], column: str | None) -> ReadCells:
