@@ -25,7 +25,7 @@ from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.scheduling.scheduler import Scheduler
-from scrapyd_dist.store.reach import Way, Ways
+from scrapyd_dist.store.reach import Way, ways_to
 from scrapyd_dist.transports import AsyncSender
 
 from .crawl_code import TODAYS, CrawlCode
@@ -217,7 +217,7 @@ class CrawlNodes:
     repository: CrawlRepository
     sources: NodeSources
     prepared: Prepared
-    ways: Ways  #: to the store, for workers
+    ways: Callable[[Node], Way]  #: to the store, for workers
     _unreadable: str = ""  #: why the list of nodes could not be read last
 
     @classmethod
@@ -226,7 +226,7 @@ class CrawlNodes:
         sources = NodeSources(request)
         nodes = await asyncio.to_thread(sources.read, await repository.thread(repository.thread.store.nodes))
         prepared = await asyncio.to_thread(prepare, request, nodes, code=code)
-        ways, members = Ways(request.store, prepared.key), prepared.members
+        ways, members = ways_to(request.store, prepared.key), prepared.members
         await asyncio.to_thread(note_unreached, request.options, members, ways)
         able = [member for member in members if member.able]
         if able and all(member.unreached for member in able):

@@ -27,7 +27,7 @@ from scrapyd_dist.scrapyd.versions import version_name
 from scrapyd_dist.settings import complaints
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import is_url
-from scrapyd_dist.store.reach import Ways
+from scrapyd_dist.store.reach import ways_to
 
 from ..targets import find_target
 from ..throttle.install import why_not_heeded
@@ -79,7 +79,7 @@ def plan(
     request = CrawlRequest(spider=spider, options=options, project=find_project(settings))
     prepared = prepare(request, NodeSources(request).read(), code=code, dry_run=True)
     throttle = _throttle(request, crawler.settings)
-    ways, members = Ways(request.store, prepared.key), prepared.members
+    ways, members = ways_to(request.store, prepared.key), prepared.members
     note_unreached(options, members, ways)
     warnings = [
         *complaints(crawler.settings),

@@ -6,9 +6,10 @@ decided here is what this machine can know; a worker looks for itself (`middlewa
 
 import ipaddress
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -45,17 +46,9 @@ def how_to_reach(where: str, node: Node, key: bytes | None) -> Way:
     return Way(told={"store_sealed": Fernet(key).encrypt(where.encode()).decode()})
 
 
-class Ways:
+def ways_to(where: str, key: bytes | None) -> Callable[[Node], Way]:
     """The ways to one store, each looked for once. Any thread may ask."""
-
-    def __init__(self, where: str, key: bytes | None) -> None:
-        self._where, self._key = where, key
-        self._known: dict[str, Way] = {}
-
-    def __call__(self, node: Node) -> Way:
-        if node.url not in self._known:
-            self._known[node.url] = how_to_reach(self._where, node, self._key)
-        return self._known[node.url]
+    return cache(lambda node: how_to_reach(where, node, key))
 
 
 def _why_not_file(where: str, node: Node) -> str:

@@ -17,7 +17,7 @@ from scrapyd_dist.nodes import Node
 from scrapyd_dist.store import Store
 from scrapyd_dist.store import reach as sender_side
 from scrapyd_dist.store.address import VARIABLE
-from scrapyd_dist.store.reach import Ways, how_to_reach, is_here
+from scrapyd_dist.store.reach import how_to_reach, is_here, ways_to
 
 HERE, THERE = Node.parse("127.0.0.1"), Node.parse("192.0.2.7", name="far")
 KEY = Fernet.generate_key()
@@ -138,7 +138,7 @@ class TestSender:
             return True
 
         monkeypatch.setattr(sender_side, "is_here", here)
-        ways = Ways(str(tmp_path / "store.db"), None)
+        ways = ways_to(str(tmp_path / "store.db"), None)
         assert ways(HERE) is ways(HERE)
         ways(THERE)
         assert asked == ["127.0.0.1", "192.0.2.7"]
