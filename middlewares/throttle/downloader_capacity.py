@@ -59,9 +59,8 @@ class TimedPermit(NamedTuple):
 class InFlightPermit(NamedTuple):
     """What a request leaves the queue with, in its meta."""
 
-    key: str
     at: float  #: the moment of its permit, by the store's clock
-    number: int
+    number: int = FREE
 
 
 class _InFlight(NamedTuple):
@@ -201,7 +200,7 @@ class DownloaderCapacity:
         number = next(self._numbers)
         self._in_flight[number] = _InFlight(held, slot, wanted)
         self._comes(slot)
-        return InFlightPermit(held.permit.key, held.permit.at, number)
+        return InFlightPermit(held.permit.at, number)
 
     def take(self, number: int) -> TimedPermit | None:
         """The permit of this number; None when it was used, lent or given up, or was never here."""

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import ClassVar, Protocol
+from typing import ClassVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy import Request, signals
@@ -28,6 +28,7 @@ from .domain_queues import DomainQueue, DomainQueues, DomainStatus, QueueKey
 from .downloader_capacity import FREE, OVER, DownloaderCapacity, InFlightPermit, sent_back
 from .throttle_client import (
     ClockOffset,
+    PermitQueue,
     ThrottleClient,
     find_beside,
     open_for,
@@ -50,12 +51,6 @@ PATIENCE = 3.0
 LONGEST_SEARCH = 30.0
 
 
-class SleepingQueue(Protocol):
-    """A scheduler's queue that asks for no permits until the store has a rule."""
-
-    def wake(self) -> None: ...
-
-
 class Gate:
     """Which requests of this process may leave now; `awake`: some may have to wait: it is on, or there was a rule.
 
@@ -68,7 +63,7 @@ class Gate:
         self.options, self.problem, self.awake = options, "", options.on
         self._ruled: frozenset[str] = frozenset()
         self._known = asyncio.Event()  #: whether there are rules, or that it cannot be known now
-        self._sleeping: WeakSet[SleepingQueue] = WeakSet()
+        self._sleeping: WeakSet[PermitQueue] = WeakSet()
         self._before: WeakSet[Request] = WeakSet()  #: those that were under way when the first rule came
         self._crawler, self._clock = crawler, clock
         self._egress, self.budget = Egress(options, crawler), PageBudget(options, crawler)
@@ -163,7 +158,7 @@ class Gate:
 
     # the first rule
 
-    def join(self, queue: SleepingQueue) -> None:
+    def join(self, queue: PermitQueue) -> None:
         """A queue to be woken by the first rule."""
         self._sleeping.add(queue)
 
@@ -229,7 +224,7 @@ class Gate:
                 permit = self.capacity.send(queue.permits.pop(0), slot, queue.slots)
             else:
                 over = queue.standing is DomainStatus.USED_UP
-                permit = InFlightPermit(self._charge(queue.key), self.now(), OVER if over else FREE)
+                permit = InFlightPermit(self.now(), OVER if over else FREE)
             request.meta[PERMIT] = permit
         self.queues.leave(queue, slot)
 
@@ -268,14 +263,13 @@ class Gate:
         robots.txt, which is this request: the page gets another one.
         """
         kind = self.queue_key(request, page=False)
-        key = self._charge(kind)
         if not kind.domain or self.queues.is_free(kind):
-            return InFlightPermit(key, self.now(), FREE)
-        held = self.capacity.lend(key)
+            return InFlightPermit(self.now())
+        held = self.capacity.lend(self._charge(kind))
         if held is None:
             return None
         self.count("permits")
-        return InFlightPermit(key, held.permit.at, FREE)
+        return InFlightPermit(held.permit.at)
 
     async def wait(self, request: Request, *, page: bool) -> InFlightPermit:
         """Wait for a permit outside the scheduler, as `DomainQueues.permit`; `page`: it is one, and counts as one.
@@ -291,9 +285,9 @@ class Gate:
             self.capacity.unplace(slot)
             self.count("waited", self._clock() - since)
         if held is None:
-            return InFlightPermit(self._charge(kind), self.now(), FREE)
+            return InFlightPermit(self.now())
         self.count("permits")
-        return InFlightPermit(held.permit.key, held.permit.at, FREE)
+        return InFlightPermit(held.permit.at)
 
     def tell(self, news: SiteNews) -> None:
         """Tell all workers what a site has said: a refusal at once, all else within a second."""

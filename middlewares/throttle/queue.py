@@ -189,7 +189,6 @@ class HeedingQueue(PermitQueue):
         self.push, self.pop, self.peek = queue.push, queue.pop, queue.peek
 
     def wake(self) -> None:
-        """There is a rule: what is here waits for its permits from now on."""
         if self._throttled is None:
             lasting, start = self._kinds
             self._throttled = ThrottledQueue(self._crawler, lasting, self.key, start_queue_cls=start)

@@ -77,19 +77,13 @@ class PermitMiddleware:
         if not self._gate.awake:
             return None
         has = self._gate.use(request)
+        if not has and AGAIN not in request.meta and (has is False or self._gate.left_before(request)):
+            return sent_back(request)
+        if has is None and (ready := self._gate.at_once(request)) is not None:
+            request.meta[PERMIT], has = ready, True
         if has:
             self._goes(request)
             return None
-        if has is None and self._gate.left_before(request) and AGAIN not in request.meta:
-            return sent_back(request)
-        if has is None:
-            ready = self._gate.at_once(request)
-            if ready is not None:
-                request.meta[PERMIT] = ready
-                self._goes(request)
-                return None
-        elif AGAIN not in request.meta:
-            return sent_back(request)
         return self._wait(request, page=has is not None)
 
     async def _wait(self, request: Request, *, page: bool) -> None:

@@ -50,6 +50,9 @@ SET_BACK = 0.1
 class PermitQueue:
     """The base of the scheduler's queues that let requests leave with their permits."""
 
+    def wake(self) -> None:
+        """There is a rule: what is here waits for its permits from now on."""
+
 
 def queue_problem(settings: BaseSettings) -> str:
     """Why these settings leave the throttle no queue; empty when they do not."""

@@ -37,7 +37,7 @@ SPIDER = """
                 yield scrapy.Request(url, dont_filter=True)
 
         def parse(self, response):
-            yield {"url": response.url, "at": response.meta["distributed_permit"][1]}
+            yield {"url": response.url, "at": response.meta["distributed_permit"].at}
 """
 SETTINGS = {"ADDONS": ADDON, "DISTRIBUTED_ENABLED": False, "DISTRIBUTED_THROTTLE": True, "TELNETCONSOLE_ENABLED": False}
 

@@ -35,7 +35,7 @@ class Pages(scrapy.Spider):
 
     def parse(self, response):
         permit = response.meta.get("distributed_permit")
-        yield {"url": response.url, "at": permit and permit[1]}
+        yield {"url": response.url, "at": permit and permit.at}
 
 
 class Others(Pages):

@@ -172,7 +172,7 @@ async def test_a_permit_is_used_once_next_to_the_downloader_or_handed_back_once(
     async with scene() as it:
         await it.pushed("a.example")
         request = it.popped()
-        assert request.meta[PERMIT][:2] == ("a.example", 100.0)
+        assert request.meta[PERMIT].at == 100.0
         if is_used:
             assert it.charging.process_request(request) is None
         it.charging.process_exception(request, IgnoreRequest())
@@ -206,7 +206,7 @@ async def test_a_robots_txt_takes_the_permit_of_its_page() -> None:
         await it.pushed(SLOW)
         page, robots = it.popped(), Request(f"http://{SLOW}/robots.txt")
         assert it.charging.process_request(robots) is None
-        assert robots.meta[PERMIT][1] == 100.0
+        assert robots.meta[PERMIT].at == 100.0
         assert isinstance(it.charging.process_request(page), Request)
         assert it.store.back == []
 
@@ -223,7 +223,7 @@ async def test_what_comes_by_no_queue_waits_at_the_downloader() -> None:
         assert not waiting.done()
         await it.turn(60.0)
         await waiting
-        assert picture.meta[PERMIT][1] == 160.0
+        assert picture.meta[PERMIT].at == 160.0
         other = Request(f"http://{FREE}/picture")
         await as_any(it.charging.process_request(other))
         assert it.charging.process_request(Request(f"http://{FREE}/next")) is None

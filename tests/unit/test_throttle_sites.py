@@ -56,7 +56,7 @@ def answered(
 
 
 def test_a_refusal_is_told_with_the_moment_of_its_permit_and_the_rest_that_was_asked_for() -> None:
-    permit = InFlightPermit("shop.co.uk", 5.0, 1)
+    permit = InFlightPermit(5.0, 1)
     assert answered(429, meta={PERMIT: permit}) == [SiteNews(domain="shop.co.uk", refused_at=5.0)]
     # Of a domain without a limit there is no permit.
     refused = SiteNews(domain="shop.co.uk", refused_at=NOW - 2.0, retry_after=7.0)
