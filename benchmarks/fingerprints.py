@@ -26,6 +26,7 @@ import redis
 from rig.redis import RedisServer
 
 from scrapyd_dist.batches import Crawl
+from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet
 from scrapyd_dist.store import open_store
 
@@ -73,9 +74,9 @@ def fill(store: Store, count: int) -> None:
     for fingerprint in fingerprints(count):
         batch.append(fingerprint)
         if len(batch) == BATCH:
-            store.seal("easy-20260102T030405Z", {}, size=BATCH, fingerprints=batch, now=0.0, counts={})
+            store.seal("easy-20260102T030405Z", NewBatch(payload={}, size=BATCH), batch, {})
             batch = []
-    store.seal("easy-20260102T030405Z", {}, size=1, fingerprints=batch, now=0.0, counts={})
+    store.seal("easy-20260102T030405Z", NewBatch(payload={}, size=1), batch, {})
 
 
 def exact(store: Store, count: int) -> bool:

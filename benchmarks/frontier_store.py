@@ -33,7 +33,7 @@ from scrapy_redis.queue import PriorityQueue
 from scrapyd_dist.middlewares.codec import from_value, to_value
 
 from scrapyd_dist.batches import Crawl
-from scrapyd_dist.frontier.backlog import Lessee, NewBatch
+from scrapyd_dist.frontier.backlog import LeaseRequest, Lessee, NewBatch
 from scrapyd_dist.frontier.intake import BATCH_SIZE, FrontierIntake, add_unseen
 from scrapyd_dist.payload import decode, encode
 from scrapyd_dist.store import open_store
@@ -108,7 +108,7 @@ def add_all(store: Store, requests: Sequence[Request], spider: Shop, kept: Watch
         some = requests[start : start + BATCH_SIZE]
         found = [FrontierIntake(value=to_value(one, spider), fingerprint=fingerprint(one)) for one in some]
         add_unseen(
-            lambda new, counts: kept(lambda: store.add_batches(NAME, new, now=time.time(), counts=counts)),
+            lambda new, counts: kept(lambda: store.add_batches(NAME, new, counts=counts)),
             found,
             size=BATCH_SIZE,
             key=None,
@@ -117,7 +117,7 @@ def add_all(store: Store, requests: Sequence[Request], spider: Shop, kept: Watch
 
 def take_all(store: Store, spider: Shop) -> int:
     taken = 0
-    while leased := store.lease_next(NAME, ME, seconds=60.0, now=time.time()):
+    while leased := store.lease_next(LeaseRequest(crawl=NAME, lessee=ME, seconds=60.0, now=time.time())):
         for one in leased:
             taken += len([from_value(value, spider) for value in decode(one.payload.get)])
             store.ack(NAME, one.batch.number, one.attempt, ME.job, report={"items": 100}, now=time.time())
@@ -233,7 +233,7 @@ def fill(store: Store, count: int) -> Store:
             )
             for number in range(start, min(batches, start + AT_ONCE))
         ]
-        store.add_batches(NAME, new, now=time.time())
+        store.add_batches(NAME, new)
     return store
 
 
@@ -246,18 +246,17 @@ def verbs(store: Store) -> dict[str, Callable[[], object]]:
     """What is timed."""
 
     def lease_and_return() -> None:
-        (leased,) = store.lease_next(NAME, ME, seconds=60.0, now=time.time())
+        (leased,) = store.lease_next(LeaseRequest(crawl=NAME, lessee=ME, seconds=60.0, now=time.time()))
         store.give_back(NAME, leased.batch.number, leased.attempt, ME.job, reason="", now=time.time())
 
     def add() -> None:
         prints = tuple(os.urandom(20) for _ in range(BATCH_SIZE))
-        store.add_batches(NAME, [NewBatch(payload={}, size=BATCH_SIZE, slot="new", fingerprints=prints)], now=1.0)
+        store.add_batches(NAME, [NewBatch(payload={}, size=BATCH_SIZE, slot="new", fingerprints=prints)])
 
     return {
         "lease a batch and give it back": lease_and_return,
         "add a batch of 100": add,
         "count a frontier (`backlog`)": lambda: store.backlog(NAME),
-        "count its slots (`slots`)": lambda: store.slots(NAME),
         "look at the next ten": lambda: store.peek(NAME, SLOTS[0], 10),
     }
 

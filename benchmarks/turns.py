@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from rig.redis import RedisServer
 
 from scrapyd_dist.batches import Crawl
-from scrapyd_dist.frontier.backlog import FAIR, Lessee, NewBatch
+from scrapyd_dist.frontier.backlog import FAIR, LeaseRequest, Lessee, NewBatch
 from scrapyd_dist.store import open_store
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def filled(store: Store, slots: int) -> str:
     of_each = 3 + 2 * TIMES * (1 + AT_ONCE) // slots
     new = [NewBatch(payload={}, size=10, slot=f"site{slot}.com") for _ in range(of_each) for slot in range(slots)]
     for start in range(0, len(new), 1000):
-        store.add_batches(name, new[start : start + 1000], now=time.time())
+        store.add_batches(name, new[start : start + 1000])
     return name
 
 
@@ -47,7 +47,7 @@ def milliseconds(store: Store, name: str, fair: str, limit: int) -> float:
     times = []
     for worker in itertools.islice(itertools.cycle(WORKERS), TIMES):
         begun = time.perf_counter()
-        store.lease_next(name, worker, seconds=60.0, limit=limit, fair=fair, now=time.time())
+        store.lease_next(LeaseRequest(crawl=name, lessee=worker, seconds=60.0, limit=limit, fair=fair, now=time.time()))
         times.append(time.perf_counter() - begun)
     return statistics.median(times) * 1000
 

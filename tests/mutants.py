@@ -23,9 +23,9 @@ BURST = "contract/test_store_throttle.py::test_a_limit_that_is_not_moderated_giv
 #: rule, the line as it stands, the line in its place, the test that has to fail
 MUTANTS = [
     ("only the current attempt of a batch can change it (SQLite)",
-     "if number != current:", "if False:", f"{STEPS}[sqlite]"),
+     "if step.attempt != row.attempts:", "if False:", f"{STEPS}[sqlite]"),
     ("only the current attempt of a batch can change it (Redis)",
-     ', Condition(key, "attempts", [number], lambda found: over(batch, number, found))', "", f"{STEPS}[redis]"),
+     ', Condition(of_batch, "attempts", [step.attempt])', "", f"{STEPS}[redis]"),
     ("a batch that is done stays done",
      "BatchState.DONE: frozenset(),", "BatchState.DONE: frozenset({BatchState.SENT}),",
      "unit/test_batches.py::test_what_is_done_stays_done"),

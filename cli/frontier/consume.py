@@ -137,7 +137,7 @@ def consume(context: Context, wanted: ConsumeOptions) -> None:
         wanted.check_rows()
     backlog = store.backlog(row.id)
     if wanted.slots is not None and not (backlog.standing or backlog.producers):  # else it may still be filled
-        with_prefix(slots_in(store, row.id), row.id, wanted.slots)
+        with_prefix(slots_in(backlog), row.id, wanted.slots)
     code = _manage(context.root, wanted, outputs, rows=rows, before=(row.pid, row.host))
     ended = store.crawl(row.id)
     if wanted.as_json:

@@ -141,9 +141,9 @@ def batches_in(counts: Sequence[SlotCount]) -> int:
     return sum(sum(by_kind(count.batches).values()) for count in counts)
 
 
-def slots_in(store: Store, frontier: str) -> list[SlotCount]:
+def slots_in(backlog: Backlog) -> list[SlotCount]:
     """The slots that have something."""
-    return [one for one in store.slots(frontier) if batches_in([one])]
+    return [one for one in backlog.slots if batches_in([one])]
 
 
 def total_of(counts: Sequence[SlotCount]) -> dict[str, int]:
@@ -161,8 +161,8 @@ class _Entry:
 
     def __init__(self, store: Store, row: Crawl) -> None:
         self.row = row
-        self.counts: list[SlotCount] = slots_in(store, row.id)
         self.backlog: Backlog = store.backlog(row.id)
+        self.counts: list[SlotCount] = slots_in(self.backlog)
 
     @property
     def state(self) -> str:
@@ -237,7 +237,7 @@ def count(
     if regex is not None and (prefix is not None or num_slots is not None):
         raise ConfigError("--regex stands alone: leave --prefix and --num-slots out, or write them into it.")
     store, _ = opened(context, frontier)
-    counts = slots_in(store, frontier)
+    counts = slots_in(store.backlog(frontier))
     if regex is not None:
         counts = _matching(counts, frontier, regex)
     elif num_slots is not None:
@@ -293,7 +293,7 @@ def dump(
     Example: sdist frontier dump shop p0 --num-requests 10
     """
     store, _ = opened(context, frontier)
-    counts = slots_in(store, frontier)
+    counts = slots_in(store.backlog(frontier))
     names = [count.slot for count in counts]
     if slot not in names:
         raise _no_slot(f"The frontier {frontier} has no slot {slot!r}.{_nearest(slot, names)}", counts)

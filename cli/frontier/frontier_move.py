@@ -157,7 +157,7 @@ def move(
 def _move_slots(context: Context, frontier: str, prefix: str, goal: SlotRule, *, uniform: bool, output: Output) -> None:
     root = context.root
     store, _ = opened(context, frontier)
-    found = with_prefix(slots_in(store, frontier), frontier, prefix)
+    found = with_prefix(slots_in(store.backlog(frontier)), frontier, prefix)
     names = {one.slot for one in found if not one.slot.startswith(OTHER_SPIDER)}
     turn = cycle(goal.names())
 
@@ -300,7 +300,7 @@ def delete(
         if row.kind != "frontier":
             raise ConfigError(f"{row.id} is a crawl, and goes as a whole by `sdist clean {row.id}`.")
         check_idle(store, row)
-    counts = slots_in(store, frontier)
+    counts = slots_in(store.backlog(frontier))
     if not all_:
         counts = with_prefix(counts, frontier, prefix or "")
     slots, total = counted(len(counts), "slot"), total_of(counts)

@@ -199,18 +199,15 @@ class CrawlRepository:
                 prints = cut.fingerprints[start : start + len(values)]
                 start += len(values)
                 told = {**counts, "sealed": len(values)}
-                keep_batch = partial(self._db.seal, self.id, payload, size=len(prints), fingerprints=prints)
-                batches.append(await self.thread(keep_batch, now=time.time(), counts=told))
+                new = NewBatch(payload=payload, size=len(prints), sealed_at=time.time())
+                batches.append(await self.thread(self._db.seal, self.id, new, prints, told))
                 self._add(told)
                 counts = {}
         return batches
 
     async def add_batches(self, cuts: Sequence[BatchDraft], key: bytes | None, counts: dict[str, int]) -> list[Batch]:
         """Keep cuts for workers to lease, without what they and other producers have found before; in one step."""
-
-        def add(new: Sequence[NewBatch], told: Mapping[str, int]) -> list[Batch]:
-            return self._db.add_batches(self.id, new, now=time.time(), counts=told)
-
+        add = partial(self._db.add_batches, self.id)
         found = [one for cut in cuts for one in cut.found]
         size = max(len(cut.values) for cut in cuts)
         batches, told = await self.thread(partial(add_unseen, add, found, size=size, key=key, counts=counts))

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import AttemptState, Batch, BatchState, Crawl, FinishReason, Miss
 from scrapyd_dist.errors import DistError, NothingMatched, StepRefused, StoreError
-from scrapyd_dist.frontier.backlog import Leased, NewBatch, SeenBefore
+from scrapyd_dist.frontier.backlog import Leased, LeaseRequest, NewBatch, SeenBefore
 from scrapyd_dist.frontier.intake import FrontierIntake, add_unseen
 from scrapyd_dist.store.base import Store
 from scrapyd_dist.store.worker_thread import StoreThread
@@ -116,15 +117,11 @@ class LeaseClient:
     def _lease(self, limit: int, enough: Collection[str]) -> list[Leased]:
         since, job = clock(), self._job
         leased = self._db.lease_next(
-            job.crawl,
-            job.lessee,
-            slots=job.slots,
-            seconds=job.lease,
-            limit=limit,
-            fair=job.fair,
-            enough=enough,
-            now=time.time(),
-        )
+            LeaseRequest(
+                crawl=job.crawl, lessee=job.lessee, seconds=job.lease, now=time.time(), limit=limit, slots=job.slots,
+                fair=job.fair, enough=enough,
+            )
+        )  # fmt: skip
         for one in leased:
             self._renewer.hold(one.batch.number, one.attempt, since)
         return leased
@@ -210,10 +207,7 @@ class LeaseClient:
 
     async def add(self, found: Sequence[FrontierIntake], counts: Counts) -> dict[str, int]:
         """Add requests that the worker's own pages have led to; their counts as the store kept them."""
-
-        def keep(new: Sequence[NewBatch], told: Counts) -> None:
-            self._db.add_batches(self._job.crawl, new, now=time.time(), counts=told)
-
+        keep = partial(self._db.add_batches, self._job.crawl)
         await self._ask(self._db.register_producer, self._job.crawl, self._job.name, PRODUCING)
         try:
             return await self._ask(self._add, keep, found, counts)
@@ -221,7 +215,7 @@ class LeaseClient:
             await self._ask(self._db.sign_off, self._job.crawl, self._job.name)
 
     def _add(
-        self, keep: Callable[[Sequence[NewBatch], Counts], None], found: Sequence[FrontierIntake], counts: Counts
+        self, keep: Callable[[Sequence[NewBatch], Counts], object], found: Sequence[FrontierIntake], counts: Counts
     ) -> dict[str, int]:
         if found or counts:
             return add_unseen(keep, found, size=self._job.batch_size, key=self._key, counts=counts)[1]

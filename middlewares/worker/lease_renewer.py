@@ -171,7 +171,8 @@ class LeaseRenewer:
         for one in held:
             since = self._clock()
             try:
-                kept = self._store.renew(self._crawl, one.batch, one.attempt, self._holder, self._seconds)
+                key = (one.batch, one.attempt, self._holder)
+                kept = self._store.lease(self._crawl, *key, self._seconds, again=True)
             except DistError as error:
                 if not self._away:
                     logger.warning("leases cannot be renewed for now: %s", error)

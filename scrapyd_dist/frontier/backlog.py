@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from scrapyd_dist.batches import OUT, WAITING, Batch, BatchState
+from scrapyd_dist.batches import OUT, WAITING, Attempt, AttemptState, Batch, BatchState, job_id
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.settings import SETTINGS
 
@@ -42,8 +42,8 @@ class NewBatch:
     slot: str = ""
     priority: int = 0
     fingerprints: tuple[bytes, ...] = ()  #: one for each request that must not be added twice
-    sealed_at: float = 0.0  #: set by the store, as is `parent`: the batch that it is a part of, or 0
-    parent: int = 0
+    sealed_at: float = 0.0  #: seconds since the epoch
+    parent: int = 0  #: the batch that it is a part of, or 0; set by the store
 
     def numbered(self, number: int) -> Batch:
         return Batch(
@@ -74,6 +74,32 @@ class Lessee:
     job: str  #: its Scrapyd job id, which also identifies the holder of a lease
     node: str  #: the node's name
     url: str  #: the node's base address, without secrets
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseRequest:
+    """What a worker wants of a crawl's batches."""
+
+    crawl: str
+    lessee: Lessee
+    seconds: float  #: how long a lease is good for, by the store's clock
+    now: float  #: when the attempts begin, for display
+    limit: int = 1  #: batches at most
+    slots: Collection[str] = ()  #: names; without any, all slots but those of other spiders
+    fair: str = UNFAIR  #: one of `FAIR`
+    enough: Collection[str] = ()  #: slots of which it wants nothing now, if it is `fair`
+
+    @property
+    def alone(self) -> bool:
+        """Whether a slot that it leases from is its own from then on."""
+        return self.fair == BY_DOMAIN and not self.slots
+
+    def attempt_at(self, batch: int, number: int) -> Attempt:
+        """The attempt that the worker's lease of a batch opens."""
+        return Attempt(
+            batch=batch, number=number, job=job_id(self.crawl, batch, number), node=self.lessee.node,
+            url=self.lessee.url, state=AttemptState.RUNNING, sent_at=self.now, worker=self.lessee.job,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby, islice
 from operator import attrgetter
 from socket import gethostname
@@ -54,9 +55,7 @@ class FrontierStore(Protocol):
     def register_producer(self, crawl: str, producer: str, seconds: float) -> None: ...
     def sign_off(self, crawl: str, producer: str) -> None: ...
     def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None: ...
-    def add_batches(
-        self, crawl: str, new: Sequence[NewBatch], *, now: float, counts: Mapping[str, int] | None = None
-    ) -> list[Batch]: ...
+    def add_batches(self, crawl: str, new: Sequence[NewBatch], counts: Mapping[str, int]) -> list[Batch]: ...
 
 
 def open_frontier(
@@ -108,10 +107,12 @@ def pack(found: Sequence[FrontierIntake], *, size: int, key: bytes | None) -> li
         prints = (one.fingerprint for one in together)
         for start in range(0, len(together), size):
             for values, payload in fit([one.value for one in together[start : start + size]], key=key):
-                own = tuple(islice(prints, len(values)))
                 batches.append(
-                    NewBatch(payload=payload, size=len(values), slot=slot, priority=priority, fingerprints=own)
-                )
+                    NewBatch(
+                        payload=payload, size=len(values), slot=slot, priority=priority, sealed_at=time.time(),
+                        fingerprints=tuple(islice(prints, len(values))),
+                    )
+                )  # fmt: skip
     return batches
 
 
@@ -183,9 +184,7 @@ class FrontierProducer:
         if self._registered is None:
             self._register()
 
-        def add(new: Sequence[NewBatch], told: Mapping[str, int]) -> list[Batch]:
-            return self.store.add_batches(self.frontier, new, now=time.time(), counts=told)
-
+        add = partial(self.store.add_batches, self.frontier)
         _, kept = add_unseen(add, found, size=self.size, key=self.key, counts=counts)
         if misses:
             self.store.add_misses(self.frontier, misses)

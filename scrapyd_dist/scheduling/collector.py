@@ -14,7 +14,7 @@ from pathlib import Path
 
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Miss, not_made
 from scrapyd_dist.errors import ForeignRow, StepRefused
-from scrapyd_dist.frontier.backlog import Backlog, Leased, Lessee, NewBatch
+from scrapyd_dist.frontier.backlog import Backlog, Leased, LeaseRequest, Lessee, NewBatch
 from scrapyd_dist.items.merging import PartLost, fetch_part
 from scrapyd_dist.joblogs.worker_report import BadReport, WorkerReport, kept, misses, read_report, refusal
 from scrapyd_dist.payload import PayloadError, decode, fit, replaced_by
@@ -158,11 +158,12 @@ class Collector:
 
     async def _take_away(self, pool: str) -> AsyncIterator[Leased]:
         """All batches that wait in a pool, leased so that no worker gets them."""
-        lessee = Lessee(job=f"{self.state.spec.crawl}.no-worker", node="", url="")
-        slots = [] if pool == ALL else [pool]
-        while leased := await self.state.run(
-            self.state.db.lease_next, lessee, slots=slots, seconds=60.0, limit=BURIED, now=time.time()
-        ):
+        crawl = self.state.spec.crawl
+        wanted = LeaseRequest(
+            crawl=crawl, lessee=Lessee(job=f"{crawl}.no-worker", node="", url=""), seconds=60.0, now=time.time(),
+            limit=BURIED, slots=[] if pool == ALL else [pool],
+        )  # fmt: skip
+        while leased := await self.state.store(self.state.db.lease_next, wanted):
             for one in leased:
                 yield one
 

@@ -112,7 +112,7 @@ class Dispatcher:
         member, state = out.member, self.state
         member.out.pop(out.job, None)
         note_refusal(state, member, error)
-        await state.run(state.db.refused, out.batch.number, out.number, str(error), time.time())
+        await state.run(state.db.give_back, out.batch.number, out.number, None, reason=str(error), now=time.time())
         member.wake.set()
         state.put_back(out.batch, member.node.name)
         state.check_unfit()

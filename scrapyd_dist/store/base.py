@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from scrapyd_dist.batches import WANTED, Attempt, AttemptState, Batch, BatchState, Crawl, Miss, Shard, WorkerEntry
 from scrapyd_dist.errors import NameTaken, NothingMatched, StepRefused, StoreError
-from scrapyd_dist.frontier.backlog import BY_DOMAIN, UNFAIR, Backlog, Leased, Lessee, NewBatch, SlotCount
+from scrapyd_dist.frontier.backlog import Backlog, Leased, LeaseRequest, NewBatch
 from scrapyd_dist.nodes import NodeRecord
-from scrapyd_dist.store.frontier_rows import AttemptMove, LeaseRequest, check_parts, handed_down
+from scrapyd_dist.store.frontier_rows import BatchStep, check_parts, check_rows, handed_down
 from scrapyd_dist.store.rows import CRAWL_COLUMNS, CRAWL_FIELDS, SIGNED, Door, check_fields, signed_row, unsigned
 from scrapyd_dist.throttle.permits import (
     DomainLook,
@@ -179,19 +179,21 @@ class BatchStore(Protocol):
     never by a worker's.
     """
 
-    def seal(
-        self,
-        crawl: str,
-        payload: Mapping[str, str],
-        *,
-        size: int,
-        fingerprints: Iterable[bytes],
-        now: float,
-        counts: Mapping[str, int],
-    ) -> Batch:
+    def seal(self, crawl: str, new: NewBatch, fingerprints: Iterable[bytes], counts: Mapping[str, int]) -> Batch:
         """Keep a new batch with its payload, and its fingerprints and counts, in one transaction."""
-        new = NewBatch(payload=payload, size=size, sealed_at=now)
-        return self._seal(crawl, new, fingerprints, counts)
+        return self._step(BatchStep(crawl, new=[new], prints=fingerprints, counts=counts))[0]
+
+    def add_batches(
+        self, crawl: str, new: Sequence[NewBatch], counts: Mapping[str, int] = MappingProxyType({})
+    ) -> list[Batch]:
+        """Keep these batches with their fingerprints, and the counts, in one transaction, whatever else is added now.
+
+        Raises:
+            SeenBefore: requests of them are there already; nothing was kept.
+            StoreError: two of the fingerprints are the same.
+            NothingMatched: there is no such crawl.
+        """
+        return self._step(BatchStep(crawl, new=new, unseen=True, counts=counts))
 
     def fingerprints(self, crawl: str) -> Iterator[bytes]:
         """The fingerprints of every sealed request."""
@@ -230,7 +232,7 @@ class BatchStore(Protocol):
             replace(part, fingerprints=its, sealed_at=whole.sealed_at, parent=number)
             for part, its in zip(parts, prints, strict=True)
         ]
-        return self._split(crawl, number, new)
+        return self._step(BatchStep(crawl, number, batch_to=BatchState.SPLIT, new=new))
 
     def retry(
         self, crawl: str, number: int, parts: Sequence[NewBatch], *, misses: Sequence[Miss], now: float
@@ -243,44 +245,33 @@ class BatchStore(Protocol):
         check_parts(number, len(misses), parts)
         old = self.batch(crawl, number)
         new = [replace(part, sealed_at=now, slot=old.slot, priority=old.priority) for part in parts]
-        batches = self._retry(crawl, number, new, misses)
-        if batches is None:
-            raise StepRefused(f"requests of batch {number} of crawl {crawl} are being retried already")
-        return batches
-
-    def _seal(self, crawl: str, new: NewBatch, fingerprints: Iterable[bytes], counts: Mapping[str, int]) -> Batch: ...
-
-    def _split(self, crawl: str, number: int, new: Sequence[NewBatch]) -> list[Batch]:
-        """Keep these in the batch's place, if it may be split still."""
-
-    def _retry(self, crawl: str, number: int, new: Sequence[NewBatch], misses: Sequence[Miss]) -> list[Batch] | None:
-        """Keep these, if the batch is done still; None where not all of these misses are there."""
+        return self._step(BatchStep(crawl, number, retried=misses, new=new))
 
     # attempts
 
     def open_attempt(self, crawl: str, attempt: Attempt) -> None:
-        """The batch is about to be posted: written down before anything leaves."""
+        """The batch is about to be posted: written down before anything leaves.
+
+        The attempt's number may have been used by one that was refused.
+        """
+        key, row = (crawl, attempt.batch, attempt.number), {"attempts": attempt.number}
+        self._step(BatchStep(*key, batch_to=BatchState.SENT, batch_changes=row, opened=attempt))
 
     def sent(self, crawl: str, batch: int, attempt: int) -> None:
         """The node said ok."""
-        self._step(AttemptMove(crawl, batch, attempt, AttemptState.SENT))
+        self._step(BatchStep(crawl, batch, attempt, AttemptState.SENT))
 
-    def refused(self, crawl: str, batch: int, attempt: int, reason: str, now: float, holder: str | None = None) -> None:
-        """The node certainly did not take it: the batch waits again, no attempt is counted."""
-        waits, ends = {"attempts": attempt - 1, "reason": reason}, {"reason": reason, "ended_at": now}
-        move = AttemptMove(crawl, batch, attempt, AttemptState.REFUSED, ends, BatchState.SEALED, waits, holder=holder)
-        self._step(move)
+    def give_back(self, crawl: str, batch: int, attempt: int, holder: str | None, *, reason: str, now: float) -> None:
+        """No request of it was made: the batch waits again, no attempt is counted.
 
-    def give_back(self, crawl: str, batch: int, attempt: int, holder: str, *, reason: str, now: float) -> None:
-        """The holder has made no request of it: the batch waits again, no attempt is counted.
-
-        Raises `StepRefused` as `ack` does.
+        It is the holder's word, who may be refused as in `ack`; None: the node certainly did not take it.
         """
-        self.refused(crawl, batch, attempt, reason, now, holder)
+        waits, ends = {"attempts": attempt - 1, "reason": reason}, {"reason": reason, "ended_at": now}
+        self._step(BatchStep(crawl, batch, attempt, AttemptState.REFUSED, ends, BatchState.SEALED, waits, holder))
 
     def running(self, crawl: str, batch: int, attempt: int) -> None:
         """Its worker has been heard of."""
-        self._step(AttemptMove(crawl, batch, attempt, AttemptState.RUNNING, {}, BatchState.RUNNING))
+        self._step(BatchStep(crawl, batch, attempt, AttemptState.RUNNING, {}, BatchState.RUNNING))
 
     def accept(
         self,
@@ -295,7 +286,7 @@ class BatchStore(Protocol):
     ) -> None:
         """This attempt's result counts, and no other one of its batch ever will."""
         ends = {"report": report, "part": part, "ended_at": now}
-        self._step(AttemptMove(crawl, batch, attempt, AttemptState.ACCEPTED, ends, BatchState.DONE, misses=misses))
+        self._step(BatchStep(crawl, batch, attempt, AttemptState.ACCEPTED, ends, BatchState.DONE, misses=misses))
 
     def fail(
         self, crawl: str, batch: int, attempt: int, *, reason: str, now: float, max_attempts: int, out: bool = False
@@ -308,7 +299,7 @@ class BatchStore(Protocol):
         forgiven = self.batch(crawl, batch).forgiven
         end = BatchState.FAILED if attempt - forgiven < max_attempts else BatchState.DEAD
         fails, ends = {"reason": reason, "state": end.value}, {"reason": reason, "ended_at": now}
-        self._step(AttemptMove(crawl, batch, attempt, AttemptState.FAILED, ends, BatchState.FAILED, fails, out=out))
+        self._step(BatchStep(crawl, batch, attempt, AttemptState.FAILED, ends, BatchState.FAILED, fails, out=out))
         return end
 
     def ack(
@@ -321,90 +312,71 @@ class BatchStore(Protocol):
         report: Mapping[str, Any],
         new: Sequence[NewBatch] = (),
         now: float,
-        counts: Mapping[str, int] | None = None,
+        counts: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """The holder has ended it: its report is kept, its lease is over, and what it has found is added, in one step.
 
         Raises `StepRefused` when the attempt is over, or another worker has the lease; `SeenBefore` as
         `add_batches`; nothing was done then.
         """
-        ends = {"report": report, "ended_at": now}
-        found = [replace(one, sealed_at=now) for one in new]
         self._step(
-            AttemptMove(crawl, batch, attempt, AttemptState.ACKED, ends, holder=holder, new=found, counts=counts or {})
-        )
+            BatchStep(
+                crawl, batch, attempt, AttemptState.ACKED, {"report": report, "ended_at": now}, holder=holder, new=new,
+                unseen=True, counts=counts,
+            )
+        )  # fmt: skip
 
     def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
         """In the order they were opened; all of them when no state is named."""
 
-    def lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float) -> bool:
-        """Take the attempt for `holder`; False when it is not the batch's current one, or another worker has it.
+    def lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float, *, again: bool = False) -> bool:
+        """Take the attempt for `holder`, for `seconds` from now; `again`: only if it has it already.
 
-        A lease that ran out may be taken by any worker, as long as the attempt is current.
+        False when the attempt is not the batch's current one, or another worker has it: the holder must stop. A lease
+        that ran out may be taken by any worker, as long as the attempt is current.
         """
-        return self._lease(crawl, batch, attempt, holder, seconds, again=False)
-
-    def renew(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float) -> bool:
-        """`seconds` more from now; False when `holder` has lost it and must stop."""
-        return self._lease(crawl, batch, attempt, holder, seconds, again=True)
 
     def expired(self, crawl: str) -> list[Attempt]:
         """Attempts that are out and whose lease has run out."""
 
-    def _step(self, move: AttemptMove) -> None: ...
+    def _step(self, step: BatchStep) -> list[Batch]:
+        """Make it, unless `_check` raises; the new batches are the answer."""
 
-    def _lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float, *, again: bool) -> bool: ...
+    def _check(self, step: BatchStep) -> None:
+        """Raise what speaks against the step."""
+        crawl, batch, number, holder = step.crawl, step.batch, step.attempt, step.holder
+        if holder is not None and self._holder(crawl, batch, number) != holder:
+            raise StepRefused(
+                f"{holder} does not hold attempt {number} of batch {batch}: it is over, or another worker's"
+            )
+        if batch:
+            check_rows(step, self.batch(crawl, batch), self._attempt_state(crawl, batch, number))
+
+    def _attempt_state(self, crawl: str, batch: int, number: int) -> AttemptState | None: ...
+
+    def _holder(self, crawl: str, batch: int, number: int) -> str | None:
+        """The worker that has the attempt's lease."""
 
 
 class QueueStore(Protocol):
-    """Batches that workers lease by themselves, instead of being sent them."""
+    """Batches that workers lease by themselves, instead of being sent them.
 
-    def add_batches(
-        self, crawl: str, new: Sequence[NewBatch], *, now: float, counts: Mapping[str, int] | None = None
-    ) -> list[Batch]:
-        """Keep these batches with their fingerprints, and the counts, in one transaction, whatever else is added now.
-
-        Raises:
-            SeenBefore: requests of them are there already; nothing was kept.
-            StoreError: two of the fingerprints are the same.
-            NothingMatched: there is no such crawl; so for all that follows, but `slots`, `peek` and `sign_off`.
-        """
-        return self._add(crawl, [replace(one, sealed_at=now) for one in new], counts or {})
+    All verbs but `peek` and `sign_off` raise `NothingMatched` when there is no such crawl.
+    """
 
     def seen(self, crawl: str, fingerprints: Collection[bytes]) -> set[bytes]:
         """Those of them that are there already."""
 
-    def lease_next(
-        self,
-        crawl: str,
-        lessee: Lessee,
-        *,
-        slots: Collection[str] = (),
-        seconds: float,
-        limit: int = 1,
-        fair: str = UNFAIR,
-        enough: Collection[str] = (),
-        now: float,
-    ) -> list[Leased]:
+    def lease_next(self, wanted: LeaseRequest) -> list[Leased]:
         """Open an attempt for each of the next batches that wait, and lease it; RUNNING from then on.
 
-        The highest priority comes first, then the oldest. Nothing comes while the crawl is asked to rest, or to end. A
-        lease is good for so many `seconds` by the store's clock; `now` is for people. `slots` are names; without any,
-        all slots but those of other spiders. `enough` are those of which the lessee wants nothing now, if it is `fair`:
-
-        `SPREAD`: each comes from the slot with the fewest requests under way in the whole fleet, ties in turn, and no
-        two from one slot; the priority then orders the batches of one slot only. `BY_DOMAIN`: the same, and a slot is
-        the lessee's alone while it has something of it. Then no worker takes more slots than its share, and one that
+        The highest priority comes first, then the oldest. Nothing comes while the crawl is asked to rest, or to end.
+        With `SPREAD` each comes from the slot with the fewest requests under way in the whole fleet, ties in turn, and
+        no two from one slot; the priority then orders the batches of one slot only. `BY_DOMAIN`: the same, and a slot
+        is the lessee's alone while it has something of it. Then no worker takes more slots than its share, and one that
         has more gets nothing until some of them have run out. Slots that are named, such as those of other spiders, are
         shared as with `SPREAD`.
         """
-        alone = fair == BY_DOMAIN and not slots
-        return self._lease_next(
-            LeaseRequest(
-                crawl=crawl, lessee=lessee, slots=tuple(slots), seconds=seconds, limit=limit, fair=fair != UNFAIR,
-                alone=alone, enough=set(enough), now=now,
-            )
-        )  # fmt: skip
 
     def register_producer(self, crawl: str, producer: str, seconds: float) -> None:
         """It may add something until `seconds` from now, or until it says so again, or signs off."""
@@ -415,9 +387,6 @@ class QueueStore(Protocol):
     def backlog(self, crawl: str) -> Backlog:
         """How far the workers are; costs the same however much is stored."""
 
-    def slots(self, crawl: str) -> list[SlotCount]:
-        """What is in each slot, by name; costs the same however much is stored."""
-
     def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
         """The batches of a slot that would be leased next, in that order."""
 
@@ -426,10 +395,6 @@ class QueueStore(Protocol):
 
         Its number is never used again; its misses stay, for the account. Raises `StepRefused` when a worker has it.
         """
-
-    def _add(self, crawl: str, new: Sequence[NewBatch], counts: Mapping[str, int]) -> list[Batch]: ...
-
-    def _lease_next(self, wanted: LeaseRequest) -> list[Leased]: ...
 
 
 class ThrottleStore(Protocol):

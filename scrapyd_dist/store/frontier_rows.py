@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from scrapyd_dist.batches import OUT, Attempt, AttemptState, BatchState, Miss, job_id
-from scrapyd_dist.errors import StepRefused, StoreError
-from scrapyd_dist.frontier.backlog import Lessee, NewBatch, SlotCount
+from scrapyd_dist.batches import OUT, Attempt, AttemptState, Batch, BatchState, Miss, check_step
+from scrapyd_dist.errors import NothingMatched, StepRefused, StoreError
+from scrapyd_dist.frontier.backlog import NewBatch, SlotCount
 
 #: the length of a fingerprint is kept in one byte
 _LONGEST = 255
@@ -17,44 +17,25 @@ HUNGRY = 5.0
 
 
 @dataclass(frozen=True)
-class AttemptMove:
-    """A step of a batch's current attempt, and of the batch with it, with the changes of their rows."""
+class BatchStep:
+    """What is changed of a crawl's batches, all of it or nothing, and what has to hold for it."""
 
     crawl: str
-    batch: int
-    number: int
-    to: AttemptState
+    batch: int = 0  #: the one that changes, if any
+    attempt: int = 0  #: its current attempt, if that changes as well, or the one that is opened
+    to: AttemptState | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
     batch_to: BatchState | None = None
     batch_changes: Mapping[str, Any] = field(default_factory=dict)
-    misses: Sequence[Miss] = ()
-    new: Sequence[NewBatch] = ()  #: batches that are added in the same step
-    counts: Mapping[str, int] = field(default_factory=dict)  #: what is added to the account
     holder: str | None = None  #: only for the holder of the lease, if one is named
     out: bool = False  #: only an attempt that is not acked
-
-
-@dataclass(frozen=True, kw_only=True)
-class LeaseRequest:
-    """What one worker wants of a crawl's batches; `QueueStore.lease_next` says what each means."""
-
-    crawl: str
-    lessee: Lessee
-    slots: tuple[str, ...]
-    seconds: float
-    limit: int
-    fair: bool
-    alone: bool  #: what it takes from is its own from then on
-    enough: set[str]  #: grows as one slot after the other has its turn
-    now: float
-
-    def attempt_at(self, batch: int, number: int) -> Attempt:
-        """The attempt that the worker's lease of a batch opens."""
-        job, lessee = job_id(self.crawl, batch, number), self.lessee
-        return Attempt(
-            batch=batch, number=number, job=job, node=lessee.node, url=lessee.url, state=AttemptState.RUNNING,
-            sent_at=self.now, worker=lessee.job,
-        )  # fmt: skip
+    opened: Attempt | None = None  #: a new attempt of the batch
+    misses: Sequence[Miss] = ()  #: to be added
+    retried: Sequence[Miss] = ()  #: misses of the batch, which is done, to be removed; each of them has to be there
+    new: Sequence[NewBatch] = ()  #: to be added
+    unseen: bool = False  #: only if none of their fingerprints are there, which are added then
+    prints: Iterable[bytes] = ()  #: fingerprints to be added, if they are not there
+    counts: Mapping[str, int] = field(default_factory=dict)  #: to be added to the account
 
 
 def joined(prints: Iterable[bytes]) -> bytes:
@@ -106,24 +87,33 @@ def slot_counts(rows: Iterable[tuple[str, str, int, int]]) -> list[SlotCount]:
     return [SlotCount(slot=slot, batches=batches[slot], requests=requests[slot]) for slot in sorted(batches)]
 
 
-def lost_lease(batch: int, attempt: int, holder: str) -> StepRefused:
-    return StepRefused(f"{holder} does not hold attempt {attempt} of batch {batch}: it is over, or another worker's")
-
-
-def over(batch: int, attempt: int, current: object) -> StepRefused:
-    return StepRefused(f"attempt {attempt} of batch {batch} is over; attempt {current} is the one that counts")
-
-
 def check_not_out(number: int, state: BatchState) -> None:
     """Raise `StepRefused` for a batch that a worker has."""
     if state in OUT:
         raise StepRefused(f"batch {number} is out: a worker has it. It can be removed when that has ended")
 
 
-def check_done(batch: int, state: BatchState) -> None:
-    """Raise `StepRefused` unless a batch is done."""
-    if state is not BatchState.DONE:
-        raise StepRefused(f"batch {batch} is {state.value}; only a batch that is done has failed requests to retry")
+def check_rows(step: BatchStep, row: Batch, old: AttemptState | None) -> None:
+    """Raise what the batch's row, and the state of the attempt, say against the step."""
+    batch, what = step.batch, f"attempt {step.attempt} of batch {step.batch}"
+    if step.to is not None:
+        if old is None:
+            raise NothingMatched(f"crawl {step.crawl} has no {what}.")
+        if step.out and old is AttemptState.ACKED:
+            raise StepRefused(f"{what} was acked meanwhile")
+        check_step(old, step.to)
+        if step.attempt != row.attempts:
+            raise StepRefused(f"{what} is over; attempt {row.attempts} is the one that counts")
+    if step.opened is not None and old is not None:
+        check_step(old, step.opened.state)
+    if step.batch_to is not None:
+        check_step(row.state, step.batch_to)
+    if step.retried and row.state is not BatchState.DONE:
+        raise StepRefused(f"batch {batch} is {row.state.value}; only a batch that is done has failed requests to retry")
+
+
+def retried_before(step: BatchStep) -> StepRefused:
+    return StepRefused(f"requests of batch {step.batch} of crawl {step.crawl} are being retried already")
 
 
 def check_parts(batch: int, size: int, parts: Iterable[NewBatch]) -> None:

@@ -67,10 +67,10 @@ def from_json(what: str, text: str | bytes) -> Any:
         raise foreign(what, "it is not JSON") from None
 
 
-def object_in(what: str, text: str | bytes) -> dict[str, Any]:
-    """The JSON object that the text is; without fields when it is another value."""
-    said = from_json(what, text)
-    return said if isinstance(said, dict) else {}
+def object_in(what: str, row: Mapping[str, Any] | str | bytes) -> Mapping[str, Any]:
+    """A row, or the JSON object that it is as text; without fields when it is another value."""
+    said = from_json(what, row) if isinstance(row, (str, bytes)) else row
+    return said if isinstance(said, Mapping) else {}
 
 
 def whole(least: int = 0, most: int = LARGEST) -> Check:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -10,7 +11,7 @@ from scrapyd_dist.batches import CRAWL_NAME, Crawl, Miss, Shard, ShardState, Wor
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.store.base import AccountStore, CrawlStore
-from scrapyd_dist.store.judging import foreign, from_json, object_in
+from scrapyd_dist.store.judging import foreign, from_json
 from scrapyd_dist.store.redis_link import CHUNK, OPEN, Condition, RedisPort, packed, unpacked, whole, word
 from scrapyd_dist.store.rows import NODE_FIELDS, check_fields, storable
 
@@ -124,7 +125,7 @@ class RedisAccount(RedisPort, AccountStore):
         taken = StoreError(f"the store {self._server.shown} has shards of these numbers already.")
         if len(rows) < len(shards):
             raise taken
-        needed = [self._still_there(crawl), *(Condition(key, number, (), lambda _: taken) for number in rows)]
+        needed = [self._still_there(crawl), *(Condition(key, number, (), taken) for number in rows)]
         commands = [("HSET", key, number, json.dumps(row)) for number, row in rows.items()]
         self._server.step("steps", self._base(crawl), needed=needed, writes=commands)
 
@@ -133,7 +134,7 @@ class RedisAccount(RedisPort, AccountStore):
         finished = set(map(word, self._look("SMEMBERS", f"{self._base(crawl)}finished")))
 
         def shard(row: bytes) -> Shard:
-            found = self._door.shard(crawl, object_in(f"a shard of {crawl}", row))
+            found = self._door.shard(crawl, row)
             return replace(found, state=ShardState.FINISHED) if str(found.number) in finished else found
 
         return sorted(self._door.each(shard, rows), key=lambda shard: shard.number)
@@ -157,8 +158,7 @@ class RedisAccount(RedisPort, AccountStore):
 
     def workers(self, crawl: str) -> list[WorkerEntry]:
         (rows,) = self._server.ask([("HGETALL", f"{self._base(crawl)}workers")])
-        what = f"a worker of {crawl}"
-        listed = self._door.each(lambda row: self._door.worker(crawl, object_in(what, row)), rows.values())
+        listed = self._door.each(partial(self._door.worker, crawl), rows.values())
         return sorted(listed, key=lambda worker: worker.number)
 
     def last_worker(self, crawl: str) -> int:
@@ -170,8 +170,4 @@ class RedisAccount(RedisPort, AccountStore):
     def misses(self, crawl: str) -> list[Miss]:
         base = self._base(crawl)
         of_batches, own = self._server.ask([("LRANGE", base + name, 0, -1) for name in ("misses", "misses:own")])
-
-        def miss(row: bytes) -> Miss:
-            return self._door.miss(crawl, from_json(f"a miss of {crawl}", row))
-
-        return self._door.each(miss, (*of_batches, *own))
+        return self._door.each(partial(self._door.miss, crawl), (*of_batches, *own))

@@ -1,17 +1,16 @@
 """The Redis store's verbs about the frontier: adding and leasing; what is counted was counted as it came."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from scrapyd_dist.batches import OUT, Batch, BatchState
-from scrapyd_dist.frontier.backlog import SLOT_NAME, Backlog, Leased, NewBatch, SlotCount
+from scrapyd_dist.frontier.backlog import SLOT_NAME, Backlog, Leased, LeaseRequest, SlotCount
 from scrapyd_dist.store.base import QueueStore
-from scrapyd_dist.store.frontier_rows import HUNGRY, LeaseRequest, check_not_out, joined, slot_counts
-from scrapyd_dist.store.redis_batches import RedisBatches
+from scrapyd_dist.store.frontier_rows import HUNGRY, check_not_out, joined, slot_counts
+from scrapyd_dist.store.redis_batches import RedisBatches, in_state
 from scrapyd_dist.store.redis_crawls import RedisAccount, RedisCrawls
-from scrapyd_dist.store.redis_link import RedisConnection, RedisPort, packed, unpacked, whole, word
+from scrapyd_dist.store.redis_link import RedisConnection, RedisPort, packed, unpacked, whole
 from scrapyd_dist.store.redis_throttle import RedisThrottle
 
 #: fingerprints that are looked for together
@@ -23,12 +22,6 @@ class RedisFrontier(RedisPort, QueueStore):
     def __init__(self, connection: RedisConnection, batches: RedisBatches) -> None:
         super().__init__(connection)
         self._batches = batches
-
-    # adding
-
-    def _add(self, crawl: str, new: Sequence[NewBatch], counts: Mapping[str, int]) -> list[Batch]:
-        counting = self._counting(crawl, counts)
-        return self._batches.add(crawl, new, needed=[self._there(crawl)], writes=counting, batches=[], attempts=[])
 
     def seen(self, crawl: str, fingerprints: Collection[bytes]) -> set[bytes]:
         prints, found = list(fingerprints), set()
@@ -44,14 +37,14 @@ class RedisFrontier(RedisPort, QueueStore):
 
     # leasing
 
-    def _lease_next(self, wanted: LeaseRequest) -> list[Leased]:
+    def lease_next(self, wanted: LeaseRequest) -> list[Leased]:
         crawl, base = wanted.crawl, self._base(wanted.crawl)
-        asked = {name: getattr(wanted, name) for name in ("limit", "seconds", "fair", "alone", "slots")}
         # The attempt as it is when it is leased; its batch, its number and its job are told by its name.
         row = {name: it for name, it in vars(wanted.attempt_at(0, 0)).items() if name not in {"batch", "number", "job"}}
         answer = self._ask(
-            "lease_next", crawl, **asked, enough=list(wanted.enough), holder=wanted.lessee.job, fields=packed(row),
-            state=json.dumps(BatchState.RUNNING.value), hungry=HUNGRY,
+            "lease_next", crawl, limit=wanted.limit, seconds=wanted.seconds, slots=list(wanted.slots),
+            fair=bool(wanted.fair), alone=wanted.alone, enough=list(wanted.enough), holder=wanted.lessee.job,
+            fields=packed(row), state=json.dumps(BatchState.RUNNING.value), hungry=HUNGRY,
         )  # fmt: skip
         pairs = [name.split(".") for name in answer.get("attempts", ())]
         if not pairs:  # idle workers ask again and again
@@ -91,10 +84,6 @@ class RedisFrontier(RedisPort, QueueStore):
             standing=json.loads(found["standing"]),
         )
 
-    def slots(self, crawl: str) -> list[SlotCount]:
-        counts = self._look("HGETALL", f"{self._base(crawl)}slots")
-        return _slots({word(name): value for name, value in counts.items()})
-
     def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
         if limit < 1:
             return []
@@ -104,8 +93,14 @@ class RedisFrontier(RedisPort, QueueStore):
         return self._door.each(lambda row: self._door.batch(unpacked(row)), filter(None, rows))
 
     def drop_batch(self, crawl: str, number: int, *, forget: bool) -> None:
-        needed = [self._batches.batch_in(crawl, number, set(BatchState) - OUT, partial(check_not_out, number))]
-        self._server.step("drop", self._base(crawl), needed=needed, batch=number, forget=forget)
+        self._server.step(
+            "drop",
+            self._base(crawl),
+            needed=[in_state(self._batch_key(crawl, number), set(BatchState) - OUT)],
+            check=lambda: check_not_out(number, self._batches.batch(crawl, number).state),
+            batch=number,
+            forget=forget,
+        )
 
 
 def _slots(counts: Mapping[str, Any]) -> list[SlotCount]:

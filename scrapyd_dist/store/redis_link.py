@@ -7,13 +7,12 @@ import secrets
 import ssl
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from importlib.resources import files
 from threading import Event
 from typing import Any, NamedTuple, TypeVar
 
 from scrapyd_dist.batches import Miss
-from scrapyd_dist.errors import ConfigError, StoreBarred, StoreError
+from scrapyd_dist.errors import ConfigError, StepRefused, StoreBarred, StoreError
 from scrapyd_dist.store.address import VARIABLE, shown, tagged, without_prefix
 from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.rows import Door, Signer, storable
@@ -48,8 +47,7 @@ class Condition(NamedTuple):
     key: str
     field: str
     values: Collection[object]  #: one of which the field has; none: the field must not be there
-    #: what is raised when it does not hold, by the value that was found; None: the step's answer tells it
-    error: Callable[[str | None], Exception] | None = None
+    error: Exception | None = None  #: what is raised when it does not hold; None: the step's `check`, or answer, tells
 
 
 class RedisConnection:
@@ -155,6 +153,7 @@ class RedisConnection:
         base: str,
         *,
         needed: Sequence[Condition] = (),
+        check: Callable[[], None] | None = None,
         writes: Sequence[Command] = (),
         keys: Collection[str] = (),
         blobs: Sequence[bytes | str] = (),
@@ -162,22 +161,25 @@ class RedisConnection:
     ) -> dict[str, Any]:
         """Make one step of the script: `verb` is its function, and the names of its keys begin with `base`.
 
-        Nothing is done unless all conditions in `needed` hold. `writes` are commands, their key second; `keys` are
-        others that the step is known to need; `blobs` are what JSON cannot carry; of `argument`, None is left out.
-        Gives its answer. With `refused` it was not made, since a condition without an error did not hold (its number,
-        from 1 on), or for another reason (0).
+        Nothing is done unless all conditions in `needed` hold; `check` looks at the rows and raises why one does not.
+        `writes` are commands, their key second; `keys` are others that the step is known to need; `blobs` are what JSON
+        cannot carry. Gives its answer. With `refused` it was not made, since a condition did not hold (its number, from
+        1 on), or for another reason (0).
         """
         token = f"{self.prefix}op:{secrets.token_hex(12)}"
         commands = [[str(word) for word in command] for command in writes]
         values = [(one.key, one.field, [str(value) for value in one.values]) for one in needed]
-        document = {"base": base, "needed": values, "writes": commands, **argument}
-        text = json.dumps({name: one for name, one in document.items() if one is not None}, ensure_ascii=False)
+        text = json.dumps({"base": base, "needed": values, "writes": commands, **argument}, ensure_ascii=False)
         named = dict.fromkeys([token, *(one.key for one in needed), *(one[1] for one in commands), *keys])
         words = [len(named), *named, verb, KEPT, text, *blobs]
         answer: dict[str, Any] = json.loads(self.read(lambda: self._run(words)))
-        error = needed[answer["refused"] - 1].error if answer.get("refused") else None
-        if error is not None:
-            raise error(answer.get("found"))
+        if answer.get("refused"):
+            error = needed[answer["refused"] - 1].error
+            if error is not None:
+                raise error
+            if check is not None:
+                check()
+                raise StepRefused("another process changed it meanwhile")
         return answer
 
     def _run(self, words: Sequence[object]) -> bytes:
@@ -318,12 +320,11 @@ class RedisPort:
         return f"{self._server.prefix}c:{crawl}:"
 
     def _there(self, crawl: str) -> Condition:
-        return Condition(f"{self._base(crawl)}crawl", "id", THERE, lambda _: self._door.no_crawl(crawl))
+        return Condition(f"{self._base(crawl)}crawl", "id", THERE, self._door.no_crawl(crawl))
 
     def _still_there(self, crawl: str) -> Condition:
         """The same for what is written by processes of the crawl, to which its end is a failure of the store."""
-        error = StoreError(f"there is no crawl {crawl!r} in {self._server.shown}.")
-        return self._there(crawl)._replace(error=lambda _: error)
+        return self._there(crawl)._replace(error=StoreError(f"there is no crawl {crawl!r} in {self._server.shown}."))
 
     def _write(self, crawl: str, *commands: Command) -> None:
         """Make changes to a crawl that has to be there."""
@@ -354,8 +355,9 @@ class RedisPort:
 
     def _missing(self, crawl: str, misses: Iterable[Miss]) -> list[Command]:
         base = self._base(crawl)
-        rows = [(base + ("misses" if m.batch else "misses:own"), json.dumps(storable(asdict(m)))) for m in misses]
-        return [("RPUSH", key, row) for key, row in rows]
+        return [
+            ("RPUSH", base + ("misses" if m.batch else "misses:own"), json.dumps(storable(vars(m)))) for m in misses
+        ]
 
 
 def attempt_name(name: bytes) -> str:

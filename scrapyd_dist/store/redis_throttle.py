@@ -1,6 +1,7 @@
 """The Redis store's verbs about the throttle: script/7_throttle.lua computes, by the server's clock."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
@@ -34,11 +35,10 @@ class RedisThrottle(RedisPort, ThrottleStore):
     # permits
 
     def take_permits(self, asks: Sequence[PermitRequest], known: int | None = None) -> TakenPermits:
-        asked = [_ask(ask) for ask in asks]
-        answer = self._server.step("permits", self._throttle, known=known, asks=asked)
+        answer = self._server.step("permits", self._throttle, known=known, asks=[asdict(ask) for ask in asks])
         version = int(answer["version"])
         answers = tuple(_answer(*pair) for pair in zip(asks, answer["asks"], strict=True))
-        changed = changed_since(known, version, _changes(answer))
+        changed = changed_since(known, version, answer["changes"])
         return TakenPermits(now=int(answer["now"]) / SECOND, version=version, changed=changed, answers=answers)
 
     def return_permits(self, permits: Sequence[Permit]) -> None:
@@ -55,7 +55,7 @@ class RedisThrottle(RedisPort, ThrottleStore):
                 return DomainLook(version=there)
         answer = self._server.step("news", self._throttle, known=known, news=[_told(one) for one in news])
         version = int(answer["version"])
-        return DomainLook(version=version, changed=changed_since(known, version, _changes(answer)))
+        return DomainLook(version=version, changed=changed_since(known, version, answer["changes"]))
 
     # rules
 
@@ -88,14 +88,8 @@ class RedisThrottle(RedisPort, ThrottleStore):
 
         return self._door.each(readable, rows)
 
-    def _state(
-        self,
-        domain: str,
-        now: int,
-        standing: Mapping[bytes, bytes],
-        keys: Mapping[bytes, bytes],
-        pages: Mapping[bytes, bytes],
-    ) -> DomainState:
+    def _state(self, domain: str, now: int, *hashes: Mapping[bytes, bytes]) -> DomainState:
+        standing, keys, pages = hashes
         spans = {key.decode(): max(map(int, terms.split()[3:5])) for key, terms in keys.items()}
         looks = [("ZCOUNT", self._grants(key), f"({now - some}", now) for key, some in spans.items()]
         lasts = [("ZRANGE", self._grants(key), -1, -1) for key in spans]
@@ -125,24 +119,10 @@ class RedisThrottle(RedisPort, ThrottleStore):
             pass
 
 
-def _ask(ask: PermitRequest) -> dict[str, object]:
-    told: dict[str, object] = {"key": ask.key, "domain": ask.domain, "count": ask.count, "budget": ask.budget}
-    told |= {"pages": ask.pages, "moderated": ask.moderated}
-    if (limit := ask.limit) is not None:
-        own = {"hits": limit.hits, "window": max(1, micros(limit.window)), "moderated": limit.moderated}
-        told |= {"limit": own, "moderated": limit.moderated}
-    return _without_none(told)
-
-
 def _answer(ask: PermitRequest, told: Mapping[str, Any]) -> PermitReply:
     if "word" in told:
         return PermitReply(free=told["word"] == "free", held=told["word"] == "held")
-    return answer_of(ask, map(int, told["moments"]), None if ask.pages is None else told["used"])
-
-
-def _changes(answer: Mapping[str, Any]) -> list[tuple[int, str]]:
-    """Version and domain of each."""
-    return [(int(version), domain) for version, domain in answer["changes"]]
+    return answer_of(ask, map(int, told["moments"]), told["used"])
 
 
 def _told(news: SiteNews) -> dict[str, object]:
@@ -151,14 +131,7 @@ def _told(news: SiteNews) -> dict[str, object]:
     told = {name: None if seconds is None else span(seconds) for name, seconds in spans.items()}
     refused = None if news.refused_at is None else micros(news.refused_at)
     longest = span(news.longest_delay)
-    return _without_none(
-        {"domain": news.domain, "refused": refused, "longest": longest, "answered": news.answered, **told}
-    )
-
-
-def _without_none(told: Mapping[str, object]) -> dict[str, object]:
-    """As the script takes it."""
-    return {name: value for name, value in told.items() if value is not None}
+    return {"domain": news.domain, "refused": refused, "longest": longest, "answered": news.answered, **told}
 
 
 def _standing_of(row: Mapping[bytes, bytes]) -> DomainRules:

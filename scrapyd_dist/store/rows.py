@@ -200,10 +200,10 @@ class Door:
         """What a batch carries, signed anew."""
         return self.payload_text(crawl, batch, object_in("a batch", text))
 
-    def payload(self, crawl: str, batch: Batch, text: str | bytes) -> dict[str, str]:
+    def payload(self, crawl: str, batch: Batch, text: str | bytes | None) -> dict[str, str]:
         """What a batch carries; `ForeignRow` when this project did not write it."""
         what = f"a batch ({batch.number} of {crawl})"
-        said = from_json(what, text)
+        said = from_json(what, text or "")
         if not isinstance(said, dict) or not all(isinstance(value, str) for value in said.values()):
             raise foreign(what, "what it carries is no batch")
         payload, why = self.signer.opened(said, "batch", crawl, batch.slot, batch.size)
@@ -219,7 +219,7 @@ class Door:
     def leased(self, crawl: str, batch: Batch, attempt: int, text: str | bytes | None) -> Leased:
         """A batch in the attempt that was opened for it just now; one that cannot be believed tells why."""
         try:
-            payload, fault = self.payload(crawl, batch, text or ""), ""
+            payload, fault = self.payload(crawl, batch, text), ""
         except ForeignRow as error:
             payload, fault = {}, str(error)
         return Leased(batch=batch, attempt=attempt, payload=payload, fault=fault)
@@ -231,26 +231,25 @@ class Door:
         row = {"job": job, **row, "report": from_json(what, row.get("report") or "{}")}
         return _of_crawl(crawl, what, made(Attempt, what, row, judging.ATTEMPT))
 
-    def shard(self, crawl: str, row: Mapping[str, Any]) -> Shard:
+    def shard(self, crawl: str, row: Mapping[str, Any] | bytes) -> Shard:
         what = f"a shard of {crawl}"
         return made(Shard, what, self._signed(what, row, "shard", crawl), judging.SHARD)
 
-    def worker(self, crawl: str, row: Mapping[str, Any]) -> WorkerEntry:
+    def worker(self, crawl: str, row: Mapping[str, Any] | bytes) -> WorkerEntry:
         what = f"a worker of {crawl}"
         plain = self._signed(what, row, "worker", crawl)
         return _of_crawl(crawl, what, made(WorkerEntry, what, plain, judging.WORKER))
 
-    def _signed(self, what: str, row: Mapping[str, Any], kind: str, crawl: str) -> dict[str, Any]:
+    def _signed(self, what: str, row: Mapping[str, Any] | bytes, kind: str, crawl: str) -> dict[str, Any]:
         """The row without its signature, if that is believed."""
-        plain, why = self.signer.opened(row, kind, crawl)
+        plain, why = self.signer.opened(object_in(what, row), kind, crawl)
         if why:
             raise foreign(what, why)
         return plain
 
-    def miss(self, crawl: str, row: Mapping[str, Any]) -> Miss:
+    def miss(self, crawl: str, row: Mapping[str, Any] | bytes) -> Miss:
         what = f"a miss of {crawl}"
-        plain = document(row) if isinstance(row, dict) else {}
-        return made(Miss, what, plain, judging.MISS)
+        return made(Miss, what, object_in(what, row), judging.MISS)
 
     def sample(self, crawl: str, at: Any, text: Any) -> tuple[float, dict[str, Any]]:
         what = f"a sample of {crawl}"

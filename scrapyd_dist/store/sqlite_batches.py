@@ -1,15 +1,13 @@
 """The SQLite store's verbs about batches, their attempts and leases; each step goes by the tables of batches.py."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from functools import partial
-from types import MappingProxyType
-from typing import Any
 
-from scrapyd_dist.batches import LEASABLE, Attempt, AttemptState, Batch, BatchState, Miss, check_step
-from scrapyd_dist.errors import NothingMatched, StepRefused
+from scrapyd_dist.batches import LEASABLE, Attempt, AttemptState, Batch, BatchState
+from scrapyd_dist.errors import NothingMatched
 from scrapyd_dist.frontier.backlog import NewBatch, SeenBefore
 from scrapyd_dist.store.base import BatchStore
-from scrapyd_dist.store.frontier_rows import AttemptMove, check_done, joined, lost_lease, over, parted, prints_of
+from scrapyd_dist.store.frontier_rows import BatchStep, joined, parted, prints_of, retried_before
 from scrapyd_dist.store.rows import text
 from scrapyd_dist.store.sqlite_file import SqlitePort
 
@@ -18,16 +16,36 @@ NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 
 
 class SqliteBatches(SqlitePort, BatchStore):
-    def _seal(self, crawl: str, new: NewBatch, fingerprints: Iterable[bytes], counts: Mapping[str, int]) -> Batch:
+    def _step(self, step: BatchStep) -> list[Batch]:
+        crawl, batch, attempt = step.crawl, step.batch, step.attempt
         with self._file.step():
-            batch = self.insert(crawl, new)
-            number = self._crawl_number(crawl)
-            rows = [(number, fingerprint) for fingerprint in fingerprints]
-            self._db.executemany("INSERT INTO seen VALUES (?, ?) ON CONFLICT DO NOTHING", rows)
-            self._add_counts(crawl, counts)
-        return batch
+            self._check(step)
+            if "ended_at" in step.changes:  # then it has no lease
+                query = "DELETE FROM leases WHERE crawl = ? AND batch = ? AND attempt = ?"
+                self._db.execute(query, (crawl, batch, attempt))
+            if step.to is not None:
+                self._update("attempts", {"state": step.to, **step.changes}, crawl=crawl, batch=batch, number=attempt)
+            if step.batch_to is not None:
+                self._update("batches", {"state": step.batch_to, **step.batch_changes}, crawl=crawl, number=batch)
+            if step.opened is not None:
+                self.insert_attempt(crawl, step.opened)
+            self._insert_misses(crawl, step.misses)
+            self._forget_misses(step)
+            self._remember(step)
+            batches = [self._insert_batch(crawl, one) for one in step.new]
+            self._add_counts(crawl, step.counts)
+            return batches
 
-    def insert(self, crawl: str, new: NewBatch) -> Batch:
+    def _remember(self, step: BatchStep) -> None:
+        """Keep the step's fingerprints."""
+        number, keep = self._crawl_number(step.crawl), "INSERT INTO seen VALUES (?, ?) ON CONFLICT DO NOTHING"
+        self._db.executemany(keep, ((number, one) for one in step.prints))
+        unseen = prints_of(step.new) if step.unseen else ()
+        there = {one for one in unseen if not self._db.execute(keep, (number, one)).rowcount}
+        if there:
+            raise SeenBefore(frozenset(there))
+
+    def _insert_batch(self, crawl: str, new: NewBatch) -> Batch:
         self._db.execute(
             "INSERT INTO batch_numbers VALUES (?, 1) ON CONFLICT (crawl) DO UPDATE SET last = last + 1", (crawl,)
         )
@@ -38,14 +56,6 @@ class SqliteBatches(SqlitePort, BatchStore):
         prints = joined(new.fingerprints) if new.fingerprints else None
         self._db.execute("INSERT INTO payloads VALUES (?, ?, ?, ?)", (crawl, last, settings, prints))
         return batch
-
-    def add(self, crawl: str, new: Sequence[NewBatch]) -> list[Batch]:
-        """Keep batches with their fingerprints, of which none may be there."""
-        number, keep = self._crawl_number(crawl), "INSERT INTO seen VALUES (?, ?) ON CONFLICT DO NOTHING"
-        there = {one for one in prints_of(new) if not self._db.execute(keep, (number, one)).rowcount}
-        if there:
-            raise SeenBefore(frozenset(there))
-        return [self.insert(crawl, one) for one in new]
 
     def fingerprints(self, crawl: str) -> Iterator[bytes]:
         query = "SELECT fingerprint FROM seen WHERE crawl = (SELECT number FROM crawls WHERE id = ?)"
@@ -65,10 +75,7 @@ class SqliteBatches(SqlitePort, BatchStore):
         return self._all(self._door.batch, query, crawl, *values)
 
     def payload(self, crawl: str, number: int) -> dict[str, str]:
-        batch, kept = self.batch(crawl, number), self.payload_text(crawl, number)
-        if kept is None:
-            raise NothingMatched(f"crawl {crawl} has no batch {number}.")
-        return self._door.payload(crawl, batch, kept)
+        return self._door.payload(crawl, self.batch(crawl, number), self.payload_text(crawl, number))
 
     def payload_text(self, crawl: str, number: int) -> str | None:
         """What a batch carries, as it is kept."""
@@ -89,91 +96,39 @@ class SqliteBatches(SqlitePort, BatchStore):
             for number in sorted(set(numbers)):
                 batch = self.batch(crawl, number)
                 if batch.state is BatchState.DEAD:
-                    self.move(crawl, number, BatchState.SEALED, {"forgiven": batch.attempts})
+                    row = {"state": BatchState.SEALED, "forgiven": batch.attempts}
+                    self._update("batches", row, crawl=crawl, number=number)
                     again.append(number)
         return again
-
-    def _split(self, crawl: str, number: int, new: Sequence[NewBatch]) -> list[Batch]:
-        with self._file.step():
-            self.move(crawl, number, BatchState.SPLIT)
-            return [self.insert(crawl, one) for one in new]
 
     def batch_fingerprints(self, crawl: str, number: int) -> list[bytes]:
         return parted(
             self._value("SELECT fingerprints FROM payloads WHERE crawl = ? AND batch = ?", crawl, number) or b""
         )
 
-    def _retry(self, crawl: str, number: int, new: Sequence[NewBatch], misses: Sequence[Miss]) -> list[Batch] | None:
-        with self._file.step():
-            check_done(number, self.batch(crawl, number).state)
-            is_first = self._forget_misses(crawl, number, misses)
-            return [self.insert(crawl, one) for one in new] if is_first else None
-
-    def _forget_misses(self, crawl: str, number: int, misses: Sequence[Miss]) -> bool:
-        """Each once; False, and none is forgotten, when one of them is not there."""
+    def _forget_misses(self, step: BatchStep) -> None:
+        """Each that is retried, once."""
         query = "SELECT rowid, url, kind, reason FROM misses WHERE crawl = ? AND batch = ?"
         there: dict[tuple[str, str, str], list[int]] = {}
-        for row, *words in self._db.execute(query, (crawl, number)):
+        for row, *words in self._db.execute(query, (step.crawl, step.batch)) if step.retried else ():
             there.setdefault(tuple(words), []).append(row)
         try:
-            rows = [there[text(miss.url), miss.kind, text(miss.reason)].pop(0) for miss in misses]
+            rows = [there[text(miss.url), miss.kind, text(miss.reason)].pop(0) for miss in step.retried]
         except LookupError:
-            return False
+            raise retried_before(step) from None
         self._db.executemany("DELETE FROM misses WHERE rowid = ?", [(row,) for row in rows])
-        return True
-
-    def move(
-        self, crawl: str, batch: int, state: BatchState, changes: Mapping[str, Any] = MappingProxyType({})
-    ) -> None:
-        check_step(self.batch(crawl, batch).state, state)
-        self._update("batches", {"state": state, **changes}, crawl=crawl, number=batch)
 
     # attempts
 
-    def open_attempt(self, crawl: str, attempt: Attempt) -> None:
-        with self._file.step():
-            self.move(crawl, attempt.batch, BatchState.SENT, {"attempts": attempt.number})
-            self.insert_attempt(crawl, attempt)
-
     def insert_attempt(self, crawl: str, attempt: Attempt) -> None:
-        """Write an attempt down; its number may have been used by one that was refused."""
-        old = self._attempt_state(crawl, attempt.batch, attempt.number)
-        if old is not None:
-            check_step(old, attempt.state)
         row = {**vars(attempt), "crawl": crawl}
         again = ", ".join(f"{name} = excluded.{name}" for name in row)
         self._insert("attempts", row, f"ON CONFLICT (crawl, batch, number) DO UPDATE SET {again}")
 
-    def _step(self, move: AttemptMove) -> None:
-        crawl, batch, number = move.crawl, move.batch, move.number
-        with self._file.step():
-            self._check(move)
-            if "ended_at" in move.changes:  # then it has no lease
-                query = "DELETE FROM leases WHERE crawl = ? AND batch = ? AND attempt = ?"
-                self._db.execute(query, (crawl, batch, number))
-            self._update("attempts", {"state": move.to, **move.changes}, crawl=crawl, batch=batch, number=number)
-            if move.batch_to is not None:
-                self.move(crawl, batch, move.batch_to, move.batch_changes)
-            self._insert_misses(crawl, move.misses)
-            if move.new:
-                self.add(crawl, move.new)
-            self._add_counts(crawl, move.counts)
-
-    def _check(self, move: AttemptMove) -> None:
-        """Raise what speaks against the step."""
-        crawl, batch, number, holder = move.crawl, move.batch, move.number, move.holder
+    def _holder(self, crawl: str, batch: int, number: int) -> str | None:
         query = "SELECT holder FROM leases WHERE crawl = ? AND batch = ? AND attempt = ?"
-        if holder is not None and self._value(query, crawl, batch, number) != holder:
-            raise lost_lease(batch, number, holder)
-        old = self._attempt_state(crawl, batch, number)
-        if old is None:
-            raise NothingMatched(f"batch {batch} of crawl {crawl} has no attempt {number}.")
-        if move.out and old is AttemptState.ACKED:
-            raise StepRefused(f"attempt {number} of batch {batch} was acked meanwhile")
-        check_step(old, move.to)
-        current = self.batch(crawl, batch).attempts
-        if number != current:
-            raise over(batch, number, current)
+        holder: str | None = self._value(query, crawl, batch, number)
+        return holder
 
     def _attempt_state(self, crawl: str, batch: int, number: int) -> AttemptState | None:
         query = "SELECT state FROM attempts WHERE crawl = ? AND batch = ? AND number = ?"
@@ -185,7 +140,7 @@ class SqliteBatches(SqlitePort, BatchStore):
         query = f"SELECT * FROM attempts WHERE crawl = ?{where} ORDER BY sent_at, batch, number"  # noqa: S608 - only marks are added
         return self._all(partial(self._door.attempt, crawl), query, crawl, *values)
 
-    def _lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float, *, again: bool) -> bool:
+    def lease(self, crawl: str, batch: int, attempt: int, holder: str, seconds: float, *, again: bool = False) -> bool:
         lease = {"crawl": crawl, "batch": batch, "attempt": attempt, "holder": holder, "seconds": seconds}
         with self._file.step():
             current = self._value("SELECT attempts FROM batches WHERE crawl = ? AND number = ?", crawl, batch)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from scrapyd_dist.batches import Miss
 from scrapyd_dist.errors import NoPlaceForStore, StoreError
 from scrapyd_dist.store.address import check_local
-from scrapyd_dist.store.rows import Door, Signer, storable, text
+from scrapyd_dist.store.rows import Door, Signer, storable
 
 V = TypeVar("V")
 #: seconds that a call waits for another process's transaction
@@ -218,7 +218,5 @@ class SqlitePort:
         )
 
     def _insert_misses(self, crawl: str, misses: Iterable[Miss]) -> None:
-        self._db.executemany(
-            "INSERT INTO misses VALUES (?, ?, ?, ?, ?)",
-            [(crawl, miss.batch, text(miss.url), miss.kind, text(miss.reason)) for miss in misses],
-        )
+        for miss in misses:
+            self._insert("misses", {"crawl": crawl, **vars(miss)})

@@ -1,14 +1,14 @@
 """The SQLite store's verbs about the frontier: adding, leasing in turn or by priority; triggers count."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 
 from scrapyd_dist.batches import Batch, BatchState
-from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, Leased, NewBatch, SlotCount
+from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, Leased, LeaseRequest
 from scrapyd_dist.store.base import QueueStore
-from scrapyd_dist.store.frontier_rows import HUNGRY, LeaseRequest, check_not_out, slot_counts
+from scrapyd_dist.store.frontier_rows import HUNGRY, check_not_out, slot_counts
 from scrapyd_dist.store.judging import whole
 from scrapyd_dist.store.sqlite_batches import NOW, SqliteBatches
 from scrapyd_dist.store.sqlite_crawls import SqliteAccount, SqliteCrawls
@@ -114,14 +114,6 @@ class SqliteFrontier(SqlitePort, QueueStore):
         self._crawls, self._batches = crawls, batches
         self._turns = SqliteTurns(connection)
 
-    # adding
-
-    def _add(self, crawl: str, new: Sequence[NewBatch], counts: Mapping[str, int]) -> list[Batch]:
-        with self._file.step():
-            batches = self._batches.add(crawl, new)
-            self._add_counts(crawl, counts)
-        return batches
-
     def seen(self, crawl: str, fingerprints: Collection[bytes]) -> set[bytes]:
         number = self._crawl_number(crawl)
         look = "SELECT 1 FROM seen WHERE crawl = ? AND fingerprint = ?"
@@ -129,7 +121,7 @@ class SqliteFrontier(SqlitePort, QueueStore):
 
     # leasing
 
-    def _lease_next(self, look: LeaseRequest) -> list[Leased]:
+    def lease_next(self, look: LeaseRequest) -> list[Leased]:
         crawl, slots, limit = look.crawl, look.slots, look.limit
         if look.fair:
             return self._lease_in_turn(look)
@@ -160,7 +152,7 @@ class SqliteFrontier(SqlitePort, QueueStore):
                     break
                 leased.append(self._lease_one(look, found[0]))
                 share.held += self._turns.take(look, slot)
-                look.enough.add(slot)
+                look = replace(look, enough={*look.enough, slot})
         return leased
 
     def _finds_turn(self, look: LeaseRequest) -> bool:
@@ -223,19 +215,16 @@ class SqliteFrontier(SqlitePort, QueueStore):
                 f"SELECT name, until < {NOW} FROM producers WHERE crawl = ? ORDER BY name",  # noqa: S608 - own words
                 (crawl,),
             ).fetchall()
+            query = "SELECT slot, state, batches, requests FROM slot_counts WHERE crawl = ? AND batches > 0"
+            rows = self._db.execute(query, (crawl,))
             return Backlog(
-                slots=self.slots(crawl),
+                slots=slot_counts((slot, state, _count(batches), _count(size)) for slot, state, batches, size in rows),
                 expired=self._value(f"SELECT count(*) FROM leases WHERE crawl = ? AND until < {NOW}", crawl),  # noqa: S608 - own words
                 acked=self._value("SELECT count(*) FROM attempts WHERE crawl = ? AND state = 'acked'", crawl),
                 producers=tuple(name for name, lost in known if not lost),
                 lost=tuple(name for name, lost in known if lost),
                 standing=self._crawls.crawl(crawl).standing,
             )
-
-    def slots(self, crawl: str) -> list[SlotCount]:
-        query = "SELECT slot, state, batches, requests FROM slot_counts WHERE crawl = ? AND batches > 0"
-        rows = self._db.execute(query, (crawl,))
-        return slot_counts((slot, state, _count(batches), _count(requests)) for slot, state, batches, requests in rows)
 
     def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
         return self._next_batches(crawl, slot, limit)

@@ -72,7 +72,7 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
         if asked < now - _ASKED:
             self._asked(ask.domain, now)
             self._forget_few(ask.domain, now)
-        count, used = ask.count, None
+        count, used = ask.count, 0
         if ask.pages is not None:
             used = self._value("SELECT used FROM pages WHERE domain = ? AND budget = ?", ask.domain, ask.budget) or 0
             count = max(0, min(count, ask.pages - used))
@@ -204,11 +204,8 @@ class SqliteThrottle(SqlitePort, ThrottleStore):
         self._db.execute(f"DELETE FROM throttle_changes WHERE version <= ({last})", (CHANGES,))  # noqa: S608 - own words
 
     def _changed(self, known: int | None, version: int) -> frozenset[str]:
-        if known is None or known == version:
-            return frozenset()
         query = "SELECT version, domain FROM throttle_changes WHERE version > ? AND version <= ?"
-        rows = self._db.execute(query, (known, version)).fetchall()
-        return changed_since(known, version, [(row["version"], row["domain"]) for row in rows])
+        return changed_since(known, version, self._db.execute(query, (known, version)).fetchall())
 
     def rules(self) -> Rules:
         version = self._version_of_rules()

@@ -75,11 +75,11 @@ def micros(seconds: float) -> int:
     return round(seconds * SECOND)
 
 
-def answer_of(ask: PermitRequest, moments: Iterable[int], used: int | None) -> PermitReply:
-    """What the ask is told of the moments that it got; `used`: pages of its budget, None where they are not counted."""
+def answer_of(ask: PermitRequest, moments: Iterable[int], used: int) -> PermitReply:
+    """What the ask is told of the moments that it got; `used`: pages of its budget."""
     page_of = ask.budget if ask.pages is not None else ""
     permits = tuple(Permit(key=ask.key, at=at / SECOND, page_of=page_of) for at in moments)
-    return PermitReply(permits=permits, used_up=used is not None and ask.pages is not None and used >= ask.pages)
+    return PermitReply(permits=permits, used_up=ask.pages is not None and used >= ask.pages)
 
 
 def state_of(

@@ -10,6 +10,7 @@ from rig.fixtures import MakeProject, RunCommand
 from rig.projects import Project
 
 from scrapyd_dist.batches import Crawl, CrawlState, home_of
+from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.store import open_store
 from scrapyd_dist.throttle.permits import Limit, PermitRequest
 
@@ -21,7 +22,7 @@ def keep(it: Project, name: str, **fields: Any) -> None:
     values: dict[str, Any] = {"state": CrawlState.FINISHED, "created": time.time(), "ended": time.time(), **fields}
     with closing(open_store(it.path / ".sdist" / "store.db")) as store:
         store.add_crawl(Crawl(id=name, project="p", spider="easy", **values))
-        store.seal(name, {"A": "1"}, size=1, fingerprints=[b"1"], now=1.0, counts={"sealed": 1})
+        store.seal(name, NewBatch(payload={"A": "1"}, size=1), [b"1"], {"sealed": 1})
     folder = it.path / ".sdist" / "crawls" / name / "parts"
     folder.mkdir(parents=True)
     (folder / "1.jl").write_text("{}\n" * 1000, "utf-8")

@@ -62,7 +62,7 @@ def test_a_spider_as_it_is_fills_a_frontier_and_makes_no_target_request(
     with closing(store_of(it)) as store:
         (row,) = store.crawls()
         assert (row.kind, row.project, row.state) == ("frontier", "properties", CrawlState.FINDING)
-        assert sorted(slot.slot for slot in store.slots("shop")) == ["p0", "p1"]
+        assert sorted(slot.slot for slot in store.backlog("shop").slots) == ["p0", "p1"]
         assert store.backlog("shop").producers == ()
     told = requests_counted(done)
     assert told["added"] == 90
@@ -139,7 +139,7 @@ def test_the_nearest_setting_acts(project: MakeProject, run_scrapy: RunCommand, 
     line = ["-s", "DISTRIBUTED_SLOT_PREFIX=line", "-s", "DISTRIBUTED_SEEDS=1"]
     assert run_scrapy(it, "crawl", "near", *line, "-a", "pages=1").code == 0
     with closing(store_of(it)) as store:
-        sizes = {slot.slot: slot.waiting for slot in store.slots("shop")}
+        sizes = {slot.slot: slot.waiting for slot in store.backlog("shop").slots}
     assert sizes == {"project0": 10, "spider0": 21, "line0": 1}
 
 
@@ -192,7 +192,7 @@ def test_a_store_that_is_away_for_a_while_loses_nothing(
 
         def has_a_batch() -> bool:
             with closing(open_store(server.url)) as store:
-                return any(row.id == "shop" and store.slots("shop") for row in store.crawls())
+                return any(row.id == "shop" and store.backlog("shop").slots for row in store.crawls())
 
         wait_for(has_a_batch, 60, "the first batch")
         server.kill()

@@ -15,6 +15,7 @@ from rig.fixtures import StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.sites import SiteProcess
+from rig.stores import lease_next
 from rig.tls import Authority, Front
 from rig.waiting import wait_for
 from scrapyd_dist.cli.commands import walk
@@ -220,7 +221,7 @@ def _check_frontier(sdist: Sdist, shop: Shop) -> None:
     dead = sdist("frontier move --batch", 2, "shop", "alone")["batch"]
     with closing(open_store(shop.project.path / ".sdist" / "store.db")) as store:
         lessee = Lessee(job="shop.w1.a1", node="node1", url="http://127.0.0.1:9")
-        store.lease_next("shop", lessee, slots=("alone",), seconds=60, now=1.0)
+        lease_next(store, "shop", lessee, slots=("alone",))
         store.fail("shop", dead, 1, reason="for this test", now=2.0, max_attempts=1)
     sdist("frontier requeue", "shop")
     sdist("consume", "easy", "shop", "-o", "shop.jl")

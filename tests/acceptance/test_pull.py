@@ -193,7 +193,7 @@ def test_start_requests_as_seeds_leave_nothing_for_the_producer_to_request(
     row = last_crawl(it)
     assert row.summary["index"]["pages"] == 0, "the producer itself made no request"
     with closing(open_store(it.path / ".sdist" / "store.db")) as store:
-        sizes = {slot.slot: sum(slot.requests.values()) for slot in store.slots(row.id)}
+        sizes = {slot.slot: sum(slot.requests.values()) for slot in store.backlog(row.id).slots}
         priorities = {(batch.slot[:-1], batch.priority) for batch in store.batches(row.id)}
     families = {"p": ["p0"], "odd": ["odd0", "odd1"], "even": ["even0", "even1", "even2"]}
     assert set(sizes) == {slot for slots in families.values() for slot in slots}

@@ -291,6 +291,6 @@ def test_workers_of_named_slots_take_from_those_alone(project: Any, site: Any, f
     worker = queue.begin(1, slots=["p0", "p2"], ahead=0)
     assert worker.wait(40).code == 0
     queue.accept()
-    assert {slot.slot: slot.waiting for slot in queue.store.slots(CRAWL)} == {"p0": 0, "p1": 10, "p2": 0}
+    assert {slot.slot: slot.waiting for slot in queue.store.backlog(CRAWL).slots} == {"p0": 0, "p1": 10, "p2": 0}
     numbers = [shop.site.numbers[hit["target"]] for hit in shop.log() if hit["target"] in shop.site.numbers]
     assert numbers == [*range(5, 10), *range(25, 30), *range(5), *range(20, 25)]

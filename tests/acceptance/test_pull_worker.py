@@ -186,7 +186,7 @@ def test_what_a_worker_finds_goes_into_the_frontier_with_its_ack(project: Any, s
     queue.accept()
     assert sorted(item["url"] for item in queue.items) == sorted(shop.detail(n) for n in range(20))
     assert set(shop.item_hits().values()) == {1}
-    (waiting,) = [slot for slot in queue.store.slots(CRAWL) if slot.waiting]
+    (waiting,) = [slot for slot in queue.store.backlog(CRAWL).slots if slot.waiting]
     assert (waiting.slot, waiting.waiting) == ("@reviews", 20)
     nowhere = [miss for miss in queue.store.misses(CRAWL) if miss.kind == "dead"]
     assert len(nowhere) == 20

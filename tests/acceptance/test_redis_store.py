@@ -14,6 +14,7 @@ from rig.redis import PASSWORD, RedisServer
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import Crawl, CrawlState
+from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.store import open_store
 
 SECRETS = (PASSWORD, "p%3Ass%2Fw%40rd")
@@ -144,7 +145,7 @@ def test_a_crawl_whose_row_was_changed_is_not_gone_on_with_until_it_is_trusted(
         # As an older sdist would have left it: with no signature at all.
         store.update_crawl(row.id, options={**row.options, "settings": settings}, state=CrawlState.STOPPED)
         payload = {"DISTRIBUTED_START_URLS": '[{"url":"file:///etc/passwd"}]'}
-        store.seal(row.id, payload, size=1, fingerprints=(), now=1.0, counts={})
+        store.seal(row.id, NewBatch(payload=payload, size=1), (), {})
         last = max(store.batches(row.id), key=lambda batch: batch.number)
     resumed = run_cli(it, "resume", row.id, env=env)
     assert_told(resumed, "is not believed", "it has no signature", f"sdist trust {row.id}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from rig.stores import lease_next
 from scrapyd_dist.cli import main
 from scrapyd_dist.cli.context import key_of
 
@@ -26,7 +27,7 @@ def shop(where: str, folder: Path, number: int) -> Iterator[Store]:
     found = [FrontierIntake(value={"url": f"http://a/{at}"}, fingerprint=PRINTS[at], slot="p0") for at in range(number)]
     with closing(open_store(where, key=key_of(folder))) as store:
         store.add_crawl(Crawl(id="shop", project="p", spider="", created=1.0, kind="frontier"))
-        store.add_batches("shop", pack(found, size=10, key=None), now=1.0)
+        store.add_batches("shop", pack(found, size=10, key=None))
         yield store
 
 
@@ -41,9 +42,7 @@ def test_slots_and_batches_are_moved_and_deleted(sdist: Callable[..., Any], wher
 
         number = store.peek("shop", "q0", 1)[0].number
         alone = sdist("move", "shop", "--batch", number, "alone")
-        leased = store.lease_next(
-            "shop", Lessee(job="shop.w1.a1", node="n", url="http://n"), slots=("alone",), seconds=60, now=1.0
-        )
+        leased = lease_next(store, "shop", Lessee(job="shop.w1.a1", node="n", url="http://n"), slots=("alone",))
         assert [one.batch.number for one in leased] == [alone["batch"]]
         assert sdist("delete", "shop", "--prefix", "alone", "--yes", code=3)["left"] == [alone["batch"]]
         assert store.fail("shop", alone["batch"], 1, reason="x", now=2.0, max_attempts=1) is BatchState.DEAD
@@ -68,7 +67,7 @@ def test_what_no_spider_could_make_is_listed_with_the_reason_and_waits_again(
     failed = Miss(url=urls[2], kind="failed", reason="HTTP 500", batch=1)
     elsewhere = Miss(url="http://a/9", kind="dead", reason="there is no spider 'nobody'", batch=1)
     with shop(where, tmp_path, 3) as store:
-        (leased,) = store.lease_next("shop", Lessee(job="w", node="n", url="http://n"), seconds=60, now=1.0)
+        (leased,) = lease_next(store, "shop", Lessee(job="w", node="n", url="http://n"))
         store.ack("shop", 1, leased.attempt, "w", report={}, now=1.0)
         store.accept("shop", 1, 1, report={}, part="", misses=[dead, failed, elsewhere], now=1.0)
 

@@ -142,7 +142,7 @@ def test_several_producers_at_once_lose_nothing_and_double_nothing(opened: Calla
     distinct = (count - 1) * 200 + each
     assert stored(store) == Counter({f"http://web/{n}": 1 for n in range(distinct)})
     assert counts == store.counts("shop") == {"sealed": distinct, "duplicate": count * each - distinct}
-    assert {slot.slot for slot in store.slots("shop")} == {"0", "1", "2"}
+    assert {slot.slot for slot in store.backlog("shop").slots} == {"0", "1", "2"}
 
 
 PRODUCER = """

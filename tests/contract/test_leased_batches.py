@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rig.nodemodel import ModelJob, ModelNode, lost_unheard, model, refused_with, taken_unheard
 from rig.scheduling import CRAWL, QUICK, Bench, ModelWorker, leasing, left_behind, make, reach, until
+from rig.stores import lease_next
 
 from scrapyd_dist.errors import ApiRefused, ConnectionRefused
 from scrapyd_dist.frontier.backlog import Lessee, NewBatch, WorkerRequest
@@ -234,7 +235,7 @@ async def test_a_batch_that_is_leased_before_it_can_be_cut_is_cut_the_next_time(
 
         def leased_in_between(*args: Any) -> Any:
             if cuts.made == 0:
-                assert o.store.lease_next(CRAWL, quick, seconds=-1.0, now=1.0)
+                assert lease_next(o.store, CRAWL, quick, seconds=-1.0)
             return halves(*args)
 
         halves, cuts.halves = cuts.halves, leased_in_between  # type: ignore[assignment, method-assign]  # that is the moment

@@ -4,7 +4,6 @@ On nodes in memory; what a job does with its arguments is seen with real ones.
 """
 
 import asyncio
-import time
 from collections import Counter
 from contextlib import AbstractAsyncContextManager, closing
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ SPEC = JobRequest(crawl=CRAWL, home=HOME, project="p", spider="s", version="v1",
 
 def add(store: Store, *words: str, priority: int = 0) -> None:
     rows = [found(value_of({"word": word}), priority) for word in words]
-    store.add_batches(CRAWL, pack(rows, size=1, key=None), now=time.time())
+    store.add_batches(CRAWL, pack(rows, size=1, key=None))
 
 
 def begin(where: Path | str, *words: str) -> None:

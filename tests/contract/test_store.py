@@ -143,7 +143,6 @@ def test_samples_come_in_order_of_time_and_belong_to_one_crawl(store: Store) -> 
 @pytest.mark.parametrize(
     "write",
     [
-        lambda s: seal(s, crawl="x"),
         lambda s: s.add_sample("x", 1.0, {}),
         lambda s: s.count("x", {"offsite": 1}),
         lambda s: s.add_shards("x", [Shard(number=0, url="u")]),

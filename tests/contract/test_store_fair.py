@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rig.stores import CRAWL, LESSEE, YOU, accept, add, fail, new_batch
+from rig.stores import CRAWL, LESSEE, YOU, accept, add, fail, lease_next, new_batch
 
 from scrapyd_dist.batches import LEASABLE, Attempt, BatchState
 from scrapyd_dist.errors import NothingMatched
@@ -21,7 +21,7 @@ def turn(
     store: Store, lessee: Lessee = LESSEE, *, limit: int = 1, fair: str = SPREAD,
     slots: Collection[str] = (), enough: Collection[str] = (),
 ) -> list[Leased]:  # fmt: skip
-    return store.lease_next("c", lessee, seconds=60.0, limit=limit, slots=slots, fair=fair, enough=enough, now=5.0)
+    return lease_next(store, "c", lessee, limit=limit, slots=slots, fair=fair, enough=enough, now=5.0)
 
 
 def turns(store: Store, lessee: Lessee = LESSEE, *, times: int = 99, **options: Any) -> list[Leased]:
@@ -38,7 +38,7 @@ def names(leased: Sequence[Leased]) -> str:
 
 def fill(store: Store, counts: dict[str, int], size: int = 2) -> None:
     new = [new_batch(slot=slot, size=size) for slot, number in counts.items() for _ in range(number)]
-    store.add_batches("c", new, now=10.0)
+    store.add_batches("c", new)
 
 
 def ack(store: Store, leased: Leased, lessee: Lessee = LESSEE) -> None:
@@ -68,7 +68,7 @@ def test_slots_take_turns_whatever_lies_in_them(store: Store) -> None:
 
 
 def test_the_next_one_is_that_with_the_least_under_way_in_the_whole_fleet(store: Store) -> None:
-    store.add_batches("c", [new_batch(slot="a", size=5) for _ in range(4)], now=1.0)
+    store.add_batches("c", [new_batch(slot="a", size=5) for _ in range(4)])
     fill(store, {"b": 9}, size=2)
     (big,) = turn(store)  # of a: 5 under way
     assert (big.batch.slot, names(turns(store, YOU, times=3))) == ("a", "bbb")  # of b: 2, 4, 6
@@ -112,14 +112,14 @@ def test_named_slots_take_turns_among_themselves(store: Store) -> None:
 
 def test_the_first_fair_lease_counts_what_is_under_way_already(store: Store) -> None:
     fill(store, {"a": 3, "b": 1})
-    store.lease_next("c", YOU, seconds=60.0, now=5.0)  # of a
+    lease_next(store, "c", YOU, now=5.0)  # of a
     assert names(turns(store, times=2)) == "ba"
 
 
 def test_an_unfair_lease_counts_as_well(store: Store) -> None:
     fill(store, {"a": 3, "b": 3})
     assert names(turns(store, times=2)) == "ab"
-    store.lease_next("c", YOU, seconds=60.0, now=5.0, slots=["a"])
+    lease_next(store, "c", YOU, now=5.0, slots=["a"])
     assert names(turn(store)) == "b"
 
 
@@ -134,7 +134,7 @@ def test_nothing_comes_from_an_empty_crawl_nor_while_it_rests(store: Store) -> N
     assert turn(store, limit=0) == []
     assert names(turn(store)) == "a"
     with pytest.raises(NothingMatched):
-        store.lease_next("x", LESSEE, seconds=60.0, fair=SPREAD, now=1.0)
+        lease_next(store, "x", LESSEE, fair=SPREAD)
 
 
 def test_a_crawl_is_forgotten_with_its_turns(store: Store) -> None:

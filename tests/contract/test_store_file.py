@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from rig.oldstores import KEY_OF_OLD, STORES, check_old, check_workers_taken_over
-from rig.stores import CRAWL, LESSEE, accept, add, seal
+from rig.stores import CRAWL, LESSEE, accept, add, lease_next, seal
 
 from scrapyd_dist.batches import BatchState, CrawlState
 from scrapyd_dist.errors import ConfigError, ForeignRow, NoPlaceForStore, StoreError
@@ -164,17 +164,17 @@ def test_a_store_of_the_first_version_is_brought_to_this_one_with_all_it_has(tmp
         assert store.payload("c", 1) == {"A": "1"}
         assert store.counts("c") == {"sealed": 2}
         assert [miss.kind for miss in store.misses("c")] == ["index"]
-        (slot,) = store.slots("c")
+        (slot,) = store.backlog("c").slots
         assert (slot.slot, slot.batches) == ("", Counter(STATES))
         assert slot.requests == {"sent": 1, "sealed": 10, "running": 3, "done": 4, "failed": 5, "dead": 6, "split": 7}
         accept(store)
         assert seal(store, fingerprints=[b"\2", b"\3"]) == 9
         assert sorted(store.fingerprints("c")) == [b"\1", b"\2", b"\3"]
-        leased = store.lease_next("c", LESSEE, seconds=9.0, limit=9, now=1.0)
+        leased = lease_next(store, "c", LESSEE, seconds=9.0, limit=9)
         assert [one.batch.number for one in leased] == [2, 5, 8, 9]
         assert store.seen("c", [b"\1", b"\4"]) == {b"\1"}
         store.drop_batch("d", 5, forget=True)
-        assert store.slots("d") == []
+        assert store.backlog("d").slots == []
         assert (add(store), seal(store, crawl="d")) == (10, 6)
         store.add_crawl(replace(CRAWL, id="new", created=9.0))
         assert [crawl.id for crawl in store.crawls()] == ["new", "d", "c"]

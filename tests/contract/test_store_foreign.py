@@ -15,13 +15,14 @@ import pytest
 import redis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from rig.stores import LESSEE, add, attempt, seal
+from rig.stores import LESSEE, add, attempt, lease_next, seal
 from scrapyd_dist.cli import main
 from scrapyd_dist.cli.context import key_of
 from scrapyd_dist.cli.crawls import producer_process
 
 from scrapyd_dist.batches import Crawl, CrawlState, Miss, Shard, WorkerEntry
 from scrapyd_dist.errors import DistError, ForeignRow, StoreError
+from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.pidfile import note_pid
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import tagged, without_prefix
@@ -80,7 +81,7 @@ def test_rows_cannot_be_swapped(where: str, mine: Store) -> None:
     mine.add_crawl(MINE)
     mine.add_crawl(replace(MINE, id="d", options={"settings": {"DISTRIBUTED_OUTPUTS": []}}))
     add(mine, "1", "2", slot="p")
-    mine.add_batches("d", [], now=1.0)
+    mine.add_batches("d", [])
     raw = Raw(where)
     raw.swap_options("c", "d")
     for name in "cd":
@@ -89,7 +90,7 @@ def test_rows_cannot_be_swapped(where: str, mine: Store) -> None:
     raw.set_batch("size", "7")
     with pytest.raises(ForeignRow, match="it was changed"):
         mine.payload("c", 1)
-    (leased,) = mine.lease_next("c", LESSEE, seconds=9.0, now=1.0)
+    (leased,) = lease_next(mine, "c", LESSEE, seconds=9.0)
     assert (leased.payload, "it was changed" in leased.fault) == ({}, True)
 
 
@@ -105,7 +106,7 @@ def test_a_number_of_attempts_without_end_holds_no_store_up(where: str, mine: St
 def test_a_server_s_rows_without_a_signature_are_believed_when_a_person_has_said_so(where: str) -> None:
     with theirs(where) as older:  # which signed nothing
         older.add_crawl(MINE)
-        number = older.seal("c", PAYLOAD, size=1, fingerprints=(b"1",), now=1.0, counts={}).number
+        number = older.seal("c", NewBatch(payload=PAYLOAD, size=1), (b"1",), {}).number
         older.add_shards("c", [Shard(number=0, url="http://a/")])
         older.add_workers("c", [WORKER], last=1)
         older.update_node("spare", url="http://spare:6800")
@@ -249,9 +250,9 @@ def fill(store: Store) -> None:
     store.accept("c", 1, 1, report={"items": 2, "stats": {}}, part="c.b1.a1.jl", misses=[], now=2.0)
     add(store, "1", "2", slot="p")
     add(store, "3", slot="q")
-    (leased,) = store.lease_next("c", LESSEE, slots=["p"], seconds=0.0, now=1.0)
+    (leased,) = lease_next(store, "c", LESSEE, slots=["p"], seconds=0.0)
     store.ack("c", leased.batch.number, leased.attempt, LESSEE.job, report={"items": 1}, now=2.0)
-    store.lease_next("c", LESSEE, slots=["q"], seconds=0.0, now=1.0)
+    lease_next(store, "c", LESSEE, slots=["q"], seconds=0.0)
     add(store, "4", slot="p")
     store.add_misses("c", [Miss(url="http://a/", kind="failed", reason="HTTP 500", batch=1)])
     store.add_misses("c", [Miss(url="http://b/", kind="index", reason="HTTP 500")])
@@ -272,10 +273,10 @@ LOOKS: list[Callable[[Store], object]] = [
     lambda store: store.nodes(), lambda store: store.batches("c"), lambda store: store.batch("c", 1),
     lambda store: store.payload("c", 2), lambda store: store.attempts("c"), lambda store: store.expired("c"),
     lambda store: store.misses("c"), lambda store: store.shards("c"), lambda store: store.samples("c"),
-    lambda store: store.counts("c"), lambda store: store.backlog("c"), lambda store: store.slots("c"),
+    lambda store: store.counts("c"), lambda store: store.backlog("c"),
     lambda store: store.peek("c", "p", 5), lambda store: list(store.fingerprints("c")), lambda store: store.sign("c"),
     lambda store: store.seen("c", [b"1"]), lambda store: store.rules(), lambda store: store.domain_states(),
-    lambda store: store.lease_next("c", LESSEE, slots=["p"], seconds=9.0, limit=3, now=1.0),
+    lambda store: lease_next(store, "c", LESSEE, slots=["p"], seconds=9.0, limit=3),
     lambda store: store.take_permits([PermitRequest(key="a.com", domain="a.com", limit=Limit(hits=1, window=1.0))]),
     lambda store: store.update_crawl("c", version="w"), lambda store: store.requeue("c", [1]),
     lambda store: store.sign_batches("c"), lambda store: store.batch_fingerprints("c", 2),

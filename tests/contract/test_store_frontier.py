@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from rig.stores import CRAWL, LESSEE, YOU, accept, add, attempt, bring_to, fail, lease, new_batch, seal
+from rig.stores import CRAWL, LESSEE, YOU, accept, add, attempt, bring_to, fail, lease, lease_next, new_batch, seal
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import AttemptState, Batch, BatchState, Miss
@@ -36,7 +36,7 @@ def test_a_frontier_is_a_crawl_that_says_so_and_one_that_stands_is_never_finishe
 
 def test_what_is_added_waits_in_its_slot_and_is_counted(store: Store, opened: Callable[[], Store]) -> None:
     some = [new_batch("a", "b", slot="one", priority=-3), new_batch("c"), new_batch(size=4, slot="one")]
-    first, second, third = store.add_batches("c", some, now=10.0, counts={"sealed": 7})
+    first, second, third = store.add_batches("c", some, counts={"sealed": 7})
     assert [batch.number for batch in (first, second, third)] == [1, 2, 3]
     assert (first.slot, first.priority, first.size, first.sealed_at) == ("one", -3, 2, 10.0)
     other = opened()
@@ -49,13 +49,11 @@ def test_what_is_added_waits_in_its_slot_and_is_counted(store: Store, opened: Ca
 def test_requests_that_were_there_before_are_named_and_nothing_is_kept(store: Store) -> None:
     add(store, "a", "b")
     seal(store, fingerprints=[b"p"])
-    before = (store.batches("c"), store.counts("c"), store.slots("c"))
+    before = (store.batches("c"), store.counts("c"), store.backlog("c").slots)
     with pytest.raises(SeenBefore) as caught:
-        store.add_batches(
-            "c", [new_batch("c", "a"), new_batch("p", "d", slot="x")], now=1.0, counts={"sealed": 4, "offsite": 1}
-        )
+        store.add_batches("c", [new_batch("c", "a"), new_batch("p", "d", slot="x")], counts={"sealed": 4, "offsite": 1})
     assert caught.value.prints == {b"a", b"p"}
-    assert (store.batches("c"), store.counts("c"), store.slots("c")) == before
+    assert (store.batches("c"), store.counts("c"), store.backlog("c").slots) == before
     assert store.seen("c", [b"a", b"b", b"c", b"d", b"p"]) == {b"a", b"b", b"p"}
     assert sorted(store.fingerprints("c")) == [b"a", b"b", b"p"]
     assert add(store, "c", "d") == 3
@@ -76,15 +74,15 @@ def test_fingerprints_of_another_crawl_are_not_there(store: Store) -> None:
     store.add_crawl(replace(CRAWL, id="d"))
     add(store, "a")
     assert store.seen("d", [b"a"]) == set()
-    store.add_batches("d", [new_batch("a")], now=1.0)
+    store.add_batches("d", [new_batch("a")])
 
 
 def test_fingerprints_may_be_any_bytes(store: Store) -> None:
     prints = [b"", b"\0", b"\n\xff" * 10, b" ", b"1 2", b"x" * 255]
-    store.add_batches("c", [replace(new_batch(size=6), fingerprints=tuple(prints))], now=1.0)
+    store.add_batches("c", [replace(new_batch(size=6), fingerprints=tuple(prints))])
     assert store.seen("c", [*prints, b"y"]) == set(prints)
     with pytest.raises(SeenBefore) as caught:
-        store.add_batches("c", [replace(new_batch(size=2), fingerprints=(b"y", b" "))], now=1.0)
+        store.add_batches("c", [replace(new_batch(size=2), fingerprints=(b"y", b" "))])
     assert caught.value.prints == {b" "}
     store.drop_batch("c", 1, forget=True)
     assert store.seen("c", prints) == set()
@@ -93,13 +91,13 @@ def test_fingerprints_may_be_any_bytes(store: Store) -> None:
 @pytest.mark.parametrize("prints", [(b"a", b"a"), (b"x" * 256,)])
 def test_fingerprints_that_cannot_be_kept_are_refused(store: Store, prints: tuple[bytes, ...]) -> None:
     with pytest.raises(StoreError, match="fingerprint"):
-        store.add_batches("c", [replace(new_batch(), fingerprints=prints)], now=1.0)
+        store.add_batches("c", [replace(new_batch(), fingerprints=prints)])
     assert store.batches("c") == []
 
 
 def test_many_fingerprints_are_looked_for_at_once(store: Store) -> None:
     prints = [b"%d" % number for number in range(12_000)]
-    store.add_batches("c", [replace(new_batch(size=6_000), fingerprints=tuple(prints[::2]))], now=1.0)
+    store.add_batches("c", [replace(new_batch(size=6_000), fingerprints=tuple(prints[::2]))])
     assert store.seen("c", prints) == set(prints[::2])
 
 
@@ -114,37 +112,37 @@ def test_the_highest_priority_comes_first_and_then_the_oldest(store: Store) -> N
     assert [batch.number for batch in store.peek("c", "x", 4)] == [5, 2, 4, 1]
     order = [lease(store).batch.number for _ in range(12)]
     assert order == [5, 2, 4, 1, 6, 7, 8, 9, 10, 11, 12, 3]
-    assert store.lease_next("c", LESSEE, seconds=60.0, now=1.0) == []
+    assert lease_next(store, "c", LESSEE) == []
 
 
 def test_a_leased_batch_is_running_in_an_attempt_of_its_worker(store: Store, opened: Callable[[], Store]) -> None:
     add(store, "a", "b", slot="x")
-    (leased,) = opened().lease_next("c", LESSEE, seconds=60.0, now=7.0)
+    (leased,) = lease_next(opened(), "c", LESSEE, now=7.0)
     assert (leased.attempt, leased.payload) == (1, store.payload("c", 1))
     assert leased.batch == store.batch("c", 1)
     assert (leased.batch.state, leased.batch.attempts) == (BatchState.RUNNING, 1)
     (open_one,) = store.attempts("c", {AttemptState.RUNNING})
     assert open_one == replace(attempt(), state=AttemptState.RUNNING, sent_at=7.0, worker=ME)
-    assert store.renew("c", 1, 1, ME, 60.0)
-    assert not store.renew("c", 1, 1, YOU.job, 60.0)
+    assert store.lease("c", 1, 1, ME, 60.0, again=True)
+    assert not store.lease("c", 1, 1, YOU.job, 60.0, again=True)
     assert not store.lease("c", 1, 1, YOU.job, 60.0)
 
 
 def test_several_are_leased_in_one_step_and_no_more_than_there_are(store: Store) -> None:
     for slot in ("x", "y", "x", "y"):
         add(store, slot=slot)
-    some = store.lease_next("c", LESSEE, seconds=60.0, limit=3, now=1.0)
+    some = lease_next(store, "c", LESSEE, limit=3)
     assert [one.batch.number for one in some] == [1, 2, 3]
-    assert [one.batch.number for one in store.lease_next("c", YOU, seconds=60.0, limit=3, now=1.0)] == [4]
+    assert [one.batch.number for one in lease_next(store, "c", YOU, limit=3)] == [4]
 
 
 def test_a_worker_takes_from_the_slots_it_names_else_from_all_of_its_own_spider(store: Store) -> None:
     for slot in ("", "x", "@login", "@shop:login", "y"):
         add(store, slot=slot)
-    assert store.lease_next("c", LESSEE, slots=["nowhere"], seconds=60.0, now=1.0) == []
-    named = store.lease_next("c", LESSEE, slots={"@login", "y"}, seconds=60.0, limit=9, now=1.0)
+    assert lease_next(store, "c", LESSEE, slots=["nowhere"]) == []
+    named = lease_next(store, "c", LESSEE, slots={"@login", "y"}, limit=9)
     assert [one.batch.slot for one in named] == ["@login", "y"]
-    own = store.lease_next("c", LESSEE, seconds=60.0, limit=9, now=1.0)
+    own = lease_next(store, "c", LESSEE, limit=9)
     assert [one.batch.slot for one in own] == ["", "x"]
     assert store.backlog("c").waiting == 1
 
@@ -156,7 +154,7 @@ def test_a_failed_batch_is_leased_again_and_a_dead_one_is_not(store: Store) -> N
     again = lease(store, YOU)
     assert (again.attempt, again.batch.attempts) == (2, 2)
     assert fail(store, number=2, most=2) is BatchState.DEAD
-    assert store.lease_next("c", LESSEE, seconds=60.0, now=1.0) == []
+    assert lease_next(store, "c", LESSEE) == []
     assert store.requeue("c", [1]) == [1]
     assert lease(store).attempt == 3
 
@@ -164,7 +162,7 @@ def test_a_failed_batch_is_leased_again_and_a_dead_one_is_not(store: Store) -> N
 def test_what_was_sealed_and_pushed_can_be_leased_as_well(store: Store) -> None:
     bring_to(store, BatchState.FAILED)
     seal(store)
-    leased = store.lease_next("c", YOU, seconds=9.0, limit=5, now=1.0)
+    leased = lease_next(store, "c", YOU, seconds=9.0, limit=5)
     assert [(one.batch.number, one.attempt) for one in leased] == [(1, 2), (2, 1)]
 
 
@@ -179,7 +177,7 @@ def test_an_acked_batch_waits_for_its_part_and_nobody_leases_it(store: Store) ->
     assert (acked.report, acked.ended_at, acked.worker) == ({"items": 3}, 9.0, ME)
     assert store.batch("c", 1).state is BatchState.RUNNING
     assert store.counts("c") == {"sealed": 1}
-    assert not store.renew("c", 1, 1, ME, 60.0)
+    assert not store.lease("c", 1, 1, ME, 60.0, again=True)
     assert not store.lease("c", 1, 1, YOU.job, 60.0)
     assert store.expired("c") == []
     accept(store)
@@ -195,7 +193,7 @@ def test_what_was_found_enters_with_the_ack_or_not_at_all(store: Store) -> None:
     assert caught.value.prints == {b"a"}
     assert store.attempts("c")[0].state is AttemptState.RUNNING
     assert (store.counts("c"), store.seen("c", [b"b"]), len(store.batches("c"))) == ({}, set(), 1)
-    assert store.renew("c", 1, 1, ME, 60.0)
+    assert store.lease("c", 1, 1, ME, 60.0, again=True)
     store.ack("c", 1, 1, ME, report={}, new=[new_batch("b", slot="y")], now=9.0, counts={"sealed": 1})
     assert store.peek("c", "y", 5) == [store.batch("c", 2)]
     assert (store.counts("c"), store.seen("c", [b"b"])) == ({"sealed": 1}, {b"b"})
@@ -286,11 +284,11 @@ def test_slots_are_what_lies_in_them_and_a_look_changes_nothing(store: Store) ->
     add(store, slot="")
     add(store, slot="x")
     lease(store, slots=["x"])
-    before = (store.batches("c"), store.slots("c"))
+    before = (store.batches("c"), store.backlog("c").slots)
     assert (store.peek("c", "x", 0), store.peek("c", "y", 5)) == ([], [])
     assert store.peek("c", "x", 5) == [store.batch("c", 3)]
-    assert (store.batches("c"), store.slots("c")) == before
-    first, second = store.slots("c")
+    assert (store.batches("c"), store.backlog("c").slots) == before
+    first, second = store.backlog("c").slots
     assert (first.slot, first.batches, first.requests, first.waiting) == ("", {"sealed": 1}, {"sealed": 1}, 1)
     assert (second.slot, second.batches) == ("x", {"sealed": 1, "running": 1})
     assert (second.requests, second.waiting) == ({"sealed": 1, "running": 2}, 1)
@@ -311,7 +309,7 @@ def test_slots_are_what_lies_in_them_and_a_look_changes_nothing(store: Store) ->
 def test_parts_lie_where_they_are_told_and_keep_their_fingerprints(
     store: Store, size: int, parts: list[NewBatch], kept: set[bytes]
 ) -> None:
-    store.add_batches("c", [replace(new_batch("a", "b", "c", slot="x", priority=1), size=size)], now=1.0)
+    store.add_batches("c", [replace(new_batch("a", "b", "c", slot="x", priority=1), size=size)])
     new = store.split("c", 1, parts)
     told = [(part.slot, part.priority, part.size, 1) for part in parts]
     assert [(part.slot, part.priority, part.size, part.parent) for part in new] == told
@@ -374,7 +372,8 @@ def test_a_dropped_batch_is_gone_and_its_number_never_comes_again(store: Store, 
     lease(store)
     fail(store)
     store.drop_batch("c", 1, forget=forget)
-    assert (store.batches("c"), store.attempts("c"), store.slots("c"), store.peek("c", "x", 1)) == ([], [], [], [])
+    assert (store.batches("c"), store.attempts("c"), store.peek("c", "x", 1)) == ([], [], [])
+    assert store.backlog("c").slots == []
     for gone in (lambda: store.batch("c", 1), lambda: store.payload("c", 1)):
         with pytest.raises(NothingMatched):
             gone()
@@ -411,9 +410,10 @@ def test_one_that_was_refused_leaves_no_attempt_behind(store: Store) -> None:
 @pytest.mark.parametrize(
     "verb",
     [
-        lambda s: s.add_batches("x", [new_batch("a")], now=1.0, counts={"sealed": 1}),
+        lambda s: seal(s, crawl="x"),
+        lambda s: s.add_batches("x", [new_batch("a")], counts={"sealed": 1}),
         lambda s: s.seen("x", [b"a"]),
-        lambda s: s.lease_next("x", LESSEE, seconds=60.0, now=1.0),
+        lambda s: lease_next(s, "x", LESSEE),
         lambda s: s.register_producer("x", "me", 60.0),
         lambda s: s.backlog("x"),
         lambda s: s.drop_batch("x", 1, forget=True),
@@ -422,7 +422,7 @@ def test_one_that_was_refused_leaves_no_attempt_behind(store: Store) -> None:
 def test_a_crawl_that_is_not_there_is_told_of_and_stays_away(store: Store, verb: Callable[[Store], object]) -> None:
     with pytest.raises(NothingMatched, match=r"no crawl 'x'|crawl x has no batch"):
         verb(store)
-    assert (store.slots("x"), store.peek("x", "", 5)) == ([], [])
+    assert store.peek("x", "", 5) == []
     store.add_crawl(replace(CRAWL, id="x"))
     assert store.backlog("x").finished
     assert (store.batches("x"), store.counts("x"), store.seen("x", [b"a"])) == ([], {}, set())
@@ -435,7 +435,7 @@ def test_a_forgotten_frontier_leaves_nothing_to_the_next_of_its_name(store: Stor
     store.register_producer("c", "me", -1.0)
     store.forget("c")
     store.add_crawl(CRAWL)
-    assert (store.slots("c"), store.peek("c", "x", 5), store.attempts("c")) == ([], [], [])
+    assert (store.backlog("c").slots, store.peek("c", "x", 5), store.attempts("c")) == ([], [], [])
     assert store.backlog("c").finished
     assert add(store, "ax", slot="x") == 1
     assert lease(store).batch.number == 1

@@ -3,7 +3,6 @@
 import itertools
 import json
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rig.stores import CRAWL, LESSEE, add, answers_of, at_once, lease, new_batch, ready
+from rig.stores import CRAWL, LESSEE, add, answers_of, at_once, lease, lease_next, new_batch, ready
 
 from scrapyd_dist.batches import OUT, WAITING, AttemptState, Miss
 from scrapyd_dist.errors import DistError
@@ -49,7 +48,7 @@ def test_several_producers_on_one_slot_lose_nothing_and_double_nothing(
         itertools.chain.from_iterable(store.payload("c", b.number)["A"].split(",") for b in store.batches("c"))
     )
     assert kept == {str(number): 1 for number in range(306)}
-    assert sum(slot.waiting for slot in store.slots("c")) == len(set(store.fingerprints("c"))) == 306
+    assert sum(slot.waiting for slot in store.backlog("c").slots) == len(set(store.fingerprints("c"))) == 306
 
 
 def test_two_workers_never_have_the_same_batch(store: Store, opened: Callable[[], Store]) -> None:
@@ -60,7 +59,7 @@ def test_two_workers_never_have_the_same_batch(store: Store, opened: Callable[[]
     def worker(name: int) -> Callable[[Store], None]:
         def work(own: Store) -> None:
             me = Lessee(job=f"c.w{name}.a1", node="one", url="u")
-            while some := own.lease_next("c", me, seconds=60.0, limit=1 + name % 2, now=1.0):
+            while some := lease_next(own, "c", me, limit=1 + name % 2):
                 for one in some:
                     had.append((one.batch.number, one.attempt))
                     if one.batch.number % 4 == 0 and one.batch.attempts == 1:
@@ -77,14 +76,14 @@ def test_two_workers_never_have_the_same_batch(store: Store, opened: Callable[[]
 
 WORKER = """
 import json, sys
-from scrapyd_dist.frontier.backlog import Lessee, NewBatch, SeenBefore
+from scrapyd_dist.frontier.backlog import LeaseRequest, Lessee, NewBatch, SeenBefore
 from scrapyd_dist.store import open_store
 store, me = open_store(sys.argv[1]), Lessee(job=sys.argv[2], node="one", url="u")
 print("ready", flush=True)
 sys.stdin.readline()
 had = []
 while not store.backlog("c").drained:
-    for leased in store.lease_next("c", me, seconds=60.0, now=1.0):
+    for leased in store.lease_next(LeaseRequest(crawl="c", lessee=me, seconds=60.0, now=1.0)):
         number = leased.batch.number
         had.append(number)
         prints = [b"%d" % n for n in (number * 2, number * 2 + 1) if n < 300]
@@ -118,8 +117,8 @@ def step(store: Store, kind: int, number: int) -> None:
     missed = Miss(url="u", kind="failed", reason="", batch=number)
     verbs: list[Callable[[], Any]] = [
         lambda: add(store, f"{kind}.{number}", slot=slot, priority=priority),
-        lambda: store.lease_next("c", LESSEE, seconds=60.0, limit=1 + number % 3, now=1.0),
-        lambda: store.lease_next("c", LESSEE, slots=["@", "x"], seconds=-1.0, now=1.0),
+        lambda: lease_next(store, "c", LESSEE, limit=1 + number % 3),
+        lambda: lease_next(store, "c", LESSEE, slots=["@", "x"], seconds=-1.0),
         lambda: store.ack("c", number, last, me, report={}, new=[new_batch(f"f{number}", slot=slot)], now=1.0),
         lambda: store.give_back("c", number, last, me, reason="", now=1.0),
         lambda: store.fail("c", number, last, reason="", now=1.0, max_attempts=2),
@@ -136,13 +135,13 @@ def step(store: Store, kind: int, number: int) -> None:
 def check_counts(store: Store) -> None:
     """What is told is what a look at everything shows."""
     batches = store.batches("c")
-    for slot in store.slots("c"):
+    for slot in store.backlog("c").slots:
         own = [batch for batch in batches if batch.slot == slot.slot]
         assert slot.batches == Counter(batch.state.value for batch in own)
         assert sum(slot.requests.values()) == sum(batch.size for batch in own)
         waiting = sorted((b for b in own if b.state in WAITING), key=lambda b: (-b.priority, b.number))
         assert store.peek("c", slot.slot, 100) == waiting
-    assert {slot.slot for slot in store.slots("c")} == {batch.slot for batch in batches}
+    assert {slot.slot for slot in store.backlog("c").slots} == {batch.slot for batch in batches}
     backlog, attempts = store.backlog("c"), store.attempts("c")
     acked = [attempt for attempt in attempts if attempt.state is AttemptState.ACKED]
     assert store.attempts("c", {AttemptState.ACKED}) == acked
@@ -175,7 +174,7 @@ def test_an_idle_worker_waits_for_nobody_who_writes(tmp_path: Path) -> None:
     with closing(open_store(path)) as store, closing(sqlite3.connect(path, isolation_level=None)) as writer:
         store.add_crawl(CRAWL)
         writer.execute("BEGIN IMMEDIATE")
-        assert store.lease_next("c", LESSEE, seconds=60.0, now=1.0) == []
+        assert lease_next(store, "c", LESSEE) == []
         assert store.backlog("c").finished
 
 
@@ -209,7 +208,6 @@ def test_no_verb_of_a_worker_reads_through_a_table(tmp_path: Path) -> None:
 LOOKS: dict[str, Callable[[Store], object]] = {
     "crawl": lambda store: store.crawl("c"),
     "crawls": lambda store: store.crawls(),
-    "slots": lambda store: store.slots("c"),
     "backlog": lambda store: store.backlog("c"),
 }
 #: batches of a hundred requests: a thousand requests, and a million
@@ -226,7 +224,7 @@ def steps(path: Path, batches: int) -> dict[str, int]:
                 NewBatch(payload={"DISTRIBUTED_START_URLS": "[]"}, size=100, slot=f"p{number % 4}", fingerprints=())
                 for number in range(start, min(start + 1000, batches))
             ]
-            store.add_batches("c", new, now=time.time())
+            store.add_batches("c", new)
         assert store.backlog("c").waiting in {batches, batches * 100}
         database: sqlite3.Connection = store.connection.db  # type: ignore[attr-defined]  # to count what it does
         for name, look in LOOKS.items():

@@ -24,6 +24,7 @@ from scrapyd_dist.cli import main
 from scrapyd_dist.cli.commands import CODES
 
 from scrapyd_dist.errors import ConfigError, StoreBarred, StoreError
+from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.store import Store, open_store
 
 
@@ -60,7 +61,7 @@ print(round(time.time()), store.lease("c", 1, 1, "fast", 60), len(store.expired(
     line = ["faketime", "-f", "+3600s", sys.executable, "-c", script, f"{redis_server.url}?prefix=clock:"]
     told = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60).stdout.split()
     assert told[1:] == ["False", "0"]
-    assert store.renew("c", 1, 1, "me", 60.0)
+    assert store.lease("c", 1, 1, "me", 60.0, again=True)
 
 
 def test_two_prefixes_are_two_stores(at: Callable[..., Store]) -> None:
@@ -89,7 +90,7 @@ def test_nothing_of_a_forgotten_crawl_is_left_on_the_server(at: Callable[..., St
     assert len(client.keys("{forget}:c:*")) > 20
     store.forget("c")
     assert client.keys("{forget}:c:*") == []
-    assert not (store.slots("c") or store.attempts("c") or store.batches("c"))
+    assert not (store.attempts("c") or store.batches("c"))
 
 
 @pytest.mark.parametrize("forget", [True, False])
@@ -190,8 +191,8 @@ def test_a_server_without_room_says_so_and_keeps_what_it_has(tmp_path: Path) -> 
         sealed = 0
         with pytest.raises(StoreError, match=r"(?i)memory"):
             while True:
-                sealed = store.seal("c", {"A": "x" * 100_000}, size=1, fingerprints=[b"%d" % sealed], now=1.0,
-                                        counts={"sealed": 1}).number  # fmt: skip
+                new = NewBatch(payload={"A": "x" * 100_000}, size=1)
+                sealed = store.seal("c", new, [b"%d" % sealed], {"sealed": 1}).number
         assert sealed > 5
         assert len(store.batches("c")) == store.counts("c")["sealed"] == sealed
         assert len(list(store.fingerprints("c"))) == sealed

@@ -137,7 +137,7 @@ def test_a_step_whose_answer_is_lost_is_made_once_all_the_same(breaks: int, brea
             lambda: store.add_sample("c", 1.0, {}),
             lambda: store.open_attempt("c", attempt(batch=3)),
             lambda: accept(store, batch=3),
-            lambda: store.add_batches("c", [new_batch("a"), new_batch("b", slot="x")], now=1.0, counts={"sealed": 2}),
+            lambda: store.add_batches("c", [new_batch("a"), new_batch("b", slot="x")], counts={"sealed": 2}),
             lambda: lease(store, slots=["x"]),
             lambda: store.ack("c", 5, 1, LESSEE.job, report={}, new=[new_batch("d")], now=1.0, counts={"sealed": 1}),
             lambda: store.drop_batch("c", 4, forget=True),

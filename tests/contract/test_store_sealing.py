@@ -12,6 +12,7 @@ from rig.stores import answers_of, go, ready, seal
 
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.errors import StoreError
+from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.store import Store
 
 
@@ -19,9 +20,9 @@ def test_a_sealed_batch_has_its_number_its_payload_and_its_fingerprints(
     store: Store, opened: Callable[[], Store]
 ) -> None:
     first = store.seal(
-        "c", {"A": "ü", "B": "="}, size=3, fingerprints=[b"1", b"2", b"1"], now=10.0, counts={"sealed": 3}
+        "c", NewBatch(payload={"A": "ü", "B": "="}, size=3, sealed_at=10.0), [b"1", b"2", b"1"], {"sealed": 3}
     )
-    second = store.seal("c", {"A": "2"}, size=1, fingerprints=[b"2", b"\0"], now=11.0, counts={})
+    second = store.seal("c", NewBatch(payload={"A": "2"}, size=1), [b"2", b"\0"], {})
     assert first == Batch(number=1, size=3, sealed_at=10.0)
     other = opened()
     assert other.batches("c") == [first, second]
@@ -45,14 +46,15 @@ def test_a_seal_that_fails_leaves_nothing(store: Store) -> None:
 
 SEALER = """
 import sys, threading
+from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.store import open_store
 pause = threading.Event()  # a writer that never pauses starves the other
 store, who, count = open_store(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()
 for n in range(count):
-    batch = store.seal("c", {"WHO": who, "PAD": "x" * 20000}, size=50, now=1.0, counts={"sealed": 50},
-                       fingerprints=[f"{who}.{n}.{k}".encode() for k in range(50)])
+    new = NewBatch(payload={"WHO": who, "PAD": "x" * 20000}, size=50)
+    batch = store.seal("c", new, [f"{who}.{n}.{k}".encode() for k in range(50)], {"sealed": 50})
     print(batch.number, flush=True)
     pause.wait(0.002)
 """

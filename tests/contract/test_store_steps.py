@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from rig.stores import LESSEE, accept, answers_of, attempt, bring_to, fail, halves, ready, seal
+from rig.stores import LESSEE, accept, answers_of, attempt, bring_to, fail, halves, lease_next, ready, seal
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import ATTEMPT_STEPS, STEPS, AttemptState, Batch, BatchState, Miss
@@ -24,7 +24,7 @@ def out(store: Store) -> Store:
 
 def wait_again(store: Store, last: int) -> None:
     if not store.requeue("c", [1]):
-        store.refused("c", 1, last, "no", 1.0)
+        store.give_back("c", 1, last, None, reason="no", now=1.0)
 
 
 #: what leads into a state
@@ -62,7 +62,7 @@ ATTEMPT_VERBS: dict[AttemptState, Callable[[Store], object]] = {
     AttemptState.ACKED: lambda store: store.ack("c", 1, 1, "me", report={}, now=1.0),
     AttemptState.ACCEPTED: accept,
     AttemptState.FAILED: fail,
-    AttemptState.REFUSED: lambda store: store.refused("c", 1, 1, "no", 1.0),
+    AttemptState.REFUSED: lambda store: store.give_back("c", 1, 1, None, reason="no", now=1.0),
 }
 
 
@@ -83,7 +83,7 @@ def test_every_step_of_an_attempt_can_be_made_and_no_other(out: Store, old: Atte
         assert (out.batch("c", 1), out.attempts("c")) == before
         return
     if released:
-        assert out.lease_next("c", LESSEE, seconds=60.0, now=1.0)
+        assert lease_next(out, "c", LESSEE)
     else:
         ATTEMPT_VERBS[new](out)
     assert out.attempts("c")[0].state is new
@@ -117,13 +117,13 @@ def test_one_attempt_is_accepted_and_no_other_ever(out: Store) -> None:
 
 def test_a_refused_post_counts_as_no_attempt_and_its_number_is_that_of_a_new_one(out: Store) -> None:
     assert out.lease("c", 1, 1, "me", 60.0)
-    out.refused("c", 1, 1, "connection refused", 5.0)
+    out.give_back("c", 1, 1, None, reason="connection refused", now=5.0)
     batch = out.batch("c", 1)
     assert (batch.state, batch.attempts, batch.reason) == (BatchState.SEALED, 0, "connection refused")
     out.open_attempt("c", attempt(1, node="two"))
     assert out.batch("c", 1).attempts == 1
     assert out.attempts("c") == [attempt(1, node="two")]
-    assert not out.renew("c", 1, 1, "me", 60.0)
+    assert not out.lease("c", 1, 1, "me", 60.0, again=True)
     assert out.lease("c", 1, 1, "you", 60.0)
 
 
@@ -140,7 +140,7 @@ def test_a_batch_is_dead_after_its_last_attempt(store: Store) -> None:
 
 
 def test_an_attempt_that_is_not_the_batchs_current_one_changes_nothing(out: Store) -> None:
-    out.refused("c", 1, 1, "no", 5.0)
+    out.give_back("c", 1, 1, None, reason="no", now=5.0)
     out.open_attempt("c", attempt(2))  # by a count of its own
     before = (out.batch("c", 1), out.attempts("c"))
     for state in ATTEMPT_VERBS.keys() - {AttemptState.SENDING, AttemptState.ACKED}:
@@ -207,30 +207,30 @@ def test_a_lease_has_one_holder_until_it_runs_out(out: Store, opened: Callable[[
     assert out.lease("c", 1, 1, "me", 60.0)
     assert not other.lease("c", 1, 1, "you", 60.0)
     assert out.lease("c", 1, 1, "me", 0.2)  # again, by its holder: another length
-    assert not other.renew("c", 1, 1, "you", 60.0)
+    assert not other.lease("c", 1, 1, "you", 60.0, again=True)
     (late,) = wait_for(lambda: other.expired("c"), 10, "the lease's end")
     assert (late.batch, late.number, late.state) == (1, 1, AttemptState.SENDING)
     assert other.lease("c", 1, 1, "you", 60.0)
     assert other.expired("c") == []
-    assert not out.renew("c", 1, 1, "me", 60.0)
+    assert not out.lease("c", 1, 1, "me", 60.0, again=True)
     assert not out.lease("c", 1, 1, "me", 60.0)
 
 
 def test_a_holder_that_is_late_and_was_not_replaced_goes_on(out: Store) -> None:
-    assert not out.renew("c", 1, 1, "me", 60.0)  # it was never taken
+    assert not out.lease("c", 1, 1, "me", 60.0, again=True)  # it was never taken
     assert out.expired("c") == []
     assert out.lease("c", 1, 1, "me", -1.0)
     assert [late.number for late in out.expired("c")] == [1]
-    assert out.renew("c", 1, 1, "me", 60.0)
+    assert out.lease("c", 1, 1, "me", 60.0, again=True)
     assert out.expired("c") == []
 
 
-@pytest.mark.parametrize("end", [accept, fail, lambda s: s.refused("c", 1, 1, "no", 5.0)])
+@pytest.mark.parametrize("end", [accept, fail, lambda s: s.give_back("c", 1, 1, None, reason="no", now=5.0)])
 def test_what_is_over_has_no_lease(out: Store, end: Callable[[Store], object]) -> None:
     assert out.lease("c", 1, 1, "me", -1.0)
     end(out)
     assert out.expired("c") == []
-    assert not out.renew("c", 1, 1, "me", 60.0)
+    assert not out.lease("c", 1, 1, "me", 60.0, again=True)
     assert not out.lease("c", 1, 1, "you", 60.0)
 
 
@@ -239,7 +239,7 @@ def test_only_the_current_attempt_can_be_leased(out: Store) -> None:
     fail(out)
     out.open_attempt("c", attempt(2))
     assert not out.lease("c", 1, 1, "old", 60.0)
-    assert not out.renew("c", 1, 1, "old", 60.0)
+    assert not out.lease("c", 1, 1, "old", 60.0, again=True)
     assert out.lease("c", 1, 2, "new", 60.0)
     assert not out.lease("c", 1, 3, "later", 60.0)
     assert not out.lease("c", 9, 1, "other", 60.0)

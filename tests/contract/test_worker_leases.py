@@ -25,7 +25,7 @@ SHORT = 0.6
 class Away:
     """A store that does not answer."""
 
-    def renew(self, *_: Any) -> bool:
+    def lease(self, *_: Any, **__: Any) -> bool:
         raise StoreError("the store is away")
 
     def close(self) -> None: ...

@@ -43,9 +43,7 @@ class Frontier:
             where = family.of(url, fingerprint) if slot is None else slot
             found.append(FrontierIntake(value={"url": url, **fields}, fingerprint=fingerprint, slot=where))
         with closing(self._open()) as store:
-            store.add_batches(
-                self.name, pack(found, size=size, key=None), now=time.time(), counts={"sealed": len(found)}
-            )
+            store.add_batches(self.name, pack(found, size=size, key=None), counts={"sealed": len(found)})
 
     def register(self, producer: str, *, seconds: float) -> None:
         """A producer fills it, with a lease of that many seconds."""
@@ -61,7 +59,7 @@ class Frontier:
         """State of batches -> requests in them, over all slots."""
         total: dict[str, int] = {}
         with closing(self._open()) as store:
-            for one in store.slots(self.name):
+            for one in store.backlog(self.name).slots:
                 for state, number in one.requests.items():
                     total[state] = total.get(state, 0) + number
         return {state: number for state, number in total.items() if number}
@@ -69,7 +67,7 @@ class Frontier:
     def waiting(self) -> Mapping[str, int]:
         """Slot -> requests that wait there, where there are any."""
         with closing(self._open()) as store:
-            return {one.slot: one.waiting for one in store.slots(self.name) if one.waiting}
+            return {one.slot: one.waiting for one in store.backlog(self.name).slots if one.waiting}
 
     def backlog(self) -> Backlog:
         with closing(self._open()) as store:

@@ -9,7 +9,7 @@ from scrapyd_dist.scheduling.autoscaler import listed_workers
 from scrapyd_dist.store import Store
 from scrapyd_dist.store.worker_thread import StoreThread
 
-from .stores import LESSEE, YOU, accept, seal
+from .stores import LESSEE, YOU, accept, lease_next, seal
 
 STORES = Path(__file__).parent.parent / "contract" / "stores"
 #: of the project that wrote them
@@ -30,7 +30,7 @@ def check_old(store: Store) -> None:
     assert [miss.url for miss in store.misses("c")] == ["http://x/p", "http://x/gone"]
     assert len(set(store.fingerprints("c"))) == 360
     assert [one.batch for one in store.attempts("c", {AttemptState.RUNNING})] == [2]
-    assert store.renew("c", 2, 1, "me", 60.0)
+    assert store.lease("c", 2, 1, "me", 60.0, again=True)
     accept(store, batch=2)
     assert seal(store, fingerprints=[b"new"]) == 9
     _check_frontier(store)
@@ -62,9 +62,9 @@ def check_workers_taken_over(store: Store) -> None:
 def _check_frontier(store: Store) -> None:
     backlog = store.backlog("shop")
     assert (backlog.waiting, backlog.leased, backlog.acked, backlog.producers) == (3, 2, 1, ("filler",))
-    assert sum(sum(slot.batches.values()) for slot in store.slots("shop")) == 6
+    assert sum(sum(slot.batches.values()) for slot in store.backlog("shop").slots) == 6
     assert store.seen("shop", [b"a", b"i", b"nothing"]) == {b"a", b"i"}
-    leased = store.lease_next("shop", YOU, seconds=60.0, limit=9, fair="spread", now=20.0)
+    leased = lease_next(store, "shop", YOU, limit=9, fair="spread", now=20.0)
     assert len(leased) == 3
     store.ack("shop", leased[0].batch.number, leased[0].attempt, YOU.job, report={}, now=21.0)
     out = [one for one in store.attempts("shop", {AttemptState.RUNNING}) if one.worker == LESSEE.job]

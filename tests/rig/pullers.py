@@ -61,7 +61,7 @@ class Frontier:
             new = NewBatch(
                 payload=encode(some, key=key), size=len(some), slot=slot, priority=priority, fingerprints=prints
             )
-            self.store.add_batches(CRAWL, [new], now=time.time())
+            self.store.add_batches(CRAWL, [new])
 
     def arguments(
         self, worker: int, *, spider: str = "", settings: dict[str, Any] | None = None, **order: Any

@@ -36,6 +36,7 @@ from scrapyd_dist.store.reach import Way
 from scrapyd_dist.store.worker_thread import StoreThread
 
 from .nodemodel import ModelNode, ModelSender
+from .stores import lease_next
 
 T = TypeVar("T")
 CRAWL = "c"
@@ -82,7 +83,7 @@ class ModelWorker:
 
     def lease(self, limit: int = 1, seconds: float = 60.0) -> list[Leased]:
         lessee = Lessee(job=self.job, node=self.node.name, url=self.node.node.url)
-        leased = self.store.lease_next(CRAWL, lessee, slots=self.slots, seconds=seconds, limit=limit, now=time.time())
+        leased = lease_next(self.store, CRAWL, lessee, slots=self.slots, seconds=seconds, limit=limit, now=time.time())
         self.has += leased
         return leased
 
@@ -139,8 +140,7 @@ class Bench:
         """So many more batches, to be sent."""
         payload = {"DISTRIBUTED_START_URLS": '["http://web/0", "http://web/1"]'}
         for _ in range(count):
-            batch = self.store.seal(CRAWL, payload, size=2, fingerprints=(), now=time.time(), counts={"sealed": 2})
-            self.scheduler.add(batch)
+            self.scheduler.add(self.store.seal(CRAWL, NewBatch(payload=payload, size=2), (), {"sealed": 2}))
 
     async def seal_all(self, count: int) -> None:
         await self.seal(count)
@@ -162,7 +162,7 @@ class Bench:
         """Batches of these sizes wait, to be leased."""
         payloads = [{"DISTRIBUTED_START_URLS": json.dumps([f"http://web/{n}" for n in range(size)])} for size in sizes]
         new = [NewBatch(payload=p, size=size, slot=slot) for p, size in zip(payloads, sizes, strict=True)]
-        for batch in self.store.add_batches(CRAWL, new, now=time.time()):
+        for batch in self.store.add_batches(CRAWL, new):
             self.scheduler.add(batch)
 
     @property

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from scrapyd_dist.batches import Attempt, BatchState, Crawl, Miss, job_id
-from scrapyd_dist.frontier.backlog import Leased, Lessee, NewBatch
+from scrapyd_dist.frontier.backlog import Leased, LeaseRequest, Lessee, NewBatch
 from scrapyd_dist.store import Store, open_store
 
 from .redis import RedisServer
@@ -107,8 +107,8 @@ def answers_of(processes: "Sequence[subprocess.Popen[str]]") -> list[str]:
 
 
 def seal(store: Store, size: int = 2, crawl: str = "c", **options: Any) -> int:
-    values: dict[str, Any] = {"size": size, "fingerprints": (), "now": 10.0, "counts": {}, **options}
-    return store.seal(crawl, {"A": "1"}, **values).number
+    values: dict[str, Any] = {"fingerprints": (), "counts": {}, **options}
+    return store.seal(crawl, NewBatch(payload={"A": "1"}, size=size, sealed_at=10.0), **values).number
 
 
 def halves(*sizes: int) -> list[NewBatch]:
@@ -118,20 +118,25 @@ def halves(*sizes: int) -> list[NewBatch]:
 
 def new_batch(*prints: str, size: int = 0, slot: str = "", priority: int = 0) -> NewBatch:
     """A batch that is about to be added, with a request for each fingerprint."""
-    size = size or len(prints) or 1
-    payload = {"A": ",".join(prints)}
-    fingerprints = tuple(one.encode() for one in prints)
-    return NewBatch(payload=payload, size=size, slot=slot, priority=priority, fingerprints=fingerprints)
+    return NewBatch(
+        payload={"A": ",".join(prints)}, size=size or len(prints) or 1, slot=slot, priority=priority, sealed_at=10.0,
+        fingerprints=tuple(one.encode() for one in prints),
+    )  # fmt: skip
 
 
 def add(store: Store, *prints: str, slot: str = "", priority: int = 0) -> int:
     """The number of one batch that was added to the frontier."""
-    return store.add_batches("c", [new_batch(*prints, slot=slot, priority=priority)], now=10.0)[0].number
+    return store.add_batches("c", [new_batch(*prints, slot=slot, priority=priority)])[0].number
+
+
+def lease_next(store: Store, crawl: str, lessee: Lessee, **more: Any) -> list[Leased]:
+    values: dict[str, Any] = {"seconds": 60.0, "now": 1.0, **more}
+    return store.lease_next(LeaseRequest(crawl=crawl, lessee=lessee, **values))
 
 
 def lease(store: Store, lessee: Lessee = LESSEE, *, slots: Collection[str] = (), seconds: float = 60.0) -> Leased:
     """The next batch that waits."""
-    (leased,) = store.lease_next("c", lessee, slots=slots, seconds=seconds, now=5.0)
+    (leased,) = lease_next(store, "c", lessee, slots=slots, seconds=seconds, now=5.0)
     return leased
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from cryptography.fernet import Fernet
 from rig.commands import Result
+from rig.stores import lease_next
 from scrapyd_dist.cli import context, output
 from scrapyd_dist.cli.frontier import frontier_move
 from scrapyd_dist.cli.frontier.consume import ConsumeOptions
@@ -53,12 +54,12 @@ def put(store: Store, slot: str, *numbers: int, priority: int = 0, key: bytes | 
     prints = tuple(b"%03d" % number for number in numbers)
     payload = encode(values, key=key)
     new = NewBatch(payload=payload, size=len(values), slot=slot, priority=priority, fingerprints=prints)
-    return store.add_batches("shop", [new], now=1.0)[0]
+    return store.add_batches("shop", [new])[0]
 
 
 def lease(store: Store, *slots: str, seconds: float = 60.0) -> int:
     """The number of the batch that a worker has leased now."""
-    return store.lease_next("shop", WORKER, slots=slots, seconds=seconds, now=1.0)[0].batch.number
+    return lease_next(store, "shop", WORKER, slots=slots, seconds=seconds)[0].batch.number
 
 
 def kill(store: Store, number: int) -> None:
@@ -69,7 +70,7 @@ def kill(store: Store, number: int) -> None:
 
 def waiting(store: Store) -> dict[str, int]:
     """Slot -> requests that wait there."""
-    return {count.slot: count.waiting for count in store.slots("shop") if count.waiting}
+    return {count.slot: count.waiting for count in store.backlog("shop").slots if count.waiting}
 
 
 def urls(frontier: Run, *slots: str) -> list[str]:
@@ -120,7 +121,7 @@ def test_a_number_of_slots_shows_zeros_where_there_is_none(
 
 def test_a_crawl_that_is_pulled_is_a_frontier_as_well(frontier: Run, store: Store) -> None:
     store.add_crawl(Crawl(id="easy-1", project="p", spider="s", created=2.0))
-    store.seal("easy-1", encode([{"url": "http://a/1"}]), size=1, fingerprints=[b"1"], now=1.0, counts={})
+    store.seal("easy-1", NewBatch(payload=encode([{"url": "http://a/1"}]), size=1), [b"1"], {})
     assert frontier("count", "easy-1", "--json").json()["requests"]["waiting"] == 1
     assert frontier("dump", "easy-1", "").json() == {"url": "http://a/1"}
     frontier("delete", "easy-1", "--all", "--yes").expect(2, "sdist clean easy-1")
@@ -131,7 +132,7 @@ def test_requests_are_shown_in_their_order_and_stay(frontier: Run, store: Store,
     put(store, "p", 1, 2)
     put(store, "p", 3, priority=5, key=key, cookies={"sid": "secret"}, meta={"depth": 2})
     put(store, "p", 4, 5)
-    before = store.slots("shop")
+    before = store.backlog("shop").slots
     out = frontier("dump", "shop", "p", "--num-requests", "2").expect(0).out
     first, second = map(json.loads, out.splitlines())
     assert first == {"url": "http://site0.com/3", "cookies": {"sid": "secret"}, "meta": {"depth": 2}}
@@ -140,7 +141,7 @@ def test_requests_are_shown_in_their_order_and_stay(frontier: Run, store: Store,
     assert [(one["batch"], one["priority"], len(one["requests"])) for one in told["batches"]] == [
         (2, 5, 1), (1, 0, 2), (3, 0, 2),
     ]  # fmt: skip
-    assert store.slots("shop") == before
+    assert store.backlog("shop").slots == before
 
 
 def test_another_folders_key_reads_nothing_and_says_so(frontier: Run, store: Store) -> None:
@@ -219,7 +220,7 @@ def test_slots_are_split_and_joined_and_every_request_is_there_once(frontier: Ru
     assert urls(frontier, "r0") == every
     again = NewBatch(payload={}, size=1, fingerprints=(b"007",))
     with pytest.raises(Exception, match="in the frontier already"):
-        store.add_batches("shop", [again], now=1.0)
+        store.add_batches("shop", [again])
 
 
 def test_a_site_stays_together_when_it_is_moved_by_domain(frontier: Run, store: Store) -> None:
@@ -368,7 +369,7 @@ def test_before_slots_are_deleted_a_person_is_asked(
     monkeypatch.setattr(output, "can_ask", lambda: True)
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))
     frontier("delete", "shop", "--prefix", "p").expect(None, "1 slot", "2 waiting")
-    assert sum(count.waiting for count in store.slots("shop")) == left
+    assert sum(count.waiting for count in store.backlog("shop").slots) == left
 
 
 # consuming

@@ -16,6 +16,7 @@ from scrapyd_dist.cli.options import asks
 
 from scrapyd_dist.batches import Attempt, Crawl, CrawlState, job_id
 from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.store import Store, open_store
 
 Captured = pytest.CaptureFixture[str]
@@ -44,7 +45,7 @@ class Shop:
         self._batches += 1
         job = job_id(CRAWL, self._batches, 1)
         with self.opened() as store:
-            batch = store.seal(CRAWL, {"x": "y"}, size=1, fingerprints=[], now=1.0, counts={"sealed": 1})
+            batch = store.seal(CRAWL, NewBatch(payload={"x": "y"}, size=1), [], {"sealed": 1})
             store.open_attempt(CRAWL, Attempt(batch=batch.number, number=1, job=job, node="web1", url=URL))
             store.sent(CRAWL, batch.number, 1)
             if text is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rig.stores import lease_next
 from scrapyd_dist.cli.context import Context, quick_project
 from scrapyd_dist.cli.jobs.job_list import remembered
 from scrapyd_dist.cli.jobs.logs import LogFilter, groups, reaches
@@ -267,10 +268,10 @@ def test_the_log_of_a_worker_is_that_of_the_project_and_spider_that_it_worked_fo
         store.add_crawl(Crawl(id="c", project="shop", spider="links", created=1.0))
         slots = ("0", "@login", "@bank:login")
         payload = {"DISTRIBUTED_START_URLS": "[]"}
-        store.add_batches("c", [NewBatch(payload=payload, size=1, slot=slot) for slot in slots], now=time.time())
+        store.add_batches("c", [NewBatch(payload=payload, size=1, slot=slot) for slot in slots])
         for number, slot in enumerate(slots, 1):
             lessee = Lessee(job=f"c.w{number}.a1", node=node.name, url=node.url)
-            store.lease_next("c", lessee, slots=[slot], seconds=60.0, limit=1, now=time.time())
+            lease_next(store, "c", lessee, slots=[slot], now=time.time())
     with closing(Context(tmp_path)) as context:
         places = remembered(context, ["c"], [node])["c"]
     assert sorted(place.log for place in places) == [

@@ -7,7 +7,20 @@
 -- ARGV: the verb, the seconds for which the token is kept, the verb's argument as JSON, then blobs: what JSON cannot
 -- carry (fingerprints, one after the other, each behind its length in one byte) or need not (payloads).
 
-local token, verb, kept, argument = KEYS[1], ARGV[1], ARGV[2], cjson.decode(ARGV[3])
+
+-- What a text of JSON says; what is null there is not there.
+local function said(text)
+  local function without_null(value)
+    if type(value) ~= 'table' then return value end
+    for name, one in pairs(value) do
+      if one == cjson.null then value[name] = nil else without_null(one) end
+    end
+    return value
+  end
+  return without_null(cjson.decode(text))
+end
+
+local token, verb, kept, argument = KEYS[1], ARGV[1], ARGV[2], said(ARGV[3])
 -- What the names of the keys begin with: those of a crawl, of the throttle or of the whole store.
 local base = argument.base
 
@@ -22,14 +35,14 @@ local function one_of(value, values)
   return false
 end
 
--- The first condition that does not hold, and the value that was found. A condition is a key, a field and the values it
--- may have: none of them means that it must not be there, "*" that it must.
+-- The first condition that does not hold. A condition is a key, a field and the values it may have: none of them means
+-- that it must not be there, "*" that it must.
 local function unmet()
   for number, condition in ipairs(argument.needed or {}) do
     local key, field, values = unpack(condition)
     local found = redis.call('HGET', key, field)
     local holds = found and (values[1] == '*' or one_of(found, values)) or (not found and #values == 0)
-    if not holds then return {refused = number, found = found or nil} end
+    if not holds then return {refused = number} end
   end
 end
 

@@ -12,13 +12,6 @@ local function keep(fields, payload, prints)
   return number
 end
 
--- The new batches of the argument: each has two blobs, its payload and its fingerprints.
-local function keep_all()
-  local numbers = {}
-  for at, fields in ipairs(argument.new) do numbers[at] = keep(fields, blob(2 * at - 1), blob(2 * at)) end
-  return {numbers = numbers}
-end
-
 local verbs = {}
 
 function verbs.steps()
@@ -26,10 +19,32 @@ function verbs.steps()
   return {}
 end
 
--- The same, where batches and attempts change; they are named.
-function verbs.moves()
+-- Take these misses away, each once; false, and none is, when one is not there.
+local function forget_misses(misses)
+  for at, row in ipairs(misses) do
+    if redis.call('LREM', base .. 'misses', 1, row) == 0 then
+      for back = 1, at - 1 do redis.call('RPUSH', base .. 'misses', misses[back]) end
+      return false
+    end
+  end
+  return true
+end
+
+-- The same, where the batches and attempts that are named change, and new batches are kept: each has two blobs, its
+-- payload and its fingerprints, none of which may be there, where that is asked for. The last blob has more fingerprints.
+function verbs.batches()
+  local numbers, prints = {}, ''
+  if argument.unseen then
+    for at = 1, #argument.new do prints = prints .. blob(2 * at) end
+    local there = known(prints_in(prints))
+    if #there > 0 then return {seen = there} end
+  end
+  if not forget_misses(argument.misses) then return {refused = 0} end
   changing(argument.batches, argument.attempts, write)
-  return {}
+  prints = prints_in(prints .. blob(2 * #argument.new + 1))
+  if #prints > 0 then remember(prints) end
+  for at, fields in ipairs(argument.new) do numbers[at] = keep(fields, blob(2 * at - 1), blob(2 * at)) end
+  return {numbers = numbers}
 end
 
 function verbs.crawl()
@@ -47,37 +62,13 @@ function verbs.workers()
   return {}
 end
 
--- The third blob has the fingerprints, which do not stay with the batch.
-function verbs.seal()
-  local answer = keep_all()
-  write()
-  remember(prints_in(blob(3)))
-  return answer
-end
-
-function verbs.split()
-  changing({argument.whole}, {}, write)
-  return keep_all()
-end
-
-function verbs.retry()
-  local misses = argument.misses
-  for at, row in ipairs(misses) do
-    if redis.call('LREM', base .. 'misses', 1, row) == 0 then
-      for back = 1, at - 1 do redis.call('RPUSH', base .. 'misses', misses[back]) end
-      return {refused = 0}
-    end
-  end
-  return keep_all()
-end
-
 function verbs.requeue()
   local numbers = {}
   for _, number in ipairs(argument.batches) do
     local batch = base .. 'b:' .. number
-    if redis.call('HGET', batch, 'state') == argument.from then
+    if redis.call('HGET', batch, 'state') == argument.dead then
       changing({number}, {}, function()
-        redis.call('HSET', batch, 'state', argument.to, 'forgiven', redis.call('HGET', batch, 'attempts'))
+        redis.call('HSET', batch, 'state', argument.sealed, 'forgiven', redis.call('HGET', batch, 'attempts'))
       end)
       numbers[#numbers + 1] = number
     end

@@ -1,17 +1,5 @@
 -- Steps of a frontier: batches that workers lease by themselves.
 
--- Batches are kept with their fingerprints, unless one of these is there; what else belongs to the step is written first.
-function verbs.add()
-  local prints = {}
-  for at = 1, #argument.new do prints[at] = blob(2 * at) end
-  prints = prints_in(table.concat(prints))
-  local there = known(prints)
-  if #there > 0 then return {seen = there} end
-  changing(argument.batches, argument.attempts, write)
-  remember(prints)
-  return keep_all()
-end
-
 -- Whether it can be leased: another program may have written here.
 local function is_batch(number)
   return batch_of(number) and tonumber(redis.call('HGET', base .. 'b:' .. number, 'attempts'))

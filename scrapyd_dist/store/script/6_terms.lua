@@ -30,19 +30,21 @@ end
 local function there_of(domain)
   local there = {}
   for _, text in ipairs(redis.call('HMGET', base .. 'rules', domain, '*')) do
-    if text then there[#there + 1] = cjson.decode(text) end
+    if text then there[#there + 1] = said(text) end
   end
   return there
 end
 
+-- The limit of the first rule that has one, else the worker's; the worker chooses how it is spread.
 local function limit_of(there, ask)
-  for _, rule in ipairs(there) do
-    if rule.hits ~= cjson.null then
-      local window = math.floor(rule.window * SECOND + 0.5)
-      return {hits = rule.hits, window = math.max(1, window), moderated = ask.moderated}
-    end
+  local limit, moderated = ask.limit, ask.moderated
+  if limit then moderated = limit.moderated end
+  for at = #there, 1, -1 do
+    if there[at].hits then limit = there[at] end
   end
-  return ask.limit
+  if not limit then return nil end
+  local window = math.floor(limit.window * SECOND + 0.5)
+  return {hits = limit.hits, window = math.max(1, window), moderated = moderated}
 end
 
 local function spread(limit, hits, apart)

@@ -35,7 +35,8 @@ local function changes_since(known, version)
   local changes = {}
   if known and known ~= tonumber(version) then
     for _, one in ipairs(redis.call('ZRANGEBYSCORE', base .. 'changes', '(' .. whole(known), '+inf')) do
-      changes[#changes + 1] = {string.match(one, '^(%d+) (.*)$')}
+      local at, domain = string.match(one, '^(%d+) (.*)$')
+      changes[#changes + 1] = {tonumber(at), domain}
     end
   end
   return changes
