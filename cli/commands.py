@@ -88,7 +88,7 @@ COMMANDS = {
     "clean": CommandEntry("crawls.clean", _CRAWLS, "Remove crawls and all that is kept of them: batches, fingerprints, parts, the producer's log."),
     "report": CommandEntry("status", _CRAWLS, "Make a page of one crawl: how it grew, what each node did, what failed."),
     "trust": CommandEntry("crawls.clean", _CRAWLS, "Believe what the store says of a crawl or frontier, and sign it with this project's key."),
-    "throttle": CommandEntry("crawls.throttle_change", _CRAWLS, "Set, show and change while crawls run how many requests each domain gets."),
+    "throttle": CommandEntry("crawls.throttle_commands", _CRAWLS, "Set, show and change while crawls run how many requests each domain gets."),
     "frontier": CommandEntry("frontier.frontier_move", "Frontiers", "List, fill, count, move and empty the slots of crawl frontiers."),
     "consume": CommandEntry("frontier.consume", "Frontiers", "Keep workers of a spider running at a frontier until nothing is left, and bring the items home."),
     "items": CommandEntry("jobs.item_commands", "Items", "Fetch, merge and follow the items of crawls and jobs."),
@@ -149,14 +149,11 @@ def load(name: str) -> Any:
 
 def walk() -> Iterator[tuple[str, Any]]:
     """All commands with their paths, as in `nodes drain`, groups before what is in them; imports every module."""
-
-    def below(path: str, command: Any) -> Iterator[tuple[str, Any]]:
-        yield path, command
-        for name, one in getattr(command, "commands", {}).items():
-            yield from below(f"{path} {name}", one)
-
     for name in COMMANDS:
-        yield from below(name, load(name))
+        command = load(name)
+        yield name, command
+        for below, one in getattr(command, "commands", {}).items():
+            yield f"{name} {below}", one
 
 
 def _several() -> None:

@@ -18,6 +18,7 @@ from scrapyd_dist.settings import SETTINGS, nearest, outdated, unknown
 from scrapyd_dist.store.address import VARIABLE
 
 from .context import Context, with_settings
+from .options import option
 from .output import Output, complain_each, say
 
 MASK = "***"
@@ -92,8 +93,8 @@ def of_project(found: ProjectConfig, files: ConfigFiles, settings: Mapping[str, 
         there = any("scrapyd_dist" in addon for addon in settings["ADDONS"][0])
         said = "in the settings" if there else "not in the settings: only sdist crawl adds it"
         yield ConfigOption("project", "add-on", there, said)
-    for option, value in found.options.items():
-        yield ConfigOption("[sdist]", option, masked(value, option), files.origin("sdist", option))
+    for said, value in found.options.items():
+        yield ConfigOption("[sdist]", said, masked(value, said), files.origin("sdist", said))
 
 
 def of_targets(found: ProjectConfig, files: ConfigFiles) -> Iterator[ConfigOption]:
@@ -137,7 +138,7 @@ def misspelt(files: ConfigFiles, settings: Mapping[str, list[Any]]) -> list[str]
     for file, parser in files.parsers:
         for section in parser.sections():
             for key in parser[section] if section.partition(":")[0] == "deploy" else ():
-                if key not in TARGET_KEYS and (meant := nearest(key, TARGET_KEYS)):
+                if key not in TARGET_KEYS and (meant := nearest(key, TARGET_KEYS, 0.7)):
                     sentences.append(f"{file}, [{section}]: the key {key!r} means nothing here.{meant}")
     return sentences
 
@@ -179,7 +180,7 @@ class ConfigFiles(NamedTuple):
         """Where a target has a key from; empty where no file says it, or says nothing."""
         if not self.raw(section, key).strip():
             return ""
-        return self.origin(section, key) or (self.origin("deploy", key) if section != "deploy" else "")
+        return self.origin(section, key) or self.origin("deploy", key)
 
     def of_login(self, section: str) -> str:
         """Where a login is from that no key gives: the url, or the file that is asked last."""
@@ -205,11 +206,9 @@ print({_MARK!r} + json.dumps(ours, default=str))
 def config(
     *,
     context: Context,
-    show_origin: Annotated[
-        bool, typer.Option("--show-origin", help="Say of each value where it comes from: file and section, variable.")
-    ] = False,
-    every: Annotated[bool, typer.Option("--all", help="Also the settings that have their default.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Exit code 10 when a setting or a key is misspelt.")] = False,
+    show_origin: Annotated[bool, option("Say of each value where it comes from: file and section, variable.")] = False,
+    every: Annotated[bool, option("Also the settings that have their default.", "--all")] = False,
+    check: Annotated[bool, option("Exit code 10 when a setting or a key is misspelt.")] = False,
     output: Output,
 ) -> None:
     """Show the options in force: the project, its targets, its DISTRIBUTED_ settings.

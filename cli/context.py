@@ -4,7 +4,6 @@ The rule it keeps: looking makes no store, and no address is ever shown with its
 """
 
 import ast
-import difflib
 import os
 import secrets
 import subprocess
@@ -33,6 +32,7 @@ from scrapyd_dist.keys import known_key, state_key
 from scrapyd_dist.nodes import Node, NodeRecord, distinct
 from scrapyd_dist.payload import PayloadError, RequestValue, decode
 from scrapyd_dist.scrapyd.jobs import crawl_in
+from scrapyd_dist.settings import nearest
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE, is_url
 from scrapyd_dist.store.address import chosen as store_address
@@ -223,7 +223,6 @@ class Context:
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
-            self._store = None
 
     @cached_property
     def project(self) -> ProjectConfig:
@@ -307,9 +306,8 @@ class Context:
         named = (*(node for node in targets if not node.lookup), *(node for node in every if node not in targets))
         for pattern in patterns:
             if not any(fnmatchcase(node.name, pattern) for node in named):
-                close = difflib.get_close_matches(pattern, [node.name for node in named], 1)
-                hint = f"Did you mean {close[0]!r}? " if close else ""
-                raise NothingMatched(f"No target is called {pattern!r}. {hint}The targets are: {names_of(named)}.")
+                near = nearest(pattern, [node.name for node in named])
+                raise NothingMatched(f"No target is called {pattern!r}.{near} The targets are: {names_of(named)}.")
         return distinct(node for node in named if any(fnmatchcase(node.name, pattern) for pattern in patterns))
 
     def project_nodes(self, patterns: Sequence[str] | None, name: str | None) -> tuple[str, tuple[Node, ...]]:

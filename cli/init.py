@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -18,7 +18,7 @@ from scrapyd_dist.nodes import Node
 
 from .context import Context, project_name
 from .node_status import TIMEOUT, look
-from .options import Timeout
+from .options import Timeout, option
 from .output import Output, can_ask, complain, put, say
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
@@ -116,25 +116,15 @@ def appended(text: str, wanted: Sequence[Node]) -> str:
 def init(
     *,
     node: Annotated[
-        Optional[list[str]],
-        typer.Option(
-            "--node", metavar="ADDRESS", help="A node: web1:6800, or a URL, with user@ but no password; repeatable."
-        ),
+        list[str] | None,
+        option("A node: web1:6800, or a URL, with user@ but no password; repeatable.", metavar="ADDRESS"),
     ] = None,
-    name: Annotated[
-        Optional[list[str]],
-        typer.Option("--name", help="What the node is called, in the order of --node; else after its host."),
-    ] = None,
+    name: Annotated[list[str] | None, option("What it is called, in the order of --node; else after its host.")] = None,
     project: Annotated[
-        Optional[str],
-        typer.Option("--project", "-p", help="Scrapyd's name of the project; else that of \\[deploy], or BOT_NAME."),
+        str | None, option("Scrapyd's name of the project; else that of \\[deploy], or BOT_NAME.", "--project", "-p")
     ] = None,
-    node_conf: Annotated[
-        bool, typer.Option("--node-conf", help="Print a scrapyd.conf for a node, and do nothing else.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the lines that would be added; exit code 10.")
-    ] = False,
+    node_conf: Annotated[bool, option("Print a scrapyd.conf for a node, and do nothing else.")] = False,
+    dry_run: Annotated[bool, option("Print the lines that would be added; exit code 10.")] = False,
     output: Output,
     timeout: Timeout = TIMEOUT,
 ) -> None:

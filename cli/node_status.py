@@ -16,7 +16,7 @@ from scrapyd_dist.scrapyd.versions import newest
 from scrapyd_dist.transports import Sender, sweep
 
 from .context import Context, exit_code
-from .output import complain, waiting
+from .output import NEVER, complain, waiting
 
 #: seconds that a node gets to answer
 TIMEOUT = 10.0
@@ -54,7 +54,7 @@ def look(
 ) -> list[NodeStatus]:
     """Ask all nodes at once, and show on a terminal how they answer; in the nodes' order."""
     seen: dict[Node, NodeStatus] = {}
-    with waiting(terminal_only=True) as show:
+    with waiting(first=NEVER) as show:
         for one in ask_nodes(sender, fleet, project, timeout, known):
             seen[one.node] = one
             show(

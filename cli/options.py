@@ -5,13 +5,13 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
-from dataclasses import MISSING, fields, is_dataclass
-from functools import partial
+from dataclasses import fields, is_dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Optional, get_type_hints
+from typing import Annotated, Any, BinaryIO
 
 import typer
+from typer.models import OptionInfo
 
 from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError, NothingMatched
@@ -22,7 +22,6 @@ from .context import Context, where
 
 #: value and explanation
 Candidates = list[tuple[str, str]]
-_keyword = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
 _SPIDER = re.compile(r"""^\s+name\s*(?::\s*\w+\s*)?=\s*["']([^"'\n]+)["']""", re.MULTILINE)
 #: source files of a project that are read, and bytes of each, at most
 _MOST_FILES, _MOST_BYTES = 2000, 200_000
@@ -78,52 +77,45 @@ def _stored(read: Callable[[Store], Candidates]) -> Candidates:
     return []
 
 
+def option(help_: str, *names: str, panel: str | None = None, **more: Any) -> Any:
+    """An option of a command; without names it is called as its parameter, and one of yes or no has no `--no-` form."""
+    return typer.Option(..., *names, help=help_, rich_help_panel=panel, **more)
+
+
+def argument(metavar: str, help_: str, completion: Callable[[], Any] | None = None, **more: Any) -> Any:
+    return typer.Argument(metavar=metavar, help=help_, autocompletion=completion, **more)
+
+
+def span(name: str, help_: str, **more: Any) -> Any:
+    """An option with a span of time, which the command gets in seconds."""
+
+    def parse(text: str) -> float:
+        return seconds(name, text)
+
+    return option(help_, name, metavar="TIME", parser=parse, **more)
+
+
 Project = Annotated[
-    Optional[str],
-    typer.Option("--project", "-p", help="Scrapyd's name of the project: \\[deploy] project, else BOT_NAME."),
+    str | None, option("Scrapyd's name of the project: \\[deploy] project, else BOT_NAME.", "--project", "-p")
 ]
 Nodes = Annotated[
-    Optional[list[str]],
-    typer.Option(
-        "--node",
-        metavar="NAME",
-        autocompletion=nodes,
-        help="Only these nodes: names, or globs as in 'eu-*'; repeatable.",
-    ),
+    list[str] | None,
+    option("Only these nodes: names, or globs as in 'eu-*'; repeatable.", metavar="NAME", autocompletion=nodes),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; exit code 10 if it would.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
-SpiderName = Annotated[
-    str,
-    typer.Argument(
-        help="The spider's name, as `scrapy list` shows it.",
-        metavar="SPIDER",
-        autocompletion=spiders,
-        show_default=False,
-    ),
-]
-FrontierName = Annotated[
-    str,
-    typer.Argument(
-        metavar="FRONTIER", autocompletion=frontiers, help="The frontier's name, as `sdist frontier list` shows it."
-    ),
-]
-JobProject = Annotated[Optional[str], typer.Option("--project", "-p", help="Only jobs of this project.")]
+Yes = Annotated[bool, option("Do not ask.", "--yes", "-y")]
+DryRun = Annotated[bool, option("Change nothing; exit code 10 if it would.")]
+Quiet = Annotated[bool, option("Say nothing but errors.", "--quiet", "-q")]
+SpiderName = Annotated[str, argument("SPIDER", "Its name, as `scrapy list` shows it.", spiders, show_default=False)]
+FrontierName = Annotated[str, argument("FRONTIER", "Its name, as `sdist frontier list` shows it.", frontiers)]
+JobProject = Annotated[str | None, option("Only jobs of this project.", "--project", "-p")]
 Spider = Annotated[
-    Optional[str],
-    typer.Option(
-        metavar="NAME", autocompletion=spiders, help="Only jobs of this spider, or of spiders that fit, as in 'shop*'."
-    ),
+    str | None,
+    option("Only jobs of this spider, or of spiders that fit, as in 'shop*'.", metavar="NAME", autocompletion=spiders),
 ]
-Timeout = Annotated[float, typer.Option(help="Seconds that a node gets for each answer.", min=0.1)]
-ConnectTimeout = Annotated[
-    float, typer.Option("--connect-timeout", help="Seconds in which a connection has to come about.", min=0.1)
-]
+Timeout = Annotated[float, option("Seconds that a node gets for each answer.", min=0.1)]
+ConnectTimeout = Annotated[float, option("Seconds in which a connection has to come about.", min=0.1)]
 #: the default of `ConnectTimeout`; a SYN that was lost is sent again after 1 and 3 s
 CONNECT_TIMEOUT = 4.0
-
-
 #: what stands for standard input
 STDIN = "-"
 
@@ -140,10 +132,6 @@ def opened_file(stack: ExitStack, name: str) -> BinaryIO:
         raise ConfigError(f"The file {name} cannot be read: {error.strerror}.") from error
 
 
-def in_panel(panel: str, help_: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help_, rich_help_panel=panel, **more)
-
-
 def seconds(option: str, text: str) -> float:
     """A span of time such as `90`, `90s`, `30m`, `2h` in seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
@@ -151,15 +139,6 @@ def seconds(option: str, text: str) -> float:
     if value <= 0:
         raise ConfigError(f"{option} {text!r} is no span of time. Write seconds, or a number with m or h: 90, 30m, 2h.")
     return value
-
-
-def span(option: str, help_: str, **more: Any) -> Any:
-    """An option with a span of time, which the command gets in seconds."""
-
-    def parse(text: str) -> float:
-        return seconds(option, text)
-
-    return typer.Option(option, metavar="TIME", parser=parse, help=help_, **more)
 
 
 def asks(command: Callable[..., None]) -> Callable[..., None]:
@@ -175,12 +154,11 @@ def asks(command: Callable[..., None]) -> Callable[..., None]:
             contexts.append(name)
         elif is_dataclass(parameter.annotation):
             groups[name] = parameter.annotation
-            hints = get_type_hints(parameter.annotation, include_extras=True)
-            for entry in fields(parameter.annotation):
-                default = inspect.Parameter.empty if entry.default is MISSING else entry.default
-                flat.append(_keyword(entry.name, default=default, annotation=hints[entry.name]))
+            flat += inspect.signature(groups[name], eval_str=True).parameters.values()
         else:
             flat.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    for parameter in flat:
+        _name(parameter)
 
     def run(**values: Any) -> None:
         for name, group in groups.items():
@@ -193,6 +171,13 @@ def asks(command: Callable[..., None]) -> Callable[..., None]:
     run.__name__, run.__doc__, run.__annotations__ = command.__name__, command.__doc__, {}
     run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]  # typer reads it
     return run
+
+
+def _name(parameter: inspect.Parameter) -> None:
+    """Call an option without names as its parameter is called: `--all` for `all_`."""
+    for info in getattr(parameter.annotation, "__metadata__", ()):
+        if isinstance(info, OptionInfo) and info.default is ... and not info.param_decls:
+            info.param_decls = [f"--{parameter.name.strip('_').replace('_', '-')}"]
 
 
 def group(text: str | None = None, *, alone: Callable[..., None] | None = None, **commands: Callable[..., None]) -> Any:

@@ -22,10 +22,12 @@ from scrapyd_dist.errors import ConfigError
 _HAZARDS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]"
 )
-_COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
-_CELL_COLOURS = {
-    "up": "green", "down": "red", "unfit": "red", "failed": "red", "refused": "red", "died": "red",
+_ESCAPES = re.compile(r"\x1b\[[0-9;:]*m")
+#: the colours of the states of nodes, jobs and crawls
+COLOURS = {
+    "up": "green", "down": "red", "unfit": "red", "failed": "red", "refused": "red", "died": "red", "wedged": "red",
     "uploaded": "green", "present": "green", "finished": "green", "stopped": "yellow", "incomplete": "yellow",
+    "draining": "yellow", "busy": "yellow", "left": "yellow",
 }  # fmt: skip
 
 
@@ -47,7 +49,7 @@ def some_of(names: Sequence[str], most: int = 10) -> str:
 
 def colourless(text: str) -> str:
     """A line of a log as it may be shown: its colours are left out."""
-    return harmless(_COLOURS.sub("", text))
+    return harmless(_ESCAPES.sub("", text))
 
 
 def say(text: str = "") -> None:
@@ -103,7 +105,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     for heading in headings:
         drawn.add_column(heading.upper(), overflow="fold")
     for row in cells:
-        drawn.add_row(*(Text(cell, style=_CELL_COLOURS.get(cell, "")) for cell in row))
+        drawn.add_row(*(Text(cell, style=COLOURS.get(cell, "")) for cell in row))
     Console().print(drawn)
 
 
@@ -122,14 +124,13 @@ def _text(cell: object) -> str:
     return f"{cell:,}" if isinstance(cell, int) else one_line(str(cell))
 
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, and nothing else there.")]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Output:
     """The result of a command: one JSON document, or a table or lines for people. As a parameter it is `--json`."""
 
-    as_json: Json = False
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document on standard output, and nothing else there.")
+    ] = False
 
     def document(self, document: Mapping[str, Any]) -> bool:
         """Print the document if it was asked for; False tells the command to print its lines instead."""
@@ -192,13 +193,15 @@ def poll_until(done: Callable[[], bool], every: float, deadline: float) -> bool:
 
 #: seconds between two lines about what goes on, where there is no terminal
 LINE_EVERY = 30.0
+#: seconds before a line that is for terminals only
+NEVER = float("inf")
 
 
 @contextmanager
-def waiting(every: float = LINE_EVERY, *, terminal_only: bool = False) -> Iterator[Callable[[str], None]]:
+def waiting(every: float = LINE_EVERY, *, first: float = 0.0) -> Iterator[Callable[[str], None]]:
     """Gives a function that says how it stands, on standard error.
 
-    every: seconds between two lines where there is no terminal, the first at once; terminal_only: no lines elsewhere.
+    every: seconds between two lines where there is no terminal; first: seconds before the first one.
     """
     if on_terminal():
         from rich.console import Console
@@ -208,12 +211,12 @@ def waiting(every: float = LINE_EVERY, *, terminal_only: bool = False) -> Iterat
         with Status("", console=Console(stderr=True), refresh_per_second=4) as status:
             yield lambda text: status.update(Text(one_line(text)))
         return
-    last: float | None = None
+    due = time.monotonic() + first
 
     def show(text: str) -> None:
-        nonlocal last
-        if not terminal_only and (last is None or time.monotonic() - last >= every):
-            last = time.monotonic()
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + every
             say(text)
 
     yield show

@@ -4,7 +4,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -18,13 +18,10 @@ from .crawls.producer_process import crawl_or_latest, runs
 from .crawls.watcher import WatchOptions
 from .frontier import frontier_list
 from .nodes import fleet_view
+from .options import option
 from .output import Output, put, put_json
 
-#: seconds that a node gets to answer with its versions
-NODE_TIMEOUT = 5.0
-Fleet = Annotated[
-    bool, typer.Option("--fleet", help="All nodes and the jobs of any kind that run there, instead of a crawl.")
-]
+Fleet = Annotated[bool, option("All nodes and the jobs of any kind that run there, instead of a crawl.")]
 
 
 def watch(context: Context, watched: WatchOptions, crawl: SomeCrawl = None, fleet: Fleet = False) -> None:
@@ -72,13 +69,10 @@ def report(
     context: Context,
     crawl: SomeCrawl = None,
     output: Annotated[
-        Optional[Path],
-        typer.Option("-o", "--output", metavar="FILE", help="Where the page goes; CRAWL.html if left out."),
+        Path | None, option("Where the page goes; CRAWL.html if left out.", "-o", "--output", metavar="FILE")
     ] = None,
-    ask_nodes: Annotated[
-        bool, typer.Option("--ask-nodes", help="Ask the nodes, too, which versions they have now.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The series behind the pictures, as one document.")] = False,
+    ask_nodes: Annotated[bool, option("Ask the nodes, too, which versions they have now.")] = False,
+    as_json: Annotated[bool, option("The series behind the pictures, as one document.", "--json")] = False,
 ) -> None:
     """Make a page of one crawl: how it grew, what each node did, what failed.
 
@@ -94,7 +88,7 @@ def report(
     row = crawl_or_latest(context.store, crawl)
     facts = gather(context.store, row.id, now=time.time(), lives=runs(row))
     if ask_nodes:
-        seen = look(context.nodes(), row.project, timeout=NODE_TIMEOUT)
+        seen = look(context.nodes(), row.project, timeout=5.0)
         now = [NodeNow(name=one.node.name, versions=one.versions, reason=str(one.error or "")) for one in seen]
         facts = replace(facts, nodes_now=tuple(now))
     if as_json:

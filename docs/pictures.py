@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
+import re
 import subprocess
 import sys
 import time
@@ -17,14 +19,17 @@ from typing import TYPE_CHECKING, Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
+from rich.console import Console
 from rig.browser import browser
-from scrapyd_dist.cli.crawls.live_view import svg
+from scrapyd_dist.cli.crawls.watcher import frame
 
 from scrapyd_dist.progress import told
 from scrapyd_dist.report import gather, page
 from scrapyd_dist.store import open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rig.browser import Browser
 
     from scrapyd_dist.report import Facts
@@ -84,6 +89,15 @@ def watch(process: subprocess.Popen[bytes], store: Path, items: int) -> dict[str
         if done >= MOMENT * items:
             return told(rows[0])
     return {}
+
+
+def svg(document: Mapping[str, Any]) -> str:
+    """The live view of a crawl as an SVG document. Its fonts are those of the reader's machine: it fetches nothing."""
+    console = Console(
+        record=True, width=110, file=io.StringIO(), force_terminal=True, color_system="truecolor", legacy_windows=False
+    )
+    console.print(frame(document))
+    return re.sub(r"@font-face\s*{[^}]*}\s*", "", console.export_svg(title="sdist watch"))
 
 
 def take(report: Path, folder: Path, out: Path) -> None:

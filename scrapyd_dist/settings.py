@@ -279,10 +279,10 @@ def of_options(options: object) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value not in (None, [])}
 
 
-def nearest(name: str, known: Iterable[str] = SETTINGS) -> str:
-    """What a misspelt name probably means, as the end of a paragraph; empty when none is near."""
+def nearest(name: str, known: Iterable[str] = SETTINGS, cutoff: float = 0.6) -> str:
+    """What a misspelt name probably means, as the end of a sentence or paragraph; empty when none is near."""
     ends = {one.removeprefix(PREFIX): one for one in known}  # the prefix would make any two names alike
-    close = difflib.get_close_matches(name.removeprefix(PREFIX), ends, 1, 0.7)
+    close = difflib.get_close_matches(name.removeprefix(PREFIX), ends, 1, cutoff)
     return f" Did you mean {ends[close[0]]}?" if close else ""
 
 

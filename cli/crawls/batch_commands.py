@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -21,28 +21,21 @@ from scrapyd_dist.payload import REPLACES, fit
 from scrapyd_dist.store import Store
 
 from ..context import Context, key_of, requests_in
+from ..options import option
 from ..output import Output, complain, poll_until, put, say, some_of
 from . import producer_process, wording
 from .crawl import CrawlId, Detach, NewCode, follow
 from .watcher import LOOK, WatchOptions
 
-
-class Kind(Enum):
-    """Why a URL gave no result."""
-
-    gone = "gone"
-    failed = "failed"
-    dead = "dead"
-    index = "index"
+#: why a URL gave no result
+Kind = Enum("Kind", {"gone": "gone", "failed": "failed", "dead": "dead", "index": "index"})
 
 
 def misses(
     context: Context,
     crawl: CrawlId,
-    kind: Annotated[
-        Optional[list[Kind]], typer.Option(metavar="KIND", help="Only gone, failed, dead or index; can be given again.")
-    ] = None,
-    urls: Annotated[bool, typer.Option("--urls", help="Print the URLs only, one a line.")] = False,
+    kind: Annotated[list[Kind] | None, option("Only gone, failed, dead or index. Repeatable.", metavar="KIND")] = None,
+    urls: Annotated[bool, option("Print the URLs only, one a line.")] = False,
     output: Output = Output(),
 ) -> None:
     """List the URLs of a crawl or a frontier that gave no result so far, and why.
@@ -127,20 +120,15 @@ def _retry(
 
 #: seconds in which a producer takes notice of what is asked of it
 NOTICE = 15.0
-Numbers = Annotated[
-    Optional[list[int]], typer.Option("--batch", metavar="N", help="Only this batch; can be given again.", min=1)
-]
+Numbers = Annotated[list[int] | None, option("Only this batch. Repeatable.", metavar="N", min=1)]
 
 
 def batches(
     context: Context,
     crawl: CrawlId,
-    state: Annotated[
-        Optional[list[BatchState]],
-        typer.Option(metavar="STATE", help="Only batches in this state; can be given again."),
-    ] = None,
+    state: Annotated[list[BatchState] | None, option("Only in this state. Repeatable.", metavar="STATE")] = None,
     batch: Numbers = None,
-    urls: Annotated[bool, typer.Option("--urls", help="Print the URLs of these batches instead, one a line.")] = False,
+    urls: Annotated[bool, option("Print the URLs of these batches instead, one a line.")] = False,
     output: Output = Output(),
 ) -> None:
     """List the batches of a crawl: how each stands, its attempts, and why they failed.
@@ -185,9 +173,7 @@ def retry(
     context: Context,
     crawl: CrawlId,
     watched: WatchOptions,
-    failed_urls: Annotated[
-        bool, typer.Option("--failed-urls", help="Crawl again what failed in batches that are done, too.")
-    ] = False,
+    failed_urls: Annotated[bool, option("Crawl again what failed in batches that are done, too.")] = False,
     batch: Numbers = None,
     new_code: NewCode = False,
     detach: Detach = False,

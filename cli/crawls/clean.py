@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -17,8 +17,8 @@ from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.store import Store
 
 from ..context import Context
-from ..options import Yes, crawls
-from ..output import Output, confirm, put_json, say
+from ..options import Yes, argument, crawls, option
+from ..output import Output, confirm, say
 from .crawl import CrawlId
 from .producer_process import crawl_folder, lives, runs
 from .wording import counted
@@ -30,15 +30,11 @@ DOMAINS_STAY = 90.0
 
 def clean(
     context: Context,
-    crawl: Annotated[
-        Optional[list[str]], typer.Argument(metavar="CRAWL", autocompletion=crawls, help="Names of crawls.")
-    ] = None,
-    older_than: Annotated[
-        Optional[float], typer.Option(metavar="DAYS", min=0, help="All crawls that ended longer ago than this.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed; exit code 10.")] = False,
+    crawl: Annotated[list[str] | None, argument("CRAWL", "Names of crawls.", crawls)] = None,
+    older_than: Annotated[float | None, option("All that ended longer ago than this.", metavar="DAYS", min=0)] = None,
+    dry_run: Annotated[bool, option("Only tell what would be removed; exit code 10.")] = False,
     yes: Yes = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Tell what was removed as JSON.")] = False,
+    output: Output = Output(),
 ) -> None:
     """Remove crawls and all that is kept of them: batches, fingerprints, parts, the producer's log.
 
@@ -68,11 +64,9 @@ def clean(
             remove(store, root, row)
         if older_than is not None:
             store.forget_permits(time.time() - max(older_than, DOMAINS_STAY) * DAY)
-    if as_json:
-        put_json({"dry_run": dry_run, "removed": removed})
-    elif not removed:
-        say(f"Nothing to remove: no crawl ended more than {older_than:g} days ago.")
-    else:
+    if not output.document({"dry_run": dry_run, "removed": removed}):
+        if not removed:
+            say(f"Nothing to remove: no crawl ended more than {older_than:g} days ago.")
         for line in lines:
             say(f"{'Would remove' if dry_run else 'Removed'} {line}")
     raise typer.Exit(10 if dry_run and removed else 0)
@@ -109,7 +103,7 @@ def check_idle(store: Store, row: Crawl) -> None:
     backlog = store.backlog(row.id)
     why = f"producers are filling it ({', '.join(backlog.producers)})" if backlog.producers else ""
     why = f"workers have {backlog.leased} of its batches" if backlog.leased else why
-    why = f"its workers are kept running (process {row.pid} on {row.host})" if row.pid and lives(row) else why
+    why = f"its workers are kept running (process {row.pid} on {row.host})" if lives(row) else why
     if why:
         raise ConfigError(f"The frontier {row.id} is in use: {why}. Nothing was removed; stop that first.")
 

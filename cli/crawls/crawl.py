@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -16,8 +16,9 @@ from scrapyd_dist.batches import Crawl
 from scrapyd_dist.progress import told
 
 from ..context import Context
+from ..options import argument, option
 from ..options import crawls as crawl_names
-from ..output import Output, complain, put, put_json, say, table
+from ..output import Output, complain, put, say, table
 from . import producer_process, watcher, wording
 from .crawl_options import CrawlOptions, refuse_store
 from .producer_process import kept_code
@@ -76,28 +77,16 @@ def node_rows(plan: Mapping[str, Any]) -> list[tuple[object, ...]]:
     return rows
 
 
-Name = Annotated[
-    Optional[str], typer.Option("--name", help="Name of the crawl; made from spider and time if left out.")
-]
-Detach = Annotated[
-    bool,
-    typer.Option("--detach", help="Start it and come back at once; `sdist watch` shows it.", rich_help_panel=WATCHING),
-]
-NewCode = Annotated[
-    bool, typer.Option("--new-code", help="Go on with the code that is here now, not with what the crawl began with.")
-]
-SomeCrawl = Annotated[
-    Optional[str], typer.Argument(metavar="CRAWL", autocompletion=crawl_names, help="Its name; the newest if left out.")
-]
+Name = Annotated[str | None, option("Name of the crawl; made from spider and time if left out.")]
+Detach = Annotated[bool, option("Start it and come back at once; `sdist watch` shows it.", panel=WATCHING)]
+NewCode = Annotated[bool, option("Go on with the code that is here now, not with what the crawl began with.")]
+SomeCrawl = Annotated[str | None, argument("CRAWL", "Its name; the newest if left out.", crawl_names)]
 Probe = Annotated[
-    Optional[int],
-    typer.Option(metavar="N", min=1, show_default=False, help="Fetch up to N index pages and N detail pages of the site"
-                 " (30 s at most; no item is kept, no pipeline runs), and forecast how long the crawl will take."),
+    int | None,
+    option("Fetch up to N index pages and N detail pages of the site (30 s at most; no item is kept, no pipeline runs),"
+           " and forecast how long the crawl will take.", metavar="N", min=1, show_default=False),
 ]  # fmt: skip
-CrawlId = Annotated[
-    str,
-    typer.Argument(metavar="CRAWL", autocompletion=crawl_names, help="The crawl's name, as `sdist crawls` lists it."),
-]
+CrawlId = Annotated[str, argument("CRAWL", "The crawl's name, as `sdist crawls` lists it.", crawl_names)]
 
 
 def crawl(
@@ -129,9 +118,8 @@ def follow(
     if not detach:
         return watcher.watch(context.root, context.store, begun.id, watched, process)
     process.returncode = 0  # it outlives this object, which would warn about that
-    if watched.as_json:
-        put_json({"crawl": begun.id, "spider": begun.spider, "state": begun.state.value, "pid": process.pid})
-    else:
+    document = {"crawl": begun.id, "spider": begun.spider, "state": begun.state.value, "pid": process.pid}
+    if not watched.document(document):
         put(begun.id)
     if not watched.quiet:
         say(f"The crawl runs on its own. See it with: sdist watch {begun.id}")

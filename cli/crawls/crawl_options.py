@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from scrapyd_dist.errors import ConfigError
@@ -15,7 +15,7 @@ from scrapyd_dist.settings import GROUPS, PREFIX, SETTINGS, of_options
 from scrapyd_dist.store.address import VARIABLE
 
 from ..context import SETTING
-from ..options import SpiderName, in_panel, nodes, one_of
+from ..options import SpiderName, nodes, one_of, option
 
 _ITEMS, _SPIDER = "Items and the end", "The spider"
 PLACEMENTS = one_of("by-capacity", "round-robin", "least-loaded")
@@ -33,7 +33,7 @@ class CrawlOrder:
     version: str | None = None  #: of the code, where it is not to be the working tree's
 
 
-_option = partial(in_panel, show_default=False)
+_option = partial(option, show_default=False)
 
 
 def _setting(name: str, *names: str, **more: Any) -> Any:
@@ -41,7 +41,7 @@ def _setting(name: str, *names: str, **more: Any) -> Any:
     row = SETTINGS[PREFIX + name]
     panel = next(heading for heading, rows in GROUPS.items() if row in rows)
     default = f" ({row.default_text})" if type(row.default) in {int, float} and row.default > 0 else ""
-    return _option(panel, f"{row.plain_help[:1].upper()}{row.plain_help[1:]}{default}.", *names, **more)
+    return _option(f"{row.plain_help[:1].upper()}{row.plain_help[1:]}{default}.", *names, panel=panel, **more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,26 +49,28 @@ class SpiderOptions:
     """Options of every command that runs a spider on the nodes; a field is a parameter of the command."""
 
     arg: Annotated[
-        Optional[list[str]], _option(_SPIDER, "Argument of the spider. Repeatable.", "-a", metavar="NAME=VALUE")
+        list[str] | None, _option("Argument of the spider. Repeatable.", "-a", panel=_SPIDER, metavar="NAME=VALUE")
     ] = None
     setting: Annotated[
-        Optional[list[str]],
-        _option(_SPIDER, "Setting of the spider, here and in every job. Repeatable.", "-s", "--set",
+        list[str] | None,
+        _option("Setting of the spider, here and in every job. Repeatable.", "-s", "--set", panel=_SPIDER,
                 metavar="NAME=VALUE"),
     ] = None  # fmt: skip
     add_to: Annotated[
-        Optional[list[str]],
-        _option(_ITEMS, "At the end, write the items to this new file: .jl, .jsonl, .json, .csv.", "-o", "--output",
-                metavar="FILE"),
+        list[str] | None,
+        _option("At the end, write the items to this new file: .jl, .jsonl, .json, .csv.", "-o", "--output",
+                panel=_ITEMS, metavar="FILE"),
     ] = None  # fmt: skip
     overwrite: Annotated[
-        Optional[list[str]],
-        _option(_ITEMS, "The same, and replace a file that is there.", "-O", "--overwrite-output", metavar="FILE"),
+        list[str] | None,
+        _option(
+            "The same, and replace a file that is there.", "-O", "--overwrite-output", panel=_ITEMS, metavar="FILE"
+        ),
     ] = None
     node: Annotated[
-        Optional[list[str]],
-        _option("Nodes", "Use this node only: a target of scrapy.cfg, HOST:PORT, file:PATH or cmd:COMMAND. Repeatable.",
-                metavar="NAME|ADDRESS", autocompletion=nodes),
+        list[str] | None,
+        _option("Use this node only: a target of scrapy.cfg, HOST:PORT, file:PATH or cmd:COMMAND. Repeatable.",
+                panel="Nodes", metavar="NAME|ADDRESS", autocompletion=nodes),
     ] = None  # fmt: skip
 
     def outputs(self, folder: Path) -> list[dict[str, Any]]:
@@ -81,41 +83,43 @@ class CrawlOptions(SpiderOptions):
     """The options that `sdist crawl` and `sdist plan` share; a field is a parameter of the command."""
 
     spider: SpiderName
-    rule: Annotated[Optional[int], _setting("TARGET_RULE")] = None
-    callback: Annotated[Optional[list[str]], _setting("TARGET_CALLBACKS", metavar="NAME")] = None
-    limit: Annotated[Optional[int], _setting("LIMIT", metavar="N")] = None
-    shards: Annotated[Optional[int], _setting("SHARDS", metavar="S")] = None
-    index: Annotated[Optional[str], _setting("INDEX", metavar="TEMPLATE")] = None
-    pages: Annotated[Optional[int], _setting("PAGES", metavar="P")] = None
-    first_page: Annotated[Optional[int], _setting("FIRST_PAGE", metavar="K")] = None
-    start_urls: Annotated[Optional[Path], _setting("START_URLS_FILE", metavar="FILE")] = None
-    feed: Annotated[Optional[str], _setting("TARGET_FEED_URL", metavar="URL")] = None
-    batch_size: Annotated[Optional[str], _setting("BATCH_SIZE", metavar="N|auto")] = None
-    batch_max_age: Annotated[Optional[float], _setting("BATCH_MAX_AGE", metavar="SECONDS")] = None
-    max_attempts: Annotated[Optional[int], _setting("MAX_ATTEMPTS", metavar="N")] = None
-    max_failed: Annotated[Optional[int], _setting("MAX_FAILED", metavar="N")] = None
-    min_items: Annotated[Optional[int], _setting("MIN_ITEMS", metavar="N")] = None
-    on_finish: Annotated[Optional[str], _setting("ON_FINISH", metavar="CMD|URL")] = None
-    pull: Annotated[Optional[bool], _setting("MODE", "--pull/--push")] = None
+    rule: Annotated[int | None, _setting("TARGET_RULE")] = None
+    callback: Annotated[list[str] | None, _setting("TARGET_CALLBACKS", metavar="NAME")] = None
+    limit: Annotated[int | None, _setting("LIMIT", metavar="N")] = None
+    shards: Annotated[int | None, _setting("SHARDS", metavar="S")] = None
+    index: Annotated[str | None, _setting("INDEX", metavar="TEMPLATE")] = None
+    pages: Annotated[int | None, _setting("PAGES", metavar="P")] = None
+    first_page: Annotated[int | None, _setting("FIRST_PAGE", metavar="K")] = None
+    start_urls: Annotated[Path | None, _setting("START_URLS_FILE", metavar="FILE")] = None
+    feed: Annotated[str | None, _setting("TARGET_FEED_URL", metavar="URL")] = None
+    batch_size: Annotated[str | None, _setting("BATCH_SIZE", metavar="N|auto")] = None
+    batch_max_age: Annotated[float | None, _setting("BATCH_MAX_AGE", metavar="SECONDS")] = None
+    max_attempts: Annotated[int | None, _setting("MAX_ATTEMPTS", metavar="N")] = None
+    max_failed: Annotated[int | None, _setting("MAX_FAILED", metavar="N")] = None
+    min_items: Annotated[int | None, _setting("MIN_ITEMS", metavar="N")] = None
+    on_finish: Annotated[str | None, _setting("ON_FINISH", metavar="CMD|URL")] = None
+    pull: Annotated[bool | None, _setting("MODE", "--pull/--push")] = None
     workers: Annotated[
-        Optional[int], _option("Nodes", "The same as --max-jobs; the smaller one counts.", metavar="N")
+        int | None, _option("The same as --max-jobs; the smaller one counts.", panel="Nodes", metavar="N")
     ] = None
-    fair: Annotated[Optional[str], _setting("FAIR", metavar="KIND")] = None
-    max_jobs: Annotated[Optional[int], _setting("MAX_JOBS", metavar="N")] = None
-    placement: Annotated[Optional[str], _setting("PLACEMENT", autocompletion=PLACEMENTS, metavar="KIND")] = None
+    fair: Annotated[str | None, _setting("FAIR", metavar="KIND")] = None
+    max_jobs: Annotated[int | None, _setting("MAX_JOBS", metavar="N")] = None
+    placement: Annotated[str | None, _setting("PLACEMENT", autocompletion=PLACEMENTS, metavar="KIND")] = None
     deploy: Annotated[
-        Optional[bool],
-        _option("Nodes", "Upload this code to nodes that lack it (the default), or never.", "--deploy/--no-deploy"),
+        bool | None,
+        _option(
+            "Upload this code to nodes that lack it (the default), or never.", "--deploy/--no-deploy", panel="Nodes"
+        ),
     ] = None
     version: Annotated[
-        Optional[str],
-        _option("Nodes", "Run this version, which was deployed or crawled with from here, in place of the code that is "
-                "here; its name, how it begins, or its content hash.", metavar="NAME"),
+        str | None,
+        _option("Run this version, which was deployed or crawled with from here, in place of the code that is here; its"
+                " name, how it begins, or its content hash.", panel="Nodes", metavar="NAME"),
     ] = None  # fmt: skip
-    node_timeout: Annotated[Optional[float], _setting("NODE_TIMEOUT", metavar="SECONDS")] = None
-    fleet_timeout: Annotated[Optional[float], _setting("FLEET_TIMEOUT", metavar="SECONDS")] = None
-    poll_interval: Annotated[Optional[float], _setting("POLL_INTERVAL", metavar="SECONDS")] = None
-    profile: Annotated[Optional[str], _setting("PROFILE", metavar="NAME")] = None
+    node_timeout: Annotated[float | None, _setting("NODE_TIMEOUT", metavar="SECONDS")] = None
+    fleet_timeout: Annotated[float | None, _setting("FLEET_TIMEOUT", metavar="SECONDS")] = None
+    poll_interval: Annotated[float | None, _setting("POLL_INTERVAL", metavar="SECONDS")] = None
+    profile: Annotated[str | None, _setting("PROFILE", metavar="NAME")] = None
 
     def order(self, folder: Path) -> CrawlOrder:
         """The same as settings; folder: what relative files are looked up in."""

@@ -26,6 +26,7 @@ from scrapyd_dist.config import load, state_dir
 from scrapyd_dist.errors import ConfigError, DistError
 
 from ..context import maybe_store
+from ..options import option
 from ..output import put, say
 from .producer_process import runs
 from .wording import clock, counted
@@ -33,8 +34,6 @@ from .wording import clock, counted
 #: marks a folder that this command may write into again
 MARK = ".sdist-demo"
 OUTPUT = "items.jl"
-SHARDS = 20
-BATCH_SIZE = 250
 #: seconds that what was started gets to end in good order
 GRACE = 10.0
 #: differences that are named
@@ -42,12 +41,10 @@ _SHOWN = 5
 
 
 def demo(
-    items: Annotated[int, typer.Option(help="Properties on the demo site.", min=1)] = 3000,
-    nodes: Annotated[int, typer.Option(help="Local Scrapyd nodes.", min=1)] = 3,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the site and the nodes running at the end, until Ctrl-C.")
-    ] = False,
-    folder: Annotated[Path, typer.Option("--dir", help="Where the demo project is made.")] = Path("sdist-demo"),
+    items: Annotated[int, option("Properties on the demo site.", min=1)] = 3000,
+    nodes: Annotated[int, option("Local Scrapyd nodes.", min=1)] = 3,
+    keep: Annotated[bool, option("Leave the site and the nodes running at the end, until Ctrl-C.")] = False,
+    folder: Annotated[Path, option("Where the demo project is made.", "--dir")] = Path("sdist-demo"),
 ) -> None:
     """Show it all on this machine: a site, real Scrapyd nodes, and one crawl over them.
 
@@ -66,8 +63,8 @@ def demo(
         stack.enter_context(_nodes(project, nodes))
         _command(project, "deploy-all")
         _command(
-            project, "crawl", "easy", "-a", f"start={site['index'].replace('%05d', '00000')}", "--shards", str(SHARDS),
-            "--index", site["index"], "--pages", str(site["pages"]), "--batch-size", str(BATCH_SIZE), "-O", OUTPUT,
+            project, "crawl", "easy", "-a", f"start={site['index'].replace('%05d', '00000')}", "--shards", "20",
+            "--index", site["index"], "--pages", str(site["pages"]), "--batch-size", "250", "-O", OUTPUT,
         )  # fmt: skip
         took, path = time.monotonic() - began, project / OUTPUT
         with path.open(encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Watches a crawl by its row in the store until it ends or Ctrl-C is pressed."""
+"""Watches a crawl by its row in the store until it ends or Ctrl-C is pressed: drawn, as lines, or as its log."""
 
 import codecs
 import json
@@ -6,23 +6,28 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, ClassVar, Optional
+from typing import Annotated, Any, ClassVar
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import DistError
-from scrapyd_dist.progress import told
+from scrapyd_dist.progress import succeeded, told
 from scrapyd_dist.store import Store
 
-from ..options import in_panel, span
-from ..output import LINE_EVERY, Json, ask, can_ask, colourless, complain, on_terminal, put, put_json, say
+from ..options import option, span
+from ..output import COLOURS, LINE_EVERY, Output, ask, can_ask, colourless, complain, on_terminal, one_line, put, say
 from . import wording
-from .live_view import View, crawl_picture, live_view
 from .producer_process import crawl_folder, interrupt, last_words, lives
 
 
@@ -67,6 +72,13 @@ ALIVE_EVERY = 2.0
 LEAVE = 75.0
 #: bytes of the producer's log that are shown at once
 PIECE = 64 * 1024
+#: lines of the picture that are not about nodes
+_OTHER_LINES = 14
+_HEADINGS = ("node", "state", "running", "done", "pages", "/s", "items", "/s", "errors", "/s", "")
+_LEFT = {"node", "state", ""}
+#: shows how a crawl, or the document of a fleet, stands at a moment of the monotonic clock
+Show = Callable[[Any, float], object]
+View = AbstractContextManager[Show]
 
 
 class ProducerDied(DistError):
@@ -120,25 +132,113 @@ class LogView:
             sys.stderr.flush()
 
 
+@contextmanager
+def live_view(draw: Callable[[Any, int], RenderableType], console: Console | None = None) -> Iterator[Show]:
+    """Draws in place, on standard error; draw: makes the picture of a subject for so many lines."""
+    console = console or Console(stderr=True)
+    with Live(console=console, refresh_per_second=4, auto_refresh=False, transient=True) as live:
+        yield lambda subject, _now: live.update(draw(subject, console.height), refresh=True)
+
+
+def crawl_picture(crawl: Crawl, lines: int) -> Group:
+    return frame(told(crawl), most_nodes=max(3, lines - _OTHER_LINES))
+
+
+def frame(document: Mapping[str, Any], *, most_nodes: int = 40) -> Group:
+    """One picture of a crawl's summary; of more nodes than `most_nodes` those in trouble are drawn, then the first."""
+    colour = "yellow" if wording.rests(document) else "cyan"
+    head = Text.assemble((str(document.get("crawl")), "bold"), "  ", (wording.state_of(document), colour))
+    if document.get("duration_s") is not None:
+        head.append(f"  {wording.clock(float(document['duration_s']))}", "dim")
+    parts: list[RenderableType] = [head, *(Text(str(note), style="yellow") for note in document.get("code") or ())]
+    pace = [*(wording.rated(document, name) for name in ("pages", "items", "failed")), wording.outlook(document)[1]]
+    parts += [_bars(document), Text(" · ".join(filter(None, pace)))]
+    nodes = document.get("nodes") or ()
+    if nodes:
+        parts += [Text(), _nodes(nodes, most_nodes)]
+    parts += [remark(line) for line in wording.lagging(document)]
+    return Group(*parts)
+
+
+def _bars(document: Mapping[str, Any]) -> Table:
+    pages, total = wording.number(document, "index", "pages"), wording.number(document, "index", "total")
+    done, batches = wording.number(document, "batches", "done"), wording.number(document, "batches", "total")
+    expected, _ = wording.outlook(document)
+    ended = wording.number(document, "requests", "done")
+    good = succeeded(document)
+    gone, failed = wording.number(document, "gone_urls"), wording.number(document, "failed_urls")
+    missed = (f" · {gone:,} gone" if gone else "") + (f" · {failed:,} failed" if failed else "")
+    found, sent = wording.number(document, "urls_found"), wording.number(document, "requests", "sent")
+    whole = wording.number(document, "outlook", "requests")
+    rows = (
+        ("index", pages, total, _of(pages, total)),
+        ("requests", ended, whole, f"{good:,} done of {expected}{missed} · {sent:,} sent · {found:,} found"),
+        ("batches", done, batches, _of(done, batches)),
+    )
+    grid = Table.grid(padding=(0, 1))
+    for label, value, most, text in rows:
+        bar = ProgressBar(
+            total=most or 1, completed=min(value, most), width=32, complete_style="green", finished_style="green"
+        )
+        grid.add_row(label, bar, text)
+    return grid
+
+
+def _of(value: int, whole: int) -> str:
+    return f"{value:,} of {whole:,}" if whole else f"{value:,}"
+
+
+def _nodes(nodes: Sequence[Mapping[str, Any]], most: int) -> RenderableType:
+    grid = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in _HEADINGS:
+        grid.add_column(heading, justify="left" if heading in _LEFT else "right", no_wrap=heading != "")
+    shown = nodes if len(nodes) <= most else sorted(nodes, key=lambda one: one.get("state") == "up")[: most - 1]
+    for node in shown:
+        grid.add_row(*_cells(node))
+    if len(shown) == len(nodes):
+        return grid
+    rest = len(nodes) - len(shown)
+    return Group(grid, Text(f"and {wording.counted(rest, 'more node')}", style="dim"))
+
+
+def _cells(node: Mapping[str, Any]) -> list[Text]:
+    rates, state = node.get("per_s"), str(node.get("state") or "")
+    failed = wording.number(node, "failed")
+    return [
+        Text(one_line(str(node.get("name")))),
+        Text(state, style=COLOURS.get(state, "")),
+        Text(wording.jobs_of(node).replace(" running", "").replace(" waiting", " wait")),
+        Text(f"{wording.number(node, 'jobs'):,}"),
+        Text(f"{wording.number(node, 'pages'):,}"),
+        Text(wording.per_second(rates, "pages").removesuffix("/s"), style="cyan"),
+        Text(f"{wording.number(node, 'items'):,}"),
+        Text(wording.per_second(rates, "items").removesuffix("/s"), style="cyan"),
+        Text(f"{failed:,}" if failed else "", style="red"),
+        Text(wording.per_second(rates, "failed").removesuffix("/s"), style="red"),
+        remark(str(node.get("reason") or "")),
+    ]
+
+
+def remark(text: str) -> Text:
+    """A text that may be long: it gives way to the other columns of a table, in whose last one it stands."""
+    return Text(one_line(text), style="yellow", no_wrap=True, overflow="ellipsis")
+
+
 #: the panel of these options in the help
 WATCHING = "Watching"
 
 
 @dataclass(frozen=True, kw_only=True)
-class WatchOptions:
+class WatchOptions(Output):
     """How a crawl is watched and summed up; a field is a parameter of the command."""
 
     timeout: Annotated[
-        Optional[float],
-        span(
-            "--timeout", "Watch no longer than this (90, 30m, 2h); the crawl goes on. Exit code 124.",
-            rich_help_panel=WATCHING,
-        ),
-    ] = None  # fmt: skip
-    as_json: Json = False
-    no_progress: Annotated[bool, in_panel(WATCHING, "Show no progress.", "--no-progress")] = False
-    quiet: Annotated[bool, in_panel(WATCHING, "Say nothing but errors.", "--quiet", "-q")] = False
-    verbose: Annotated[bool, in_panel(WATCHING, "Show the producer's log as it grows.", "--verbose", "-v")] = False
+        float | None,
+        span("--timeout", "Watch no longer than this (90, 30m, 2h); the crawl goes on. Exit code 124.", panel=WATCHING),
+    ] = None
+    no_progress: Annotated[bool, option("Show no progress.", panel=WATCHING)] = False
+    quiet: Annotated[bool, option("Say nothing but errors.", "--quiet", "-q", panel=WATCHING)] = False
+    verbose: Annotated[bool, option("Show the producer's log as it grows.", "--verbose", "-v", panel=WATCHING)] = False
 
     @property
     def silent(self) -> bool:
@@ -248,9 +348,8 @@ def _wants_stop(crawl: str) -> bool:
 def sum_up(root: Path, row: Crawl, watched: WatchOptions) -> int:
     """Say what came of a crawl that ended; gives its exit code."""
     code = row.exit_code if row.exit_code is not None else 1
-    if watched.as_json:
-        put_json(told(row))
-    if not row.summary or watched.quiet or watched.as_json:  # without a summary it never started
+    shown = watched.document(told(row))
+    if not row.summary or watched.quiet or shown:  # without a summary it never started
         if row.message and code:
             complain(row.message)
         return code

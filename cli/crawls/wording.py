@@ -78,10 +78,8 @@ _SLOWEST = {"index": "index pages", "detail": "detail pages", "processor": "this
 def forecast(document: Mapping[str, Any], now: float) -> str:
     """The forecast of `sdist plan --probe`, in a few lines; `now` in seconds since the epoch."""
     probed, crawl, expected, seconds = document["probed"], document["crawl"], document["expected"], document["seconds"]
-    per_page, end = (
-        document["targets_per_page"],
-        "no end can be told without the number of index pages (--pages), or --limit",
-    )
+    per_page = document["targets_per_page"]
+    end = "no end can be told without the number of index pages (--pages), or --limit"
     if seconds is not None:
         ends = datetime.fromtimestamp(now + seconds).astimezone()
         end = f"the crawl takes about {clock(seconds)}; started now, it ends at about {ends:%Y-%m-%d %H:%M:%S}"

@@ -3,8 +3,9 @@
 import logging
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -19,54 +20,48 @@ from ..crawls import wording
 from ..crawls.crawl_options import SpiderOptions, pairs, refuse_store
 from ..crawls.producer_process import lives
 from ..crawls.watcher import misses_of
-from ..options import FrontierName, Quiet, SpiderName, in_panel, span
-from ..output import Json, complain, put, put_json, waiting
+from ..options import FrontierName, Quiet, SpiderName, option, span
+from ..output import Output, complain, put, waiting
 from .frontier_list import opened, settings_of, slots_in, with_prefix
 
-_WORKERS = "Workers"
+#: the panel of these options in the help
+_PANEL = "Workers"
+_option = partial(option, panel=_PANEL)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsumeOptions(SpiderOptions):
+class ConsumeOptions(SpiderOptions, Output):
     """What `sdist consume` can be asked for; a field is a parameter of the command."""
 
     spider: SpiderName
     frontier: FrontierName
-    slots: Annotated[
-        Optional[str], in_panel(_WORKERS, "Only the slots whose names begin like this.", metavar="PREFIX")
-    ] = None
-    max_running: Annotated[int, in_panel(_WORKERS, "Workers at one time, over all nodes.", metavar="N", min=0)] = 8
-    per_slot: Annotated[int, in_panel(_WORKERS, "Workers on one slot; 0 binds none to a slot.", metavar="N", min=0)] = 1
+    slots: Annotated[str | None, _option("Only the slots whose names begin like this.", metavar="PREFIX")] = None
+    max_running: Annotated[int, _option("Workers at one time, over all nodes.", metavar="N", min=0)] = 8
+    per_slot: Annotated[int, _option("Workers on one slot; 0 binds none to a slot.", metavar="N", min=0)] = 1
     fair: Annotated[
-        Optional[str],
-        in_panel(_WORKERS, "Take from the slots in turn: spread, or by-domain (a slot stays with one worker). Binds no "
-                "worker to a slot.", metavar="KIND"),
+        str | None,
+        _option("Take from the slots in turn: spread, or by-domain (a slot stays with one worker). Binds no worker to a"
+                " slot.", metavar="KIND"),
     ] = None  # fmt: skip
     loop: Annotated[
-        Optional[float],
-        in_panel(_WORKERS, "Start workers every so often only; 0: once, and leave. Without it, whenever there is work.",
+        float | None,
+        _option("Start workers every so often only; 0: once, and leave. Without it, whenever there is work.",
                 metavar="SECONDS", min=0),
     ] = None  # fmt: skip
     max_time: Annotated[
-        Optional[float],
-        span("--max-time", "Start no more after this time (90, 30m, 2h), and leave.", rich_help_panel=_WORKERS),
+        float | None, span("--max-time", "Start no more after this time (90, 30m, 2h), and leave.", panel=_PANEL)
     ] = None
-    max_batches: Annotated[
-        int, in_panel(_WORKERS, "A worker ends after so many batches; 0: no limit.", metavar="N", min=0)
-    ] = 0
+    max_batches: Annotated[int, _option("A worker ends after so many batches; 0: no limit.", metavar="N", min=0)] = 0
     max_requests: Annotated[
-        int, in_panel(_WORKERS, "A worker takes no batch after so many requests; 0: no limit.", metavar="N", min=0)
+        int, _option("A worker takes no batch after so many requests; 0: no limit.", metavar="N", min=0)
     ] = 0
     idle: Annotated[
-        Optional[float],
-        span("--idle", "At a standing frontier, a worker ends when it had no work for so long.",
-             rich_help_panel=_WORKERS),
-    ] = None  # fmt: skip
-    label: Annotated[
-        Optional[list[str]],
-        in_panel(_WORKERS, "A word that each job is given as DISTRIBUTED_LABELS. Repeatable.", metavar="TEXT"),
+        float | None,
+        span("--idle", "At a standing frontier, a worker ends when it had no work for so long.", panel=_PANEL),
     ] = None
-    as_json: Json = False
+    label: Annotated[
+        list[str] | None, _option("A word that each job is given as DISTRIBUTED_LABELS. Repeatable.", metavar="TEXT")
+    ] = None
     quiet: Quiet = False
 
     def scaling(self) -> ScalingPolicy:
@@ -77,6 +72,10 @@ class ConsumeOptions(SpiderOptions):
             every=self.loop,
             max_time=self.max_time or 0.0,
         )
+
+    def settings(self) -> dict[str, Any]:
+        """The other options as settings; options that are zero set nothing."""
+        return {name: value for name, value in of_options(self).items() if value}
 
     def check_rows(self) -> None:
         """Refuse options for workers at a frontier whose rows are jobs."""
@@ -90,10 +89,6 @@ class ConsumeOptions(SpiderOptions):
                 f"The rows of {self.frontier} are arguments, and each is a job of its own: {', '.join(there)} is for"
                 " workers that lease requests. Leave it out."
             )
-
-    def settings(self) -> dict[str, Any]:
-        """The other options as settings; options that are zero set nothing."""
-        return {name: value for name, value in of_options(self).items() if value}
 
     def outputs(self, folder: Path) -> list[dict[str, Any]]:
         outputs = super().outputs(folder)
@@ -127,7 +122,7 @@ def consume(context: Context, wanted: ConsumeOptions) -> None:
             f"{row.id} is a crawl: its own process keeps its workers running, and `sdist resume {row.id}` starts that"
             " again."
         )
-    if row.pid and lives(row):
+    if lives(row):
         raise ConfigError(
             f"Process {row.pid} on {row.host} keeps the workers of the frontier {row.id} running already; two would"
             f" start too many. `sdist status {row.id}` says how it stands; `kill -INT {row.pid}` there ends it."
@@ -140,9 +135,7 @@ def consume(context: Context, wanted: ConsumeOptions) -> None:
         with_prefix(slots_in(backlog), row.id, wanted.slots)
     code = _manage(context.root, wanted, outputs, rows=rows, before=(row.pid, row.host))
     ended = store.crawl(row.id)
-    if wanted.as_json:
-        put_json(told(ended))
-    else:
+    if not wanted.document(told(ended)):
         for line in wording.closing(ended, misses_of(context.root, ended.id)):
             put(line)
     raise typer.Exit(code)

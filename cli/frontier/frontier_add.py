@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Optional
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,9 +15,9 @@ from scrapyd_dist.frontier.intake import FrontierProducer, open_frontier
 from scrapyd_dist.frontier.worklists import WorklistRow, format_of, rows
 from scrapyd_dist.settings import complaints
 
-from ..context import Context, key_of, project_store
+from ..context import Context, key_of
 from ..crawls.wording import counted
-from ..options import STDIN, FrontierName, in_panel, opened_file
+from ..options import STDIN, FrontierName, argument, opened_file, option
 from ..output import Output, complain, complain_each, say, waiting
 from .frontier_list import settings_of
 
@@ -26,43 +26,33 @@ if TYPE_CHECKING:  # it loads Scrapy
 
 #: seconds between two lines about how far it is, and in which none is needed
 TELL, QUICK = 10.0, 2.0
-#: exit codes: no row was a request, some were not, interrupted
-FAILED, PARTIAL, INTERRUPTED = 1, 3, 130
 _SLOTS = "Slots"
 
 
 def add(
     context: Context,
     frontier: FrontierName,
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="The list; - is standard input.", show_default=False)
-    ] = STDIN,
+    file: Annotated[str, argument("FILE", "The list; - is standard input.", show_default=False)] = STDIN,
     format_: Annotated[
-        Optional[Literal["urls", "jsonl", "csv"]],
-        typer.Option("--format", metavar="KIND", help="urls, jsonl or csv; by the name of the file if left out."),
+        Literal["urls", "jsonl", "csv"] | None,
+        option("urls, jsonl or csv; by the name of the file if left out.", metavar="KIND"),
     ] = None,
     as_: Annotated[
-        Literal["requests", "arguments"],
-        typer.Option("--as", metavar="WHAT", help="What a row is: requests, or arguments of a spider."),
+        Literal["requests", "arguments"], option("What a row is: requests, or arguments of a spider.", metavar="WHAT")
     ] = "requests",
-    column: Annotated[
-        Optional[str], typer.Option(metavar="C", help="Of a CSV: the column with the URLs, by name or number.")
-    ] = None,
+    column: Annotated[str | None, option("Of a CSV: the column with the URLs, by name or number.", metavar="C")] = None,
     spider_callback: Annotated[
-        Optional[str], typer.Option(metavar="NAME", help="Callback of requests that name none; parse if left out.")
+        str | None, option("Callback of requests that name none; parse if left out.", metavar="NAME")
     ] = None,
-    priority: Annotated[
-        int, typer.Option(metavar="N", help="Priority of requests that have none; the highest is leased first.")
-    ] = 0,
-    slots: Annotated[Optional[int], in_panel(_SLOTS, "Spread over this many slots.", metavar="N", min=1)] = None,
-    prefix: Annotated[Optional[str], in_panel(_SLOTS, "What the slots' names begin with.", metavar="P")] = None,
+    priority: Annotated[int, option("Priority of requests that have none; the highest goes first.", metavar="N")] = 0,
+    slots: Annotated[int | None, option("Spread over this many slots.", panel=_SLOTS, metavar="N", min=1)] = None,
+    prefix: Annotated[str | None, option("What the slots' names begin with.", panel=_SLOTS, metavar="P")] = None,
     slot_by: Annotated[
-        Optional[Literal["fingerprint", "domain", "site"]],
-        in_panel(_SLOTS, "fingerprint or domain: what decides; site: a slot for each.", metavar="KIND"),
+        Literal["fingerprint", "domain", "site"] | None,
+        option("fingerprint or domain: what decides; site: a slot for each.", panel=_SLOTS, metavar="KIND"),
     ] = None,
     standing: Annotated[
-        Optional[bool],
-        typer.Option("--standing/--no-standing", help="Whether the frontier waits for more for ever, or can finish."),
+        bool | None, option("Whether the frontier waits for more for ever, or can finish.", "--standing/--no-standing")
     ] = None,
     output: Output = Output(),
 ) -> None:
@@ -105,7 +95,7 @@ def add(
         else:
             routing = SlotRouting.from_settings(settings, project=project)
             read = request_reader(settings, routing, key=key, callback=spider_callback, priority=priority)
-        store = stack.enter_context(closing(project_store(root)))
+        store = context.new_store
         producer = FrontierProducer(
             store=store,
             frontier=check_crawl_name(frontier, "frontier"),
@@ -129,12 +119,11 @@ def _fill(producer: FrontierProducer, read: "RowReader", rows: Iterator[Worklist
     """Add the rows; returns the counts, and whether Ctrl-C interrupted it."""
     from scrapyd_dist.middlewares.producer.worklist_import import ImportResult, fill
 
-    account, begun = ImportResult(), time.monotonic()
-    with waiting(TELL) as show, closing(fill(producer, read, rows)) as filling:
+    account = ImportResult()
+    with waiting(TELL, first=QUICK) as show, closing(fill(producer, read, rows)) as filling:
         try:
             for account in filling:
-                if time.monotonic() - begun > QUICK:
-                    show(f"{account.added:,} requests added to {producer.frontier}")
+                show(f"{account.added:,} requests added to {producer.frontier}")
         except KeyboardInterrupt:
             return account, True
     return account, False
@@ -156,6 +145,6 @@ def _tell(frontier: str, account: "ImportResult", *, interrupted: bool, output: 
         say(f"{counted(account.added, 'request')} added to {frontier}{told}, of {counted(account.rows, 'row')}.")
     if interrupted:
         say("Interrupted; the same command adds the rest, and leaves out what is there.")
-        raise typer.Exit(INTERRUPTED)
-    good = account.added or account.duplicate
-    raise typer.Exit(0 if not account.bad else PARTIAL if good else FAILED)
+        raise typer.Exit(130)
+    some = account.added or account.duplicate
+    raise typer.Exit(0 if not account.bad else 3 if some else 1)

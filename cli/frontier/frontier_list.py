@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from heapq import nlargest
-from typing import TYPE_CHECKING, Annotated, Any, Optional
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any
 
 from scrapyd_dist.batches import Crawl, check_crawl_name
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, SlotCount
 from scrapyd_dist.progress import told
+from scrapyd_dist.settings import nearest
 from scrapyd_dist.store import Store
 
 from ..context import Context, requests_in
 from ..crawls import wording
 from ..crawls.producer_process import lives
-from ..options import FrontierName, frontiers
+from ..options import FrontierName, argument, frontiers, option
 from ..output import Output, put, say, some_of, table
 
 if TYPE_CHECKING:
     from scrapy.settings import Settings
 
-Prefix = Annotated[Optional[str], typer.Option("--prefix", metavar="P", help="Only slots whose name begins like this.")]
+Prefix = Annotated[str | None, option("Only slots whose name begins like this.", metavar="P")]
 
 
 def opened(context: Context, name: str) -> tuple[Store, Crawl]:
@@ -41,12 +39,7 @@ def opened(context: Context, name: str) -> tuple[Store, Crawl]:
     if name in rows:
         return store, rows[name]
     there = some_of([crawl.id for crawl in rows.values() if crawl.kind == "frontier"]) or "none"
-    raise NothingMatched(f"There is no frontier {name}.{_nearest(name, rows)} The frontiers are: {there}. {how}")
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(names), 1)
-    return f" Did you mean {near[0]}?" if near else ""
+    raise NothingMatched(f"There is no frontier {name}.{nearest(name, rows)} The frontiers are: {there}. {how}")
 
 
 def with_prefix(counts: Sequence[SlotCount], frontier: str, prefix: str) -> list[SlotCount]:
@@ -81,15 +74,13 @@ def settings_of(ours: Mapping[str, Any]) -> Settings:
         raise ConfigError(broken(error)) from error
 
 
-Some = Annotated[
-    Optional[str], typer.Argument(metavar="FRONTIER", autocompletion=frontiers, help="Only the slots of this one.")
-]
+Some = Annotated[str | None, argument("FRONTIER", "Only the slots of this one.", frontiers)]
 
 
 def list_(
     context: Context,
     frontier: Some = None,
-    all_: Annotated[bool, typer.Option("--all", help="The slots of all frontiers.")] = False,
+    all_: Annotated[bool, option("The slots of all frontiers.")] = False,
     output: Output = Output(),
 ) -> None:
     """List the frontiers of this project; or the slots of one, or of all.
@@ -175,7 +166,7 @@ class _Entry:
     @property
     def manager(self) -> str:
         """The process that keeps workers running here; empty if there is none."""
-        return f"process {self.row.pid} on {self.row.host}" if self.row.pid and lives(self.row) else ""
+        return f"process {self.row.pid} on {self.row.host}" if lives(self.row) else ""
 
     def cells(self) -> tuple[object, ...]:
         return (self.row.id, self.state, len(self.counts), *total_of(self.counts).values(),
@@ -219,11 +210,9 @@ def count(
     context: Context,
     frontier: FrontierName,
     prefix: Prefix = None,
-    regex: Annotated[
-        Optional[str], typer.Option(metavar="R", help="Only slots whose whole name this regular expression fits.")
-    ] = None,
+    regex: Annotated[str | None, option("Slots whose whole name this regular expression fits.", metavar="R")] = None,
     num_slots: Annotated[
-        Optional[int], typer.Option(metavar="N", min=1, help="The slots P0 to P(N-1), with zeros where there is none.")
+        int | None, option("The slots P0 to P(N-1), with zeros where there is none.", metavar="N", min=1)
     ] = None,
     output: Output = Output(),
 ) -> None:
@@ -281,8 +270,8 @@ def fullest(counts: Sequence[SlotCount]) -> Sequence[SlotCount]:
 def dump(
     context: Context,
     frontier: FrontierName,
-    slot: Annotated[str, typer.Argument(metavar="SLOT", help="The slot's name; '' is the one without a name.")],
-    num_requests: Annotated[int, typer.Option(metavar="N", min=1, help="Requests to print, at most.")] = 100,
+    slot: Annotated[str, argument("SLOT", "The slot's name; '' is the one without a name.")],
+    num_requests: Annotated[int, option("Requests to print, at most.", metavar="N", min=1)] = 100,
     output: Output = Output(),
 ) -> None:
     """Print the requests of a slot that are leased next, and leave them there.
@@ -296,7 +285,7 @@ def dump(
     counts = slots_in(store.backlog(frontier))
     names = [count.slot for count in counts]
     if slot not in names:
-        raise _no_slot(f"The frontier {frontier} has no slot {slot!r}.{_nearest(slot, names)}", counts)
+        raise _no_slot(f"The frontier {frontier} has no slot {slot!r}.{nearest(slot, names)}", counts)
     batches, left = list[dict[str, Any]](), num_requests
     for batch in store.peek(frontier, slot, num_requests):
         values = requests_in(store, context.root, frontier, batch)[:left]

@@ -1,11 +1,10 @@
 """`sdist frontier move`, `requeue` and `delete`: batches change their slot, wait again, or are removed."""
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
-from typing import Annotated, Any, Literal, NoReturn, Optional
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -22,8 +21,8 @@ from ..crawls.batch_commands import try_again
 from ..crawls.clean import check_idle, remove
 from ..crawls.watcher import looked_out_for
 from ..crawls.wording import counted
-from ..options import FrontierName, Yes, group
-from ..output import Output, confirm, say, some_of
+from ..options import FrontierName, Yes, argument, group, option
+from ..output import Output, confirm, say, some_of, waiting
 from . import frontier_list
 from .frontier_add import add
 from .frontier_list import Prefix, batches_in, check_own_slot, opened, slot_document, slots_in, total_of, with_prefix
@@ -32,8 +31,6 @@ from .frontier_list import Prefix, batches_in, check_own_slot, opened, slot_docu
 TELL = 10.0
 #: batches that are named where they were left
 SHOWN = 5
-#: exit codes: some batches were left; interrupted
-PARTIAL, INTERRUPTED = 3, 130
 
 
 @dataclass(kw_only=True)
@@ -65,7 +62,7 @@ class BatchWalk:
             say(f"Left as they are, because workers have them now: batch {named}. Say the same again later.")
         if self.interrupted:
             say(f"Interrupted after {len(self.done):,} of {self.total:,} batches; the same command goes on.")
-        raise typer.Exit(INTERRUPTED if self.interrupted else PARTIAL if left else 0)
+        raise typer.Exit(130 if self.interrupted else 3 if left else 0)
 
 
 def walk(batches: Sequence[Batch], step: Callable[[Batch], None], doing: str) -> BatchWalk:
@@ -74,8 +71,8 @@ def walk(batches: Sequence[Batch], step: Callable[[Batch], None], doing: str) ->
     `StepRefused` and `NothingMatched` of a step say that a worker was faster, or has ended the batch meanwhile.
     """
     idle = [batch for batch in batches if batch.state not in OUT]
-    made, shown = BatchWalk(total=len(idle)), time.monotonic()
-    with looked_out_for() as pause:
+    made = BatchWalk(total=len(idle))
+    with looked_out_for() as pause, waiting(TELL, first=TELL) as show:
         for batch in idle:
             try:
                 pause(0)
@@ -88,9 +85,7 @@ def walk(batches: Sequence[Batch], step: Callable[[Batch], None], doing: str) ->
                 made.left.append(batch)
             else:
                 made.done.append(batch)
-            if time.monotonic() - shown >= TELL:
-                shown = time.monotonic()
-                say(f"{len(made.done):,} of {made.total:,} batches {doing}")
+            show(f"{len(made.done):,} of {made.total:,} batches {doing}")
     made.left += [batch for batch in batches if batch.state in OUT]
     return made
 
@@ -98,27 +93,17 @@ def walk(batches: Sequence[Batch], step: Callable[[Batch], None], doing: str) ->
 def move(
     context: Context,
     frontier: FrontierName,
-    source: Annotated[
-        str, typer.Argument(metavar="PREFIX", help="Slots whose names begin so are emptied; with --batch: DEST.")
-    ],
-    dest: Annotated[
-        Optional[str], typer.Argument(metavar="DEST", help="The slots that are filled are called DEST0, DEST1 …")
-    ] = None,
-    slots: Annotated[Optional[int], typer.Argument(metavar="N", min=1, help="How many slots are filled.")] = None,
+    source: Annotated[str, argument("PREFIX", "Slots whose names begin so are emptied; with --batch: DEST.")],
+    dest: Annotated[str | None, argument("DEST", "The slots that are filled are called DEST0, DEST1 …")] = None,
+    slots: Annotated[int | None, argument("N", "How many slots are filled.", min=1)] = None,
     by: Annotated[
         Literal["fingerprint", "domain"],
-        typer.Option(help="Spread requests by their fingerprint, or keep each site (fingerprint, domain) together."),
+        option("Spread requests by their fingerprint, or keep each site (fingerprint, domain) together."),
     ] = "fingerprint",
-    uniform: Annotated[
-        bool, typer.Option("--uniform", help="Spread whole batches in turn: quick, and a site may be anywhere.")
-    ] = False,
+    uniform: Annotated[bool, option("Spread whole batches in turn: quick, and a site may be anywhere.")] = False,
     batch: Annotated[
-        Optional[int],
-        typer.Option(
-            "--batch",
-            metavar="NUMBER",
-            help="Move this one batch, waiting or dead, into the slot DEST, the only other argument.",
-        ),
+        int | None,
+        option("Move this one batch, waiting or dead, into the slot DEST, the only other argument.", metavar="NUMBER"),
     ] = None,
     output: Output = Output(),
 ) -> None:
@@ -231,12 +216,8 @@ def _put_alone(context: Context, frontier: str, number: int, slot: str, output: 
 def requeue(
     context: Context,
     frontier: FrontierName,
-    batch: Annotated[
-        Optional[list[int]], typer.Argument(metavar="BATCH", help="Numbers of batches; all of them if left out.")
-    ] = None,
-    failed_urls: Annotated[
-        bool, typer.Option("--failed-urls", help="What failed in batches that are done waits again, too.")
-    ] = False,
+    batch: Annotated[list[int] | None, argument("BATCH", "Numbers of batches; all of them if left out.")] = None,
+    failed_urls: Annotated[bool, option("What failed in batches that are done waits again, too.")] = False,
     output: Output = Output(),
 ) -> None:
     """Let dead batches and URLs wait again, in their slots, with as many attempts as new ones.
@@ -279,7 +260,7 @@ def delete(
     context: Context,
     frontier: FrontierName,
     prefix: Prefix = None,
-    all_: Annotated[bool, typer.Option("--all", help="The whole frontier, and all that came home of it.")] = False,
+    all_: Annotated[bool, option("The whole frontier, and all that came home of it.")] = False,
     yes: Yes = False,
     output: Output = Output(),
 ) -> None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Optional, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -24,7 +24,7 @@ from ..crawls.crawl import SomeCrawl
 from ..crawls.crawl_options import outputs_of
 from ..crawls.producer_process import crawl_folder, crawl_or_latest
 from ..crawls.watcher import looks
-from ..options import Timeout, crawls, group
+from ..options import Timeout, argument, crawls, group, option
 from ..output import Output, complain, put_values, say
 from .item_pull import Stored, pull, stored
 from .job_list import TIMEOUT
@@ -37,25 +37,17 @@ _SHOWN = 10
 
 def merge(
     context: Context,
-    name: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="CRAWL|FILE", autocompletion=crawls, help="Crawls, and files of JSON lines such as a pull leaves."
-        ),
-    ],
+    name: Annotated[list[str], argument("CRAWL|FILE", "Crawls, and files of JSON lines, as a pull leaves.", crawls)],
     output: Annotated[
-        Optional[list[str]],
-        typer.Option("--output", "-o", metavar="FILE", help="Write to this new file: .jl, .jsonl, .json, .csv."),
+        list[str] | None, option("Write to this new file: .jl, .jsonl, .json, .csv.", "--output", "-o", metavar="FILE")
     ] = None,
     overwrite: Annotated[
-        Optional[list[str]],
-        typer.Option("--overwrite-output", "-O", metavar="FILE", help="The same, and replace a file that is there."),
+        list[str] | None,
+        option("The same, and replace a file that is there.", "--overwrite-output", "-O", metavar="FILE"),
     ] = None,
     key: Annotated[
-        Optional[list[str]],
-        typer.Option(
-            metavar="FIELD", help="Of items with the same value here the first counts; more fields make one key."
-        ),
+        list[str] | None,
+        option("Of items with the same value here the first counts; more fields make one key.", metavar="FIELD"),
     ] = None,
     report: Output = Output(),
 ) -> None:
@@ -191,8 +183,6 @@ def _show(
 
 
 T = TypeVar("T")
-#: nodes are asked at the same time, so many at most
-THREADS = 32
 #: seconds for which a node that could not be read is left alone
 PAUSE = 10.0
 
@@ -299,7 +289,7 @@ class ItemStreams:
     def _ask(self, streams: Sequence[ItemStream], question: Callable[[ItemStream], T]) -> dict[str, T]:
         """What the streams answer, by job, in their order; a node that cannot be read is told once."""
         found: dict[str, T] = {}
-        for answer in sweep(streams, question, threads=THREADS):
+        for answer in sweep(streams, question, threads=32):
             stream = answer.asked
             if answer.error is None:
                 self.broken.pop(stream.node, None)
@@ -319,11 +309,9 @@ LOOK = 1.0
 def tail(
     context: Context,
     crawl: SomeCrawl = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the crawl is over.")] = False,
-    items: Annotated[int, typer.Option("--items", "-n", help="How many items, over all nodes.", min=0)] = 10,
-    with_node: Annotated[
-        bool, typer.Option("--with-node", help="Put the node and the job into each item, as _node and _job.")
-    ] = False,
+    follow: Annotated[bool, option("Go on until the crawl is over.", "--follow", "-f")] = False,
+    items: Annotated[int, option("How many items, over all nodes.", "--items", "-n", min=0)] = 10,
+    with_node: Annotated[bool, option("Put the node and the job into each item, as _node and _job.")] = False,
     timeout: Timeout = TIMEOUT,
 ) -> None:
     """Show the newest items of a crawl over all nodes, as JSON lines, while it runs or later.

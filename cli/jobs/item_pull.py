@@ -1,6 +1,5 @@
 """`sdist items pull`: fetches the items of jobs as files. What was fetched earlier is not fetched again."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,8 +21,8 @@ from scrapyd_dist.transports import sweep
 
 from ..context import Context, exit_code, with_settings
 from ..crawls.producer_process import crawl_folder
-from ..options import Nodes, Timeout, crawls
-from ..output import Output, complain_each, say
+from ..options import Nodes, Timeout, argument, crawls, option
+from ..output import Output, complain_each, say, waiting
 from .job_list import TIMEOUT, Listed, ask_jobs
 from .jobs_table import Judge
 
@@ -227,18 +226,14 @@ def _elsewhere(feeds: Sequence[str]) -> DownloadedFile:
     return DownloadedFile(state=DownloadState.NONE, reason=told if feeds else "its worker wrote no part")
 
 
-#: files that are fetched at the same time
-THREADS = 16
 #: seconds between two lines about how far it is
 TELL = 10.0
 
 
 def pull(
     context: Context,
-    name: Annotated[
-        list[str], typer.Argument(metavar="CRAWL|JOB", autocompletion=crawls, help="Crawls, and ids of jobs.")
-    ],
-    folder: Annotated[Path, typer.Option("--dir", "-d", metavar="FOLDER", help="Where the files go.")] = Path("items"),
+    name: Annotated[list[str], argument("CRAWL|JOB", "Crawls, and ids of jobs.", crawls)],
+    folder: Annotated[Path, option("Where the files go.", "--dir", "-d", metavar="FOLDER")] = Path("items"),
     node: Nodes = None,
     timeout: Timeout = TIMEOUT,
     output: Output = Output(),
@@ -268,14 +263,12 @@ def pull(
 def _bring(wishes: Sequence[PullRequest]) -> list[tuple[PullRequest, DownloadedFile]]:
     """Fetch everything, several files at once; in the order of the wishes."""
     done: dict[int, DownloadedFile] = {}
-    told = time.monotonic()
-    for answer in sweep(range(len(wishes)), lambda at: wishes[at].bring(), threads=THREADS):
-        done[answer.asked] = answer.value or DownloadedFile(
-            state=DownloadState.LOST, reason=str(answer.error), error=answer.error
-        )
-        if time.monotonic() - told >= TELL:
-            told = time.monotonic()
-            say(f"{len(done)} of {len(wishes)} files, {_size(sum(one.fetched for one in done.values()))} fetched")
+    with waiting(TELL, first=TELL) as show:
+        for answer in sweep(range(len(wishes)), lambda at: wishes[at].bring(), threads=16):
+            done[answer.asked] = answer.value or DownloadedFile(
+                state=DownloadState.LOST, reason=str(answer.error), error=answer.error
+            )
+            show(f"{len(done)} of {len(wishes)} files, {_size(sum(one.fetched for one in done.values()))} fetched")
     return [(wish, done[at]) for at, wish in enumerate(wishes)]
 
 

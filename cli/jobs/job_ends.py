@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -28,7 +28,7 @@ from ..crawls.crawl import CrawlId
 from ..crawls.producer_process import crawl_or_latest, interrupt, lives, runs
 from ..crawls.watcher import LOOK, ProducerDied, StillRuns, looked_out_for, looks
 from ..crawls.wording import counted
-from ..options import Nodes, Timeout, Yes, crawls, seconds, span
+from ..options import Nodes, Timeout, Yes, argument, crawls, option, seconds, span
 from ..output import Output, complain, complain_each, confirm, poll_until, say, some_of
 from .job_list import TIMEOUT, JobQuery, Listed, ask_jobs, place_row
 from .jobs_table import Judge, note, verdict_row
@@ -43,22 +43,15 @@ _HOW_ENDED = {
     Outcome.KILLED: "was killed",
     Outcome.DIED: "died",
 }
-Crawls = Annotated[
-    Optional[list[str]],
-    typer.Argument(metavar="CRAWL", autocompletion=crawls, help="Names of crawls; the newest if left out."),
-]
+Crawls = Annotated[list[str] | None, argument("CRAWL", "Names of crawls; the newest if left out.", crawls)]
 
 
 def wait(
     *,
     context: Context,
     crawl: Crawls = None,
-    job: Annotated[
-        Optional[list[str]], typer.Option("--job", metavar="JOB", help="Wait for this job instead. Repeatable.")
-    ] = None,
-    timeout: Annotated[
-        Optional[float], span("--timeout", "Wait no longer than this (90, 30m, 2h). Exit code 124.")
-    ] = None,
+    job: Annotated[list[str] | None, option("Wait for this job instead. Repeatable.", metavar="JOB")] = None,
+    timeout: Annotated[float | None, span("--timeout", "Wait at most this long (90, 30m, 2h). Exit code 124.")] = None,
     node: Nodes = None,
     output: Output,
 ) -> None:
@@ -191,28 +184,21 @@ SHOWN = 10
 class SignalOptions:
     """How jobs are told to end, as options of a command."""
 
-    force: Annotated[
-        bool, typer.Option("--force", help=f"Send INT again to what is not gone after {PATIENCE:g} seconds.")
-    ] = False
-    kill: Annotated[bool, typer.Option("--kill", help="Send KILL: at once, without a word in the job's log.")] = False
+    force: Annotated[bool, option(f"Send INT again to what is not gone after {PATIENCE:g} seconds.")] = False
+    kill: Annotated[bool, option("Send KILL: at once, without a word in the job's log.")] = False
     yes: Yes = False
-    wait: Annotated[str, typer.Option(metavar="TIME", help="How long to wait until they are gone.")] = "60"
+    wait: Annotated[str, option("How long to wait until they are gone.", metavar="TIME")] = "60"
 
 
 def cancel(
     *,
     context: Context,
-    job: Annotated[
-        Optional[list[str]],
-        typer.Argument(metavar="JOB", autocompletion=crawls, help="Ids of jobs, or names of crawls."),
-    ] = None,
+    job: Annotated[list[str] | None, argument("JOB", "Ids of jobs, or names of crawls.", crawls)] = None,
     crawl: Annotated[
-        Optional[str],
-        typer.Option(
-            metavar="CRAWL", autocompletion=crawls, help="All jobs of this crawl; its producer is stopped first."
-        ),
+        str | None,
+        option("All jobs of this crawl; its producer is stopped first.", metavar="CRAWL", autocompletion=crawls),
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="All jobs of the nodes, pending and running.")] = False,
+    all_: Annotated[bool, option("All jobs of the nodes, pending and running.")] = False,
     query: JobQuery,
     how: SignalOptions,
     output: Output,

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -27,7 +27,7 @@ from scrapyd_dist.transports import sweep
 
 from ..context import Context
 from ..crawls import wording
-from ..options import Nodes, Timeout, crawls, span
+from ..options import Nodes, Timeout, argument, crawls, option, span
 from ..output import Output, complain_each, say, table
 from .job_list import TIMEOUT, JobQuery, Listed, fetch_report, place_row, utc
 
@@ -170,13 +170,11 @@ def jobs(
     *,
     context: Context,
     state: Annotated[
-        Optional[list[Outcome]], typer.Option(help=f"Only jobs in this state: {_STATES}. Repeatable.", metavar="STATE")
+        list[Outcome] | None, option(f"Only jobs in this state: {_STATES}. Repeatable.", metavar="STATE")
     ] = None,
     query: JobQuery,
-    since: Annotated[Optional[float], span("--since", "Only jobs that ran in the last 90 (seconds), 30m, 2h.")] = None,
-    stall: Annotated[
-        float, typer.Option(help="Minutes without progress after which a job is stalled.", min=0.1)
-    ] = STALL / 60,
+    since: Annotated[float | None, span("--since", "Only jobs that ran in the last 90 (seconds), 30m, 2h.")] = None,
+    stall: Annotated[float, option("Minutes without progress after which a job is stalled.", min=0.1)] = STALL / 60,
     output: Output,
 ) -> None:
     """List the jobs of all nodes, and what each one really did: a failed job is not a finished one.
@@ -256,9 +254,7 @@ def _show(rows: Sequence[dict[str, Any]]) -> None:
 def stats(
     *,
     context: Context,
-    name: Annotated[
-        list[str], typer.Argument(metavar="CRAWL|JOB", autocompletion=crawls, help="Crawls, and ids of jobs.")
-    ],
+    name: Annotated[list[str], argument("CRAWL|JOB", "Crawls, and ids of jobs.", crawls)],
     node: Nodes = None,
     timeout: Timeout = TIMEOUT,
     output: Output,

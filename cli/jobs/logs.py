@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from operator import itemgetter
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -21,7 +21,7 @@ from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.transports import sweep
 
 from ..context import Context
-from ..options import crawls, one_of, span
+from ..options import argument, crawls, one_of, option, span
 from ..output import Output, colourless, complain, complain_each, one_line, put, put_raw
 from .job_list import JobList, JobQuery, Listed, utc
 
@@ -29,9 +29,7 @@ from .job_list import JobList, JobQuery, Listed, utc
 LINES = 20
 #: seconds between two looks at logs that are followed, and at the list of jobs
 LOOK, LIST = 1.0, 5.0
-Names = Annotated[
-    Optional[list[str]], typer.Argument(metavar="JOB|CRAWL", autocompletion=crawls, help="Ids of jobs, and crawls.")
-]
+Names = Annotated[list[str] | None, argument("JOB|CRAWL", "Ids of jobs, and crawls.", crawls)]
 _EARLIEST = datetime.min.replace(tzinfo=timezone.utc)
 
 
@@ -42,26 +40,23 @@ def level_of(text: str) -> int:
 
 
 Level = Annotated[
-    Optional[int],
-    typer.Option(
-        metavar="LEVEL", parser=level_of, autocompletion=one_of(*LEVELS),
-        help=f"Only lines of this level or above: {', '.join(LEVELS)}.",
-    ),
+    int | None,
+    option(f"Only lines of this level or above: {', '.join(LEVELS)}.", metavar="LEVEL", parser=level_of,
+           autocompletion=one_of(*LEVELS)),
 ]  # fmt: skip
-Raw = Annotated[bool, typer.Option("--raw", help="Lines as they are, byte for byte, with whatever steers a terminal.")]
+Raw = Annotated[bool, option("Lines as they are, byte for byte, with whatever steers a terminal.")]
 
 
 def logs(
     *,
     context: Context,
     name: Names = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the jobs are over.")] = False,
+    follow: Annotated[bool, option("Go on until the jobs are over.", "--follow", "-f")] = False,
     lines: Annotated[
-        Optional[int],
-        typer.Option("--lines", "-n", help=f"The last lines of each log; {LINES} without --since.", min=0),
+        int | None, option(f"The last lines of each log; {LINES} without --since.", "--lines", "-n", min=0)
     ] = None,
     level: Level = None,
-    since: Annotated[Optional[float], span("--since", "Only lines of the last 90 (seconds), 30m, 2h.")] = None,
+    since: Annotated[float | None, span("--since", "Only lines of the last 90 (seconds), 30m, 2h.")] = None,
     query: JobQuery,
     raw: Raw = False,
 ) -> None:
@@ -223,13 +218,11 @@ def reaches(line: LogLine, level: int) -> bool:
 def grep(
     *,
     context: Context,
-    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="A regular expression of Python.")],
+    pattern: Annotated[str, argument("PATTERN", "A regular expression of Python.")],
     name: Names = None,
-    ignore_case: Annotated[bool, typer.Option("--ignore-case", "-i", help="Take A for a.")] = False,
-    around: Annotated[
-        int, typer.Option("--context", "-C", metavar="LINES", help="Lines shown around a match.", min=0, max=1000)
-    ] = 0,
-    most: Annotated[int, typer.Option("--max-count", "-m", help="Matches of each job, at most.", min=1)] = 1000,
+    ignore_case: Annotated[bool, option("Take A for a.", "--ignore-case", "-i")] = False,
+    around: Annotated[int, option("Lines around a match.", "--context", "-C", metavar="LINES", min=0, max=1000)] = 0,
+    most: Annotated[int, option("Matches of each job, at most.", "--max-count", "-m", min=1)] = 1000,
     level: Level = None,
     query: JobQuery,
     raw: Raw = False,

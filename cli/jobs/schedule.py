@@ -1,14 +1,13 @@
 """Which node a plain job goes to, and which version it runs. Rule: all nodes are asked before anything is sent."""
 
 import csv
-import difflib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -20,17 +19,15 @@ from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.jobs import job_id
 from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised, time_of
-from scrapyd_dist.settings import unknown
+from scrapyd_dist.settings import nearest, unknown
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, must_answer, names_of, project_name
 from ..crawls.crawl_options import pairs
-from ..options import Nodes, Timeout, nodes, spiders
+from ..options import Nodes, Timeout, argument, nodes, option, spiders
 from ..output import Output, complain_each, say
 from .job_list import Listed, jobs_of
 
-#: seconds that a node gets: the first job of a version makes it import the project
-TIMEOUT = 60.0
 #: what a column begins with that is a setting; one that is neither this nor known is a spider argument
 SETTING = "s:"
 _KNOWN = ("spider", "node", "priority")
@@ -105,9 +102,8 @@ class JobFleet:
             self._spiders = self.sender.send(node, call, timeout=self.timeout)
         found = [name for name in self._spiders if fnmatchcase(name, pattern)]
         if not found:
-            close = difflib.get_close_matches(pattern, self._spiders, 1)
-            hint = f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(self._spiders) or 'none'}."
-            raise NothingMatched(f"The version {self.version} has no spider {pattern!r}. {hint}")
+            hint = nearest(pattern, self._spiders) or f" There are: {', '.join(self._spiders) or 'none'}."
+            raise NothingMatched(f"The version {self.version} has no spider {pattern!r}.{hint}")
         return found
 
     def busy_spiders(self) -> dict[str, Node]:
@@ -230,35 +226,21 @@ class PostedJob:
 def schedule(
     *,
     context: Context,
-    spider: Annotated[
-        Optional[list[str]],
-        typer.Argument(metavar="SPIDER", autocompletion=spiders, help="Spiders, or patterns as in 'shop*'."),
-    ] = None,
-    project: Annotated[Optional[str], typer.Option("--project", "-p", help="Scrapyd's name of the project.")] = None,
-    arg: Annotated[
-        Optional[list[str]], typer.Option("-a", metavar="NAME=VALUE", help="Spider argument. Repeatable.")
-    ] = None,
-    setting: Annotated[
-        Optional[list[str]], typer.Option("--set", "-s", metavar="NAME=VALUE", help="Setting. Repeatable.")
-    ] = None,
-    on: Annotated[
-        Optional[str], typer.Option("--on", metavar="NODE", autocompletion=nodes, help="On this node.")
-    ] = None,
-    any_: Annotated[bool, typer.Option("--any", help="Each on the node with the least to do. The default.")] = False,
-    all_nodes: Annotated[bool, typer.Option("--all-nodes", help="Each on every node.")] = False,
+    spider: Annotated[list[str] | None, argument("SPIDER", "Spiders, or patterns as in 'shop*'.", spiders)] = None,
+    project: Annotated[str | None, option("Scrapyd's name of the project.", "--project", "-p")] = None,
+    arg: Annotated[list[str] | None, option("Spider argument. Repeatable.", "-a", metavar="NAME=VALUE")] = None,
+    setting: Annotated[list[str] | None, option("Setting. Repeatable.", "--set", "-s", metavar="NAME=VALUE")] = None,
+    on: Annotated[str | None, option("On this node.", metavar="NODE", autocompletion=nodes)] = None,
+    any_: Annotated[bool, option("Each on the node with the least to do. The default.")] = False,
+    all_nodes: Annotated[bool, option("Each on every node.")] = False,
     node: Nodes = None,
     from_: Annotated[
-        Optional[Path],
-        typer.Option("--from", metavar="FILE", help="Jobs of a CSV: spider, node, priority, s:SETTING, arguments."),
+        Path | None, option("Jobs of a CSV: spider, node, priority, s:SETTING, arguments.", metavar="FILE")
     ] = None,
-    unless_running: Annotated[
-        bool, typer.Option("--unless-running", help="Leave out spiders that wait or run on any of the nodes.")
-    ] = False,
-    priority: Annotated[Optional[float], typer.Option(help="Higher is earlier, within the project.")] = None,
-    version: Annotated[
-        Optional[str], typer.Option("--version", metavar="NAME", help="The version to run; the newest deployment.")
-    ] = None,
-    timeout: Timeout = TIMEOUT,
+    unless_running: Annotated[bool, option("Leave out spiders that wait or run on any of the nodes.")] = False,
+    priority: Annotated[float | None, option("Higher is earlier, within the project.")] = None,
+    version: Annotated[str | None, option("The version to run; the newest deployment.", metavar="NAME")] = None,
+    timeout: Timeout = 60.0,  # the first job of a version makes a node import the project
     output: Output,
 ) -> None:
     """Start plain jobs of spiders, each on the node with the least to do.
@@ -363,8 +345,8 @@ def _tell(jobs: Sequence[PostedJob], fleet: JobFleet, output: Output) -> None:
          "version": fleet.version, "state": job.state, "reason": job.reason}
         for job in jobs
     ]  # fmt: skip
-    cells = [(job.node.name, job.wish.spider, job.job or None, job.state, job.reason) for job in jobs]
-    output.table({"version": fleet.version, "jobs": rows}, ("node", "spider", "job", "state", ""), cells)
+    document = {"version": fleet.version, "jobs": rows}
+    output.columns(document, "jobs", ("node", "spider", "job", "state", "reason"))
     complain_each([*fleet.errors, *(job.error for job in jobs)])
     begun = [job for job in jobs if job.state == "scheduled"]
     if begun and fleet.why:

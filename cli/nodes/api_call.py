@@ -2,10 +2,8 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 from urllib.parse import quote
-
-import typer
 
 from scrapyd_dist.config import with_netrc
 from scrapyd_dist.errors import (
@@ -22,7 +20,7 @@ from scrapyd_dist.scrapyd.api import Call, Upload
 from scrapyd_dist.scrapyd.reply import document
 
 from ..context import Context
-from ..options import nodes, one_of
+from ..options import argument, nodes, one_of, option
 from ..output import put_values
 
 #: Scrapyd's endpoints, and those of them that change something and want POST
@@ -33,22 +31,11 @@ _UNREACHED = (ConnectionRefused, HostNotFound, ConnectTimeout, NoReply, Connecti
 
 def api(
     context: Context,
-    node: Annotated[
-        str, typer.Argument(metavar="NODE", autocompletion=nodes, help="A node's name in scrapy.cfg, or its address.")
-    ],
-    endpoint: Annotated[
-        str,
-        typer.Argument(
-            metavar="ENDPOINT",
-            autocompletion=one_of(*ASKED, *POSTED),
-            help="As in listjobs.json; .json may be left out.",
-        ),
-    ],
-    parameter: Annotated[
-        Optional[list[str]], typer.Argument(metavar="NAME=VALUE", help="Parameters; NAME=@FILE uploads a file.")
-    ] = None,
-    post: Annotated[bool, typer.Option("--post", help="Send POST; that of Scrapyd's endpoints is known.")] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds for all of it.", min=0.1)] = 60.0,
+    node: Annotated[str, argument("NODE", "A node's name in scrapy.cfg, or its address.", nodes)],
+    endpoint: Annotated[str, argument("ENDPOINT", "As listjobs.json; .json may be left out.", one_of(*ASKED, *POSTED))],
+    parameter: Annotated[list[str] | None, argument("NAME=VALUE", "Parameters; NAME=@FILE uploads a file.")] = None,
+    post: Annotated[bool, option("Send POST; that of Scrapyd's endpoints is known.")] = False,
+    timeout: Annotated[float, option("Seconds for all of it.", min=0.1)] = 60.0,
 ) -> None:
     """Call an endpoint of one node, and print the JSON that it answers.
 

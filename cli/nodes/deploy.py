@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 from scrapyd_dist.deploy import egg as eggs
@@ -24,8 +25,8 @@ from scrapyd_dist.scrapyd.versions import sanitised
 
 from ..context import Context, exit_code, where
 from ..crawls.wording import counted
-from ..options import Project, Quiet, in_panel, nodes
-from ..output import Json, complain, on_terminal, put_json, say, table
+from ..options import Project, Quiet, argument, nodes, option
+from ..output import Output, complain, on_terminal, say
 
 #: the last step of a node, but where that is undone
 _DONE = {Step.PRESENT, Step.UPLOADED, Step.FAILED}
@@ -63,8 +64,6 @@ def bar(nodes: int, *, shown: bool) -> Iterator[Callable[[Node, Step], None]]:
         yield note
 
 
-#: a dry run found something to do
-WOULD_CHANGE = 10
 #: a node's last step -> its meaning after Ctrl-C
 _AT_CTRL_C = {
     Step.UPLOADED: "has it",
@@ -75,14 +74,12 @@ _AT_CTRL_C = {
 }
 
 
-def tell(result: RollOut, project: str, wish: RollOutRequest, *, as_json: bool, quiet: bool) -> None:
+def tell(result: RollOut, project: str, wish: RollOutRequest, output: Output, *, quiet: bool) -> None:
     """Print the document, or a table and what has to be known of it."""
     rows = [node_row(entry, project) for entry in result.results]
-    if as_json:
-        put_json({"project": project, "version": result.version, "dry_run": wish.dry_run, "nodes": rows})
-    elif not quiet:
-        names = ("name", "state", "version", "spiders", "url")
-        table(names, [tuple(row[name] for name in names) for row in rows])
+    document = {"project": project, "version": result.version, "dry_run": wish.dry_run, "nodes": rows}
+    if output.as_json or not quiet:
+        output.columns(document, "nodes", ("name", "state", "version", "spiders", "url"))
     for reason, failed in result.failures.items():
         complain(reason if len(failed) == 1 else f"{', '.join(failed)}: {reason}")
     if result.failures and result.ready:
@@ -108,7 +105,7 @@ def tell(result: RollOut, project: str, wish: RollOutRequest, *, as_json: bool, 
 def exit_code_of(result: RollOut) -> int:
     """0 = all have it; 10 = a dry run would change something; else as for every command that asks all nodes."""
     if any(entry.planned for entry in result.results):
-        return WOULD_CHANGE
+        return 10
     errors = [entry.error for entry in result.failed if entry.error is not None]
     total = len(result.results) if result.ready else len(errors)
     return exit_code(total, errors) or (3 if len(result.spider_lists) > 1 else 0)
@@ -129,48 +126,33 @@ def node_row(result: NodeResult, project: str) -> dict[str, Any]:
     }
 
 
-#: seconds for all that one node is asked
-TIMEOUT = 60.0
 RETRIES = 2
-_HOW, _WHAT = "How it is sent", "What is sent"
+_how, _what = partial(option, panel="How it is sent"), partial(option, panel="What is sent")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeployOptions:
+class DeployOptions(Output):
     """The options of both commands; a field is a parameter of the command."""
 
     project: Project = None
     version: Annotated[
-        Optional[str],
-        in_panel(_WHAT, "Name of the version; GIT or HG puts the commit's name behind time and content hash."),
+        str | None, _what("Name of the version; GIT or HG puts the commit's name behind time and content hash.")
     ] = None
-    only_missing: Annotated[
-        bool, in_panel(_WHAT, "Send the egg that was sent last to those that lack it; build nothing.", "--only-missing")
-    ] = False
-    include_dependencies: Annotated[
-        bool,
-        in_panel(_WHAT, "Put the pure-Python packages of requirements.txt into the egg.", "--include-dependencies"),
-    ] = False
-    use_setup_py: Annotated[
-        bool, in_panel(_WHAT, "Let the project's own setup.py build the egg, in a copy.", "--use-setup-py")
-    ] = False
-    atomic: Annotated[bool, in_panel(_HOW, "All or none: undo it on all nodes when one fails.", "--atomic")] = False
-    dry_run: Annotated[bool, in_panel(_HOW, "Change nothing; exit code 10 if it would.", "--dry-run")] = False
-    timeout: Annotated[float, in_panel(_HOW, "Seconds that each node gets.", min=0.1)] = TIMEOUT
-    retries: Annotated[int, in_panel(_HOW, "How often a node that does not answer is asked again.", min=0, max=20)] = (
-        RETRIES
-    )
-    as_json: Json = False
-    no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress.")] = False
+    only_missing: Annotated[bool, _what("Send the last egg to those that lack it; build nothing.")] = False
+    include_dependencies: Annotated[bool, _what("Put pure-Python packages of requirements.txt into the egg.")] = False
+    use_setup_py: Annotated[bool, _what("Let the project's own setup.py build the egg, in a copy.")] = False
+    atomic: Annotated[bool, _how("All or none: undo it on all nodes when one fails.")] = False
+    dry_run: Annotated[bool, _how("Change nothing; exit code 10 if it would.")] = False
+    timeout: Annotated[float, _how("Seconds that each node gets.", min=0.1)] = 60.0
+    retries: Annotated[int, _how("How often a node that does not answer is asked again.", min=0, max=20)] = RETRIES
+    no_progress: Annotated[bool, option("No progress.")] = False
     quiet: Quiet = False
 
 
 def deploy(
     context: Context,
     asked: DeployOptions,
-    targets: Annotated[
-        Optional[list[str]], typer.Argument(metavar="TARGET", autocompletion=nodes, help="Names of targets, or globs.")
-    ] = None,
+    targets: Annotated[list[str] | None, argument("TARGET", "Names of targets, or globs.", nodes)] = None,
 ) -> None:
     """Build the project once and upload it to the named nodes at the same time.
 
@@ -218,7 +200,7 @@ def _deploy(context: Context, targets: Sequence[str] | None, asked: DeployOption
         say(f"{done} {name}, {len(egg.data) // 1024 + 1} KiB; asking {counted(len(nodes), 'node')} …")
     progress = not (asked.no_progress or asked.quiet)
     result = roll_out(root, name, nodes, egg, asked.timeout, wish, progress=progress)
-    tell(result, name, wish, as_json=asked.as_json, quiet=asked.quiet)
+    tell(result, name, wish, asked, quiet=asked.quiet)
     raise typer.Exit(exit_code_of(result))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
-from typing import Annotated, Any, Optional, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 import typer
@@ -25,17 +25,13 @@ from scrapyd_dist.transports import Sender, sweep
 from ..context import Context, exit_code, quick_project
 from ..crawls.wording import counted
 from ..node_status import start_delays
-from ..options import CONNECT_TIMEOUT, ConnectTimeout, Timeout, nodes
-from ..output import Output, put, say, waiting
+from ..options import CONNECT_TIMEOUT, ConnectTimeout, Timeout, argument, nodes, option
+from ..output import NEVER, Output, put, say, waiting
 
-#: seconds that a node gets for each answer
-TIMEOUT = 15.0
 #: most seconds for one try to connect
 PATIENCE = 2.0
 #: seconds between two looks at a node whose work may be stuck, and most seconds that are spent on such looks
 EVERY, LOOKING = 1.0, 60.0
-#: an id that no job has
-NO_JOB = "sdist-doctor-asks"
 T = TypeVar("T")
 
 
@@ -102,7 +98,7 @@ def examine(sender: Sender, exam: NodeDiagnosis, timeout: float) -> None:
         return
     exam.certificate_ends = certificate_end(exam.node, timeout)
     try:
-        sender.send(exam.node, api.status(NO_JOB), timeout=timeout)
+        sender.send(exam.node, api.status("sdist-doctor-asks"), timeout=timeout)
         exam.knows_status = True
     except NodeError as error:
         exam.knows_status = False if isinstance(error, NotFound) else None
@@ -179,15 +175,12 @@ def _code(sender: Sender, exam: NodeDiagnosis, timeout: float) -> None:
 def doctor(
     *,
     context: Context,
-    node: Annotated[
-        Optional[list[str]],
-        typer.Argument(metavar="NODE", autocompletion=nodes, help="Names of nodes, or globs; all if left out."),
-    ] = None,
+    node: Annotated[list[str] | None, argument("NODE", "Names of nodes, or globs; all if left out.", nodes)] = None,
     project: Annotated[
-        Optional[str], typer.Option("--project", "-p", help="Whose code is tried: \\[deploy] project, else BOT_NAME.")
+        str | None, option("Whose code is tried: \\[deploy] project, else BOT_NAME.", "--project", "-p")
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show notes too.")] = False,
-    timeout: Timeout = TIMEOUT,
+    verbose: Annotated[bool, option("Show notes too.", "--verbose", "-v")] = False,
+    timeout: Timeout = 15.0,
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT,
     output: Output,
 ) -> None:
@@ -206,7 +199,7 @@ def doctor(
     name = quick_project(context.project, project)
     known = context.known_times(chosen, name)
     exams = [NodeDiagnosis(node=one, project=name, known=known) for one in chosen]
-    with waiting(terminal_only=True) as show:
+    with waiting(first=NEVER) as show:
         for done, _ in enumerate(sweep(exams, lambda one: examine(sender, one, timeout)), 1):
             show(f"{done} of {len(chosen)} nodes examined …")
     _watch(context, sender, exams, timeout)

@@ -21,12 +21,11 @@ from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code
-from ..crawls.live_view import live_view, remark
-from ..crawls.watcher import WatchOptions, looked_out_for
+from ..crawls.watcher import WatchOptions, live_view, looked_out_for, remark
 from ..crawls.wording import clock, counted
 from ..jobs.job_list import TIMEOUT, fetch_report, jobs_of
 from ..node_status import recognise
-from ..output import LINE_EVERY, Output, complain_each, on_terminal, one_line, put_json, say, table
+from ..output import COLOURS, LINE_EVERY, Output, complain_each, on_terminal, one_line, say, table
 
 #: seconds between two looks at the nodes
 LOOK = 2.0
@@ -34,13 +33,12 @@ LOOK = 2.0
 LIST = 10.0
 #: bytes of a worker's report that are read; while it runs it has no lists of URLs
 REPORT_MAX = 256 * 1024
-#: jobs that are asked about at the same time
-READERS = 8
 #: seconds that a rate looks back
 WINDOW = 60.0
 #: lines of the picture that are about neither nodes nor jobs
 _OTHER_LINES = 6
-_STYLES = {"up": "green", "down": "red", "refused": "red", "wedged": "red", "draining": "yellow", "busy": "yellow"}
+#: what is told per minute -> its name in a report
+_RATES = {"pages": "pages", "items": "items", "errors": "failed"}
 
 
 @dataclass(kw_only=True)
@@ -51,7 +49,6 @@ class JobLook:
     report: WorkerReport | None = None
     silent: float | None = None  #: seconds since its report, or its log, changed
     trouble: str = ""  #: why nothing is known
-    _rates: dict[str, float] | None = None  #: counts per minute
     _pace: Rate = field(default_factory=lambda: Rate(window=WINDOW))
     _changed: float | None = None
 
@@ -79,16 +76,18 @@ class JobLook:
             self._changed = now
         self.silent = now - (self._changed or now)
         self._pace.add(now, report.counts)
-        # Until the job has been watched for a while, the average of its whole life is the better number.
+
+    def _per_minute(self, name: str) -> float | None:
+        """How fast this count grows; until it was watched for a while, on the average of the job's life."""
+        report = self.report
         if self._pace.span >= WINDOW / 6:
-            self._rates = {name: rate * 60 for name, rate in self._pace.rates().items()}
-        elif self._rates is None and report.started is not None:
-            minutes = max(report.updated - report.started, 1.0) / 60
-            self._rates = {name: number / minutes for name, number in report.counts.items()}
+            return round(self._pace.rates()[name] * 60, 1)
+        if report is None or report.started is None:
+            return None
+        return round(report.counts[name] * 60 / max(report.updated - report.started, 1.0), 1)
 
     def document(self) -> dict[str, Any]:
         place, report = self.place, self.report
-        names = {"pages": "pages", "items": "items", "errors": "failed"}
         return {
             "job": place.job,
             "project": place.project,
@@ -97,7 +96,7 @@ class JobLook:
             "state": "stalled" if (self.silent or 0.0) >= STALL else "running",
             "pages": report.pages if report else None,
             "items": report.items if report else None,
-            "per_min": {told: round(self._rates[name], 1) if self._rates else None for told, name in names.items()},
+            "per_min": {name: self._per_minute(key) for name, key in _RATES.items()},
             "silent_s": None if self.silent is None else round(self.silent),
             "reason": self.trouble,
         }
@@ -151,15 +150,13 @@ class FleetLook:
             known = {row.id: home_of(row.id, row.created) for row in store.crawls()}
             self._homes |= {crawl: known.get(crawl or "") for crawl in new}
         homes = self._homes
-        list(sweep(jobs, lambda job: job.look(sender, homes.get(job.place.crawl), now, TIMEOUT), threads=READERS))
+        list(sweep(jobs, lambda job: job.look(sender, homes.get(job.place.crawl), now, TIMEOUT), threads=8))
 
     def document(self) -> dict[str, Any]:
         """How the fleet stands, as `--json` gives it."""
         nodes = [one.row() for one in self.nodes]
         rates = [job["per_min"] for node in nodes for job in node["jobs"]]
-        totals = {
-            name: float(round(sum(rate[name] or 0 for rate in rates), 1)) for name in ("pages", "items", "errors")
-        }
+        totals = {name: float(round(sum(rate[name] or 0 for rate in rates), 1)) for name in _RATES}
         return {
             "nodes": nodes,
             "running": sum(node["running"] or 0 for node in nodes),
@@ -201,8 +198,7 @@ def watch(context: Context, watched: WatchOptions) -> int:
                 pause(min(max(0.0, began + LOOK - time.monotonic()), max(0.0, deadline - time.monotonic())))
         except KeyboardInterrupt:
             code = 130
-    if watched.as_json:
-        put_json(looks.document())
+    watched.document(looks.document())
     return code
 
 
@@ -239,7 +235,7 @@ def frame(document: Mapping[str, Any], lines: int = 66) -> RenderableType:
         load = "" if running is None else f"{running} running, {pending} pending"
         grid.add_row(
             Text(one_line(str(name)), style="bold"),
-            Text(f"{state}  {load}".rstrip(), style=_STYLES.get(str(state), ""), no_wrap=True, overflow="ellipsis"),
+            Text(f"{state}  {load}".rstrip(), style=COLOURS.get(str(state), ""), no_wrap=True, overflow="ellipsis"),
             *[""] * 6,
             remark(str(reason)),
         )
@@ -263,7 +259,7 @@ def _node_row(node: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _job_row(node: Mapping[str, Any], job: Mapping[str, Any]) -> tuple[Any, ...]:
-    pages, items, errors = (_rate(job["per_min"][name]) for name in ("pages", "items", "errors"))
+    pages, items, errors = (_rate(job["per_min"][name]) for name in _RATES)
     silent = f"no progress for {clock(job['silent_s'])}" if job["state"] == "stalled" else ""
     numbers = job["pages"], pages, job["items"], items, errors
     return node["name"], job["job"], job["spider"], *numbers, job["reason"] or silent
@@ -282,6 +278,6 @@ def _line(document: Mapping[str, Any]) -> str:
         f"nodes {up}/{len(nodes)}",
         f"{document['running']:,} running",
         f"{document['pending']:,} pending",
-        *(f"{name} {_rate(rates[name])}/min" for name in ("pages", "items", "errors")),
+        *(f"{name} {_rate(rates[name])}/min" for name in _RATES),
     ]
     return " · ".join(pieces)

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 from prometheus_client import Metric, generate_latest, write_to_textfile
@@ -19,16 +19,14 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.version import __version__
 
 from ..context import Context
-from ..crawls.throttle_rules import rows_of, standing
+from ..crawls.throttle_commands import rows_of, standing
 from ..crawls.wording import number
 from ..node_status import look, recognise
-from ..options import Nodes, Timeout
+from ..options import Nodes, Timeout, option
 from ..output import say
 
 Sample = tuple[Mapping[str, str], float]  # labels and value
 
-#: seconds that a node gets to answer: Prometheus itself waits ten for all of it
-TIMEOUT = 5.0
 #: seconds for which a crawl that has ended is still told in full, so that its last numbers are seen
 RECENT = 3600.0
 #: what a summary says of a whole crawl: name, kind, help, where it is in the summary
@@ -199,13 +197,10 @@ def metrics(
     *,
     context: Context,
     textfile: Annotated[
-        Optional[Path],
-        typer.Option(
-            "--textfile", metavar="FILE", help="Write to this file, for node_exporter's textfile collector: FILE.prom."
-        ),
+        Path | None, option("Write to this file, for node_exporter's textfile collector: FILE.prom.", metavar="FILE")
     ] = None,
     node: Nodes = None,
-    timeout: Timeout = TIMEOUT,
+    timeout: Timeout = 5.0,  # Prometheus itself waits ten for all of it
 ) -> None:
     """Print how the nodes and the crawls stand, in the text format of Prometheus.
 

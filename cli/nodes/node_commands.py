@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -19,7 +19,7 @@ from scrapyd_dist.scheduling.node_state import SKEW, IdleWatch
 
 from ..context import Context, exit_code, names_of, quick_project
 from ..node_status import TIMEOUT, ask_nodes, exit_code_of, look, newest_of, recognise
-from ..options import CONNECT_TIMEOUT, ConnectTimeout, Nodes, Timeout, group, span
+from ..options import CONNECT_TIMEOUT, ConnectTimeout, Nodes, Timeout, argument, group, option, span
 from ..options import nodes as node_names
 from ..output import Output, complain, say, table, waiting
 
@@ -29,11 +29,8 @@ EVERY = 1.0
 SETTLED = 3.0
 #: looks in a row without an answer after which a node is not waited for
 SILENT_LOOKS = 5
-Names = Annotated[
-    Optional[list[str]],
-    typer.Argument(metavar="NODE", autocompletion=node_names, help="Names of nodes, or globs in quotes."),
-]
-All = Annotated[bool, typer.Option("--all", help="All nodes.")]
+Names = Annotated[list[str] | None, argument("NODE", "Names of nodes, or globs in quotes.", node_names)]
+All = Annotated[bool, option("All nodes.")]
 
 
 @dataclass(kw_only=True)
@@ -83,12 +80,8 @@ def drain(
     context: Context,
     node: Names = None,
     all_: All = False,
-    no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="Come back at once, without waiting for its jobs.")
-    ] = False,
-    timeout: Annotated[
-        Optional[float], span("--timeout", "Wait no longer than 90 (seconds), 30m, 2h; exit code 124.")
-    ] = None,
+    no_wait: Annotated[bool, option("Come back at once, without waiting for its jobs.")] = False,
+    timeout: Annotated[float | None, span("--timeout", "Wait at most this long (90, 30m, 2h). Exit code 124.")] = None,
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT,
     output: Output,
 ) -> None:
@@ -182,8 +175,7 @@ def list_nodes(
     context: Context,
     node: Nodes = None,
     project: Annotated[
-        Optional[str],
-        typer.Option("--project", "-p", help="Whose versions are compared: \\[deploy] project, else BOT_NAME."),
+        str | None, option("Whose versions are compared: \\[deploy] project, else BOT_NAME.", "--project", "-p")
     ] = None,
     output: Output,
     timeout: Timeout = TIMEOUT,
@@ -242,10 +234,8 @@ def clock(skew: float | None) -> str:
 def add(
     *,
     context: Context,
-    address: Annotated[list[str], typer.Argument(metavar="ADDRESS", help="As in web4:6800 or https://web5/scrapyd/.")],
-    name: Annotated[
-        Optional[str], typer.Option(metavar="NAME", help="What it is called; host and port if left out.")
-    ] = None,
+    address: Annotated[list[str], argument("ADDRESS", "As in web4:6800 or https://web5/scrapyd/.")],
+    name: Annotated[str | None, option("What it is called; host and port if left out.", metavar="NAME")] = None,
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT,
     output: Output,
 ) -> None:
@@ -292,10 +282,7 @@ def _new(context: Context, addresses: Sequence[str], name: str | None) -> list[N
 
 def remove(
     context: Context,
-    node: Annotated[
-        list[str],
-        typer.Argument(metavar="NODE", autocompletion=node_names, help="Names of nodes that were added, or globs."),
-    ],
+    node: Annotated[list[str], argument("NODE", "Names of nodes that were added, or globs.", node_names)],
     output: Output = Output(),
 ) -> None:
     """Take nodes away again that were added with `sdist nodes add`.
@@ -322,10 +309,9 @@ def remove(
 
 def up(
     context: Context,
-    count: Annotated[int, typer.Argument(metavar="N", help="How many local nodes shall run.", min=1)] = 3,
+    count: Annotated[int, argument("N", "How many local nodes shall run.", min=1)] = 3,
     slots: Annotated[
-        Optional[int],
-        typer.Option(help="Jobs that each runs at once; the cores divided among them if left out.", min=1),
+        int | None, option("Jobs that each runs at once; the cores divided among them if left out.", min=1)
     ] = None,
     output: Output = Output(),
 ) -> None:

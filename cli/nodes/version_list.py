@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from typing import Annotated, Optional
+from typing import Annotated, Any
 
 import typer
 from scrapyd_dist.deploy import node_versions
@@ -15,27 +15,22 @@ from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_tha
 
 from ..context import Context, exit_code, must_answer
 from ..crawls.wording import counted
-from ..options import DryRun, Nodes, Project, Quiet, Yes
+from ..options import DryRun, Nodes, Project, Quiet, Timeout, Yes, argument, option
 from ..output import Output, complain, complain_each, confirm, put, say, some_of, table
-from .deploy import RETRIES, WOULD_CHANGE, exit_code_of, node_row, roll_out, tell
+from .deploy import RETRIES, exit_code_of, node_row, roll_out, tell
 
-#: `--check` found a difference
-DIFFERS = 10
 #: seconds that a node gets for each question, and for one that makes it import the project
 TIMEOUT, SLOW_TIMEOUT = 15.0, 60.0
 #: with more nodes, a table of versions tells numbers and names in place of a column for each node
 _COLUMNS = 8
-Seconds = Annotated[float, typer.Option(help="Seconds for each question to a node.", min=0.1)]
 
 
 def versions(
     context: Context,
     project: Project = None,
     node: Nodes = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Exit code 10 when the nodes would not run the same newest code.")
-    ] = False,
-    timeout: Seconds = TIMEOUT,
+    check: Annotated[bool, option("Exit code 10 when the nodes would not run the same newest code.")] = False,
+    timeout: Timeout = TIMEOUT,
     output: Output = Output(),
 ) -> None:
     """Show which node has which versions of the project.
@@ -51,17 +46,7 @@ def versions(
     known = context.known_times(nodes, name)
     differing, crawls = node_versions.differences(seen, known), node_versions.only_crawls(seen)
     rows = [
-        {
-            "name": entry.node.name,
-            "url": entry.node.url,
-            "project": entry.project,
-            "versions": entry.versions,
-            "default": entry.default,
-            "newest": current(entry.versions, known),
-            "jobs": entry.jobs,
-            "jobs_of_unknown_version": entry.unknown,
-            "reason": str(entry.error or ""),
-        }
+        _row(entry, "jobs", versions=entry.versions, default=entry.default, newest=current(entry.versions, known))
         for entry in seen
     ]
     document = {"project": name, "same": not differing, "differences": differing, "warnings": crawls, "nodes": rows}
@@ -69,7 +54,14 @@ def versions(
         _show_versions([entry for entry in seen if entry.error is None], name)
     errors = [entry.error for entry in seen]
     complain_each([*differing, *crawls, *errors])
-    raise typer.Exit(DIFFERS if check and differing else exit_code(len(seen), errors))
+    raise typer.Exit(10 if check and differing else exit_code(len(seen), errors))
+
+
+def _row(entry: NodeVersions, jobs: str, **values: Any) -> dict[str, Any]:
+    """What `--json` says of a node; jobs: what those that need its versions are called there."""
+    node = {"name": entry.node.name, "url": entry.node.url, "project": entry.project}
+    needed = {jobs: entry.jobs, "jobs_of_unknown_version": entry.unknown}
+    return {**node, **values, **needed, "reason": str(entry.error or "")}
 
 
 def _show_versions(answered: Sequence[NodeVersions], project: str) -> None:
@@ -108,10 +100,8 @@ def spiders(
     context: Context,
     project: Project = None,
     node: Nodes = None,
-    version: Annotated[
-        Optional[str], typer.Option(help="Of this version; otherwise of each node's newest deployment.")
-    ] = None,
-    timeout: Seconds = SLOW_TIMEOUT,
+    version: Annotated[str | None, option("Of this version; otherwise of each node's newest deployment.")] = None,
+    timeout: Timeout = SLOW_TIMEOUT,
     output: Output = Output(),
 ) -> None:
     """List the spiders of the project on the nodes, and where one is missing.
@@ -147,12 +137,10 @@ def spiders(
 
 def rollback(
     context: Context,
-    version: Annotated[
-        Optional[str], typer.Argument(metavar="VERSION", help="Its name or how it begins; otherwise the one before.")
-    ] = None,
+    version: Annotated[str | None, argument("VERSION", "Its name or how it begins; otherwise the one before.")] = None,
     project: Project = None,
     dry_run: DryRun = False,
-    timeout: Annotated[float, typer.Option(help="Seconds that each node gets.", min=0.1)] = SLOW_TIMEOUT,
+    timeout: Annotated[float, option("Seconds that each node gets.", min=0.1)] = SLOW_TIMEOUT,
     output: Output = Output(),
     quiet: Quiet = False,
 ) -> None:
@@ -191,7 +179,7 @@ def rollback(
     if not quiet:
         say(f"Sending {saved.version} again as {again} …")
     result = roll_out(context.root, name, nodes, egg, timeout, wish, progress=not quiet)
-    tell(result, name, wish, as_json=output.as_json, quiet=quiet)
+    tell(result, name, wish, output, quiet=quiet)
     if code := exit_code_of(result):
         raise typer.Exit(code)
     wrong = [entry for entry in result.ready if entry.default not in {None, entry.version} and not entry.planned]
@@ -205,14 +193,12 @@ def rollback(
 
 def prune(
     context: Context,
-    keep: Annotated[
-        int, typer.Option("--keep", help="How many versions stay on each node.", min=1, show_default=False)
-    ],
+    keep: Annotated[int, option("How many versions stay on each node.", min=1, show_default=False)],
     project: Project = None,
     node: Nodes = None,
     yes: Yes = False,
     dry_run: DryRun = False,
-    timeout: Seconds = TIMEOUT,
+    timeout: Timeout = TIMEOUT,
     output: Output = Output(),
 ) -> None:
     """Delete old versions of the project from the nodes.
@@ -242,23 +228,12 @@ def prune(
     _tell(plans, name, output=output, dry_run=dry_run)
     complain_each(entry.error for entry in plans)
     if dry_run and doomed:
-        raise typer.Exit(WOULD_CHANGE)
+        raise typer.Exit(10)
     raise typer.Exit(exit_code(len(plans), [entry.error for entry in plans]))
 
 
 def _tell(plans: Sequence[NodeVersions], project: str, *, output: Output, dry_run: bool) -> None:
-    nodes = [
-        {
-            "name": entry.node.name,
-            "url": entry.node.url,
-            "project": entry.project,
-            "deleted": entry.old,
-            "in_use": entry.jobs,
-            "jobs_of_unknown_version": entry.unknown,
-            "reason": str(entry.error or ""),
-        }
-        for entry in plans
-    ]
+    nodes = [_row(entry, "in_use", deleted=entry.old) for entry in plans]
     if output.document({"project": project, "dry_run": dry_run, "nodes": nodes}):
         return
     rows = [(entry.node.name, name) for entry in plans for name in entry.old]

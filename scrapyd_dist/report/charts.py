@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from os.path import commonprefix
 from typing import NamedTuple
 
 from scrapyd_dist.report.series import GROUPS, Bar, BurnUp, Gantt, Heat, Runs, Spread, Statuses
@@ -146,11 +147,9 @@ def short_names(names: Sequence[str]) -> list[str]:
     found = list(names)
     for side in (-1, 1):
         if len(set(found)) > 1 and max(map(len, found)) > NAME:
-            turned = [name[::side] for name in found]
-            first, last = min(turned), max(turned)  # all others lie between them
-            same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+            same = commonprefix([name[::side] for name in found])  # noqa: RUF071 - of texts, not of paths
             # No word and no number is cut in two.
-            cut = max((i + 1 for i, letter in enumerate(first[:same]) if not letter.isalnum()), default=0)
+            cut = max((i + 1 for i, letter in enumerate(same) if not letter.isalnum()), default=0)
             if side == 1 and cut > 1:
                 found = [f"…{name[cut:]}" for name in found]
             elif side == -1:

@@ -15,8 +15,6 @@ RUNS = 20
 
 _USER = re.compile(r"(://)[^/?#\s]*@")
 
-Sample = tuple[float, "Mapping[str, Any]"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class NodeNow:
@@ -36,7 +34,7 @@ class Facts:
     lives: bool = False  #: whether a process works on the crawl
     batches: Sequence[Batch] = ()
     attempts: Sequence[Attempt] = ()
-    samples: Sequence[Sample] = ()
+    samples: Sequence[tuple[float, Mapping[str, Any]]] = ()
     misses: Sequence[Miss] = ()
     nodes_now: Sequence[NodeNow] = ()  #: empty if the nodes were not asked
     runs: Sequence[Crawl] = ()  #: crawls of the same spider up to this one, oldest first

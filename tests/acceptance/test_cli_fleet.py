@@ -53,7 +53,7 @@ def test_a_drained_node_ends_its_jobs_and_gets_no_other(shop: Shop, pair: list[S
     assert {row["node"] for row in rows} == {"node2"}
     assert shop.run("schedule", "good", "--on", "node1").expect(2, "sdist nodes resume node1").out == ""
     shop.run("nodes", "drain").expect(2, "--all")
-    shop.run("nodes", "drain", "noed1").expect(4, "Did you mean 'node1'?")
+    shop.run("nodes", "drain", "noed1").expect(4, "Did you mean node1?")
     assert shop.node_states() == {"node1": "draining", "node2": "up"}
     assert draining.running()
     pair[0].api("cancel.json", project="shop", job=slow["job"])

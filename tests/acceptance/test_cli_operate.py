@@ -198,7 +198,7 @@ def test_a_dead_node_is_named_and_keeps_no_other_from_answering(shop: Shop) -> N
         ("cancel nosuchjob -y", 4, "nosuchjob"),
         ("cancel --crawl nosuchcrawl -y", 4, "nosuchcrawl"),
         ("schedule", 2, "Name the spiders"),
-        ("schedule god", 4, "Did you mean 'good'"),
+        ("schedule god", 4, "Did you mean good?"),
         ("schedule z*", 4, "There are: broken, good, shop, slow"),
         ("schedule good --on nosuch", 2, "node1, node2"),
         ("schedule good --on node1 --all-nodes", 2, "Take one"),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from scrapyd_dist.cli.context import Context
 from scrapyd_dist.cli.nodes import deploy
+from scrapyd_dist.cli.output import Output
 from scrapyd_dist.deploy.rollout import BrokenEggError, NodeResult, RollOut, RollOutRequest, Step
 
 from scrapyd_dist.errors import AuthRefused, ConnectionRefused, DistError, NothingMatched
@@ -66,7 +67,7 @@ def test_exit_codes(entries: list[NodeResult], code: int) -> None:
 
 def test_json(capsys: Captured) -> None:
     entries = (NodeResult(node=A, uploaded=True, **GOOD), failed(B, ConnectionRefused.at("b")))
-    deploy.tell(RollOut(entries), "shop", RollOutRequest(), as_json=True, quiet=False)
+    deploy.tell(RollOut(entries), "shop", RollOutRequest(), Output(as_json=True), quiet=False)
     document = json.loads(capsys.readouterr().out)
     assert (document["schema"], document["project"], document["version"]) == (1, "shop", "v2")
     assert [(row["state"], row["spiders"]) for row in document["nodes"]] == [("uploaded", 1), ("failed", None)]
@@ -84,7 +85,7 @@ def test_json(capsys: Captured) -> None:
     ],
 )  # fmt: skip
 def test_what_has_to_be_known_is_said_once(capsys: Captured, entries: list[NodeResult], quiet: bool, said: str) -> None:
-    deploy.tell(RollOut(entries), "shop", RollOutRequest(atomic=True), as_json=False, quiet=quiet)
+    deploy.tell(RollOut(entries), "shop", RollOutRequest(atomic=True), Output(), quiet=quiet)
     assert capsys.readouterr().err.count(said) == 1
 
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from scrapyd_dist.cli import context, output
 from scrapyd_dist.cli.crawls import crawl, demo
-from scrapyd_dist.cli.crawls.live_view import crawl_picture, live_view
+from scrapyd_dist.cli.crawls.watcher import crawl_picture, live_view
 from scrapyd_dist.cli.jobs.logs import put_line
 from scrapyd_dist.cli.node_status import exit_code_of
 from scrapyd_dist.cli.nodes import node_commands

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from scrapyd_dist.cli.crawls import live_view, wording
+from scrapyd_dist.cli.crawls import watcher, wording
 from scrapyd_dist.cli.crawls.watcher import looked_out_for
 from scrapyd_dist.cli.jobs.job_ends import combined
 from scrapyd_dist.cli.nodes import fleet_view
@@ -164,7 +164,7 @@ def test_every_node_is_drawn_with_its_jobs() -> None:
 def test_a_long_reason_gives_way_to_what_is_short() -> None:
     why = "node web1 (http://web1:6800): a very long story of how it came that nothing answers there " * 3
     fields = {"name": "web1", "state": "down", "reason": why}
-    for picture in (fleet_view.frame(fleet(job(1), state="down", reason=why)), live_view.frame({"nodes": [fields]})):
+    for picture in (fleet_view.frame(fleet(job(1), state="down", reason=why)), watcher.frame({"nodes": [fields]})):
         (line,) = [line for line in drawn(picture, width=100) if "down" in line and "web1 " in line]
         assert line.split()[:2] == ["web1", "down"]
         assert line.endswith("…")
@@ -192,18 +192,9 @@ def test_without_a_terminal_it_is_a_line_now_and_then_and_one_for_each_change(
     assert said[2] == ["web1: wedged: stuck"]
 
 
-def test_the_picture_of_a_crawl_can_be_put_into_a_page() -> None:
-    text = live_view.svg({"crawl": "easy-1", "state": "working", "nodes": [{"name": "<web1>", "state": "up"}]})
-    assert text.startswith("<svg")
-    assert "easy-1" in text
-    assert "&lt;web1&gt;" in text
-    assert "@font-face" not in text
-    assert "url(http" not in text
-
-
 def test_of_many_nodes_those_in_trouble_are_drawn() -> None:
     nodes = [{"name": f"web{n}", "state": "down" if n == 70 else "up"} for n in range(100)]
-    lines = drawn(live_view.frame({"crawl": "c", "state": "working", "nodes": nodes}, most_nodes=5))
+    lines = drawn(watcher.frame({"crawl": "c", "state": "working", "nodes": nodes}, most_nodes=5))
     assert sum("web" in line for line in lines) == 4
     assert any("web70" in line for line in lines)
     assert "and 96 more nodes" in lines

@@ -62,3 +62,8 @@ def test_links_between_documents_lead_somewhere(path: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", source.read_text("utf-8")):
         if "://" not in target:
             assert (source.parent / target).exists(), target
+
+
+def test_pictures_fetch_nothing() -> None:
+    texts = [path.read_text("utf-8") for path in (ROOT / "docs" / "pictures").glob("*.svg")]
+    assert [text for text in texts if "@font-face" in text or "url(http" in text] == []

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from rig.commands import Result
-from scrapyd_dist.cli.crawls.throttle_rules import Row
+from scrapyd_dist.cli.crawls.throttle_commands import Row
 from scrapyd_dist.cli.options import domains
 
 from scrapyd_dist.batches import Crawl, CrawlState

@@ -1,46 +1,40 @@
-"""The throttle's rules, as the commands read and change them, and `sdist throttle show`."""
+"""`sdist throttle`: the rules and how domains stand, and the verbs that change the rules.
+
+Each verb changes its own fields of a rule and no others; `apply` takes all of a file or none.
+"""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Optional
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.config import find_root, load
-from scrapyd_dist.errors import NothingMatched
+from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE
 from scrapyd_dist.throttle.domain_status import DomainRules, terms_of
 from scrapyd_dist.throttle.permits import ALL, DomainState, PermitReply, PermitRequest, Rule
-from scrapyd_dist.throttle.rules_file import domain_of
+from scrapyd_dist.throttle.rules_file import check_hits, check_scale, check_window, domain_of, read, wanted
 
 from ..context import maybe_store, project_store, where
-from ..options import domains
+from ..options import STDIN, DryRun, argument, domains, group, opened_file, option
 from ..output import Output, say, some_of, table
 from .producer_process import runs
 from .wording import counted
 
-Changes = Mapping[str, Rule | None]
-
-#: how long it takes until every process that heeds the rules heeds a change
-NOTICE = "Running crawls heed it within 2 seconds"
 _HELP = f"A registered domain, an address, or a host such as localhost; '{ALL}' is all domains."
-OneDomain = Annotated[str, typer.Argument(metavar="DOMAIN", autocompletion=domains, help=_HELP)]
-Domains = Annotated[
-    list[str], typer.Argument(metavar="DOMAIN", autocompletion=domains, help="Registered domains, addresses, hosts.")
-]
-SomeDomains = Annotated[
-    Optional[list[str]],
-    typer.Argument(metavar="DOMAIN", autocompletion=domains, help="Only these; all of them if left out."),
-]
+OneDomain = Annotated[str, argument("DOMAIN", _HELP, domains)]
+Domains = Annotated[list[str], argument("DOMAIN", "Registered domains, addresses, hosts.", domains)]
+SomeDomains = Annotated[list[str] | None, argument("DOMAIN", "Only these; all of them if left out.", domains)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,14 +78,14 @@ class Changed:
 
     version: int  #: of the rules as they are now
     before: Mapping[str, Rule]
-    changes: Changes  #: domain -> its new rule; None where it has none any more
+    changes: Mapping[str, Rule | None]  #: domain -> its new rule; None where it has none any more
     crawls: Sequence[Heeding] = ()  #: those that run
 
     @property
     def notice(self) -> str:
         """When, and where, it is heeded."""
         others = [one.problem for one in self.crawls if one.problem]
-        return " ".join([f"{NOTICE}{', but for these:' if others else '.'}", *others])
+        return " ".join([f"Running crawls heed it within 2 seconds{', but for these:' if others else '.'}", *others])
 
     def document(self) -> dict[str, Any]:
         return {
@@ -162,11 +156,7 @@ def named(domains: Sequence[str]) -> str:
 
 
 def _rule(rule: Rule | None) -> dict[str, Any] | None:
-    return None if rule is None else {**limit_document(rule), "blocked": rule.blocked, "paused": rule.paused}
-
-
-def limit_document(rule: Rule) -> dict[str, Any]:
-    return {"hits": rule.hits, "window": rule.window, "scale": rule.scale}
+    return None if rule is None else asdict(rule)
 
 
 #: how a domain can stand
@@ -237,10 +227,11 @@ class Row(NamedTuple):
         return (self.domain, self.limit, self.word, self.granted, latest, self.slower, pages)
 
     def document(self) -> dict[str, Any]:
+        limit = {"hits": self.rule.hits, "window": self.rule.window, "scale": self.rule.scale}
         return {
             "domain": self.domain,
             "state": self.word,
-            "limit": limit_document(self.rule) if self.rule.hits is not None else None,
+            "limit": limit if self.rule.hits is not None else None,
             "blocked": self.rule.blocked,
             "paused": self.rule.paused,
             "granted": self.granted,
@@ -313,3 +304,153 @@ def standing(rows: Sequence[Row]) -> dict[str, int]:
     own = [row for row in rows if row.domain != ALL]
     words = Counter(row.word for row in own)
     return {**{word: words[word] for word in WORDS}, "slowed": sum(bool(row.slower) for row in own)}
+
+
+def set_(
+    domain: OneDomain,
+    hits: Annotated[int | None, option("Requests that may leave in any window.", metavar="N")] = None,
+    window: Annotated[float | None, option("How long the window is.", metavar="SECONDS")] = None,
+    scale: Annotated[float | None, option("Part of the hits that counts, 0 to 1; 0 lets it rest.", metavar="X")] = None,
+    output: Output = Output(),
+) -> None:
+    """Set how many requests a domain gets, over all workers and hosts of it.
+
+    It goes before the workers' settings, and for a domain before what is said of
+    all. What is left out stays as it was. Crawls that run go on with the new
+    limit at once.
+
+    Example: sdist throttle set example.com --hits 60 --window 60
+    """
+    if hits is None and window is None and scale is None:
+        raise ConfigError("Nothing to set: say --hits N and --window SECONDS, or one of them, or --scale X.")
+    (name,) = names_of([domain])
+    changed = change(lambda now: {name: _limited(name, now.get(name, Rule()), hits, window, scale)})
+    if not output.document(changed.document()):
+        rule = changed.changes.get(name) or changed.before[name]
+        whose = named([name]).capitalize() if name == ALL else name
+        rests = ""
+        if rule.blocked:
+            rests = " It is blocked, though; `sdist throttle unblock` ends that."
+        elif rule.paused:
+            rests = " It is paused, though; `sdist throttle resume` ends that."
+        elif is_held(name, {name: rule}):
+            rests = " That leaves it none: it rests."
+        say(f"{whose}: {limit_of(rule)}.{rests} {changed.notice}")
+
+
+def _limited(name: str, rule: Rule, hits: int | None, window: float | None, scale: float | None) -> Rule:
+    """The rule with what was given of its limit."""
+    hits, window = rule.hits if hits is None else hits, rule.window if window is None else window
+    if hits is None or window is None:
+        raise ConfigError(
+            f"{name} has no limit of its own yet: say both --hits N and --window SECONDS."
+            " To let it rest: sdist throttle pause."
+        )
+    scale = check_scale(rule.scale if scale is None else scale)
+    return replace(rule, hits=check_hits(hits), window=check_window(window), scale=scale)
+
+
+def unset(domain: Domains, output: Output = Output()) -> None:
+    """Remove the limits of domains: what is said of all holds for them, else the workers' settings.
+
+    What is blocked or paused stays so.
+
+    Example: sdist throttle unset example.com
+    """
+    none = {"hits": None, "window": None, "scale": 1.0}
+    _change(names_of(domain), output, "No limit of its own any more", "Had no limit of its own", **none)
+
+
+def block(domain: Domains, output: Output = Output()) -> None:
+    """Put domains on the blacklist: nothing leaves for them any more.
+
+    What waits for them in workers stays there, and goes when they are unblocked.
+    `sdist throttle apply` makes the blacklist that of its file.
+
+    Example: sdist throttle block example.com
+    """
+    names = names_of(domain)
+    if ALL in names:
+        raise ConfigError("All domains cannot be blocked; to let all of them rest: sdist throttle pause.")
+    _change(names, output, "Blocked", "Was blocked already", blocked=True)
+
+
+def unblock(domain: Domains, output: Output = Output()) -> None:
+    """Take domains off the blacklist.
+
+    Example: sdist throttle unblock example.com
+    """
+    _change(names_of(domain), output, "Unblocked", "Was not blocked", blocked=False)
+
+
+def pause(domain: SomeDomains = None, output: Output = Output()) -> None:
+    """Let domains rest, or all of them: nothing leaves for them until `sdist throttle resume`.
+
+    `sdist throttle apply` does not end a pause.
+
+    Example: sdist throttle pause example.com
+    """
+    _change(names_of(domain or [ALL]), output, "Paused", "Was paused already", paused=True)
+
+
+def resume(domain: SomeDomains = None, output: Output = Output()) -> None:
+    """End the pause of domains; without names, the one of all. Domains paused by name go on resting then.
+
+    Example: sdist throttle resume example.com
+    """
+    changed = _change(names_of(domain or [ALL]), output, "Resumed", "Was not paused", paused=False)
+    rules = {**changed.before, **changed.changes}
+    still = sorted(domain for domain, rule in rules.items() if rule is not None and rule.paused)
+    if still and not output.as_json:
+        say(f"Still paused: {named(still)}.")
+
+
+def _change(names: Sequence[str], output: Output, done: str, already: str, **fields: Any) -> Changed:
+    """Give the rules of these domains these fields, and tell what became of each."""
+    changed = change(lambda now: {name: replace(now.get(name, Rule()), **fields) for name in names})
+    if not output.document(changed.document()):
+        if changed.changes:
+            say(f"{done}: {named(list(changed.changes))}. {changed.notice}")
+        if others := [name for name in names if name not in changed.changes]:
+            say(f"{already}: {named(others)}.")
+    return changed
+
+
+def apply(
+    file: Annotated[str, argument("FILE", "YAML, as Scrapy Cluster has it; - is standard input.")],
+    dry_run: DryRun = False,
+    output: Output = Output(),
+) -> None:
+    """Make limits and blacklist those of a file; what it does not name loses its own.
+
+    `domains:` has hits, window (in seconds) and, if wanted, scale for each
+    domain; `blacklist:` is a list of domains. A file with one mistake is refused
+    whole, and each mistake is named with its line. A domain that is
+    paused stays paused.
+
+    Example: sdist throttle apply limits.yml --dry-run
+    """
+    shown = "standard input" if file == STDIN else file
+    with ExitStack() as stack:
+        rules = read(opened_file(stack, file).read(), shown)
+    changed = change(lambda now: wanted(rules, now), dry_run=dry_run)
+    if not output.document({"file": file, "dry_run": dry_run, **changed.document()}):
+        kinds: dict[str, list[str]] = {"new": [], "changed": [], "removed": []}
+        for domain, rule in changed.changes.items():
+            kinds["removed" if rule is None else "changed" if domain in changed.before else "new"].append(domain)
+        for kind, domains in kinds.items():
+            if domains:
+                say(f"{kind}: {named(domains)}")
+        if not changed.changes:
+            say(f"The rules are those of {shown} already.")
+        elif dry_run:
+            say(f"Nothing was changed; without --dry-run the rules would be those of {shown}.")
+        else:
+            say(f"The rules are those of {shown} now. {changed.notice}")
+    raise typer.Exit(10 if dry_run and changed.changes else 0)
+
+
+throttle = group(
+    "Set, show and change while crawls run how many requests each domain gets.",
+    show=show, apply=apply, set=set_, unset=unset, block=block, unblock=unblock, pause=pause, resume=resume,
+)  # fmt: skip
