@@ -130,8 +130,8 @@ def _not_reached(sender: Sender, exam: NodeDiagnosis, error: NodeError, timeout:
 def _files(sender: Sender, exam: NodeDiagnosis, timeout: float) -> None:
     """Its log folder, its items folder, and which logs are left."""
     node = exam.node
-    exam.logs = _asked(sender, node, api.serves_logs(), timeout)
-    exam.items = _asked(sender, node, api.serves_items(), timeout)
+    exam.logs = _asked(sender, node, api.serves("logs"), timeout)
+    exam.items = _asked(sender, node, api.serves("items"), timeout)
     jobs = _asked(sender, node, api.listjobs(), timeout)
     if jobs is None or not exam.logs:
         return

@@ -57,7 +57,7 @@ def probe(nodes: Sequence[Node], *, timeout: float) -> tuple[NodeProbe, ...]:
 
     def ask(node: Node) -> bool:
         sender.send(node, api.daemonstatus(), timeout=timeout)
-        return sender.send(node, api.serves_logs(), timeout=timeout)
+        return sender.send(node, api.serves("logs"), timeout=timeout)
 
     answers = {answer.asked: answer for answer in sweep(nodes, ask)}
     return tuple(answers[node] for node in nodes)

@@ -67,10 +67,6 @@ class DownloadedFile:
         return self.file.stat().st_size if self.file is not None else 0
 
 
-class _Gone(Exception):
-    """The node has no such file."""
-
-
 def pull(sender: Sender, wanted: WantedFile, *, silence: float) -> DownloadedFile:
     """Download one file, continuing where an earlier pull stopped.
 
@@ -83,15 +79,15 @@ def pull(sender: Sender, wanted: WantedFile, *, silence: float) -> DownloadedFil
     before = growing.stat().st_size if growing.exists() else 0
     try:
         fetched = _fetch(sender, wanted, growing, silence)
-    except _Gone:
-        begun = growing.stat().st_size > 0
-        if not begun:
-            growing.unlink()
-        return DownloadedFile(state=DownloadState.NONE, file=growing if begun else None)
     except NodeError as error:
         file = growing if growing.exists() else None
         came = max(0, growing.stat().st_size - before) if file else 0
         return DownloadedFile(state=DownloadState.LOST, file=file, fetched=came, reason=str(error), error=error)
+    if fetched is None:
+        begun = growing.stat().st_size > 0
+        if not begun:
+            growing.unlink()
+        return DownloadedFile(state=DownloadState.NONE, file=growing if begun else None)
     if wanted.part is not None and sha256_of(growing) != wanted.part.sha256:
         growing.unlink()
         if before:  # the earlier bytes were of another file
@@ -120,45 +116,39 @@ def _is_here(wanted: WantedFile) -> bool:
     return part is None or (wanted.target.stat().st_size == part.bytes and sha256_of(wanted.target) == part.sha256)
 
 
-def _fetch(sender: Sender, wanted: WantedFile, growing: Path, silence: float) -> int:
-    """Fetch the missing bytes; returns how many came. Raises `NodeError` when `TRIES` calls made no progress."""
+def _fetch(sender: Sender, wanted: WantedFile, growing: Path, silence: float) -> int | None:
+    """Fetch the missing bytes; returns how many came, or None if the node has no such file.
+
+    Raises `NodeError` when `TRIES` calls made no progress.
+    """
     with growing.open("ab") as file:
+
+        def keep(piece: bytes) -> None:
+            file.write(piece)
+            file.flush()  # these bytes are kept even if the process is killed
+
         if wanted.part is not None and file.tell() > wanted.part.bytes:
             _begin_anew(file)
-        came, tries = 0, 0
-        while wanted.part is None or file.tell() < wanted.part.bytes:
-            begin = file.tell()
+        came, tries, more = 0, 0, True
+        while more and (wanted.part is None or file.tell() < wanted.part.bytes):
+            begin, more = file.tell(), False
             try:
-                more = _fetch_once(sender, wanted, file, silence)
+                chunk = sender.send(wanted.node, api.fetch(wanted.path, start=begin, sink=keep), timeout=silence)
             except NodeError:
                 tries = 1 if file.tell() > begin else tries + 1
                 if tries >= TRIES:
                     raise
                 time.sleep(PAUSE)
                 more = True
+            else:
+                if chunk is None:
+                    return None
+                if chunk.total is not None and chunk.total < begin:
+                    _begin_anew(file)  # the file was replaced by a shorter one
+                    more = True
             came += max(0, file.tell() - begin)
-            if not more:
-                break
-        file.flush()
         os.fsync(file.fileno())
     return came
-
-
-def _fetch_once(sender: Sender, wanted: WantedFile, file: IO[bytes], silence: float) -> bool:
-    """Send one call; returns whether another one may bring more."""
-    begin = file.tell()
-
-    def keep(piece: bytes) -> None:
-        file.write(piece)
-        file.flush()  # these bytes are kept even if the process is killed
-
-    chunk = sender.download(wanted.node, api.fetch(wanted.path, start=begin), keep, silence=silence)
-    if chunk is None:
-        raise _Gone
-    if chunk.total is not None and chunk.total < begin:
-        _begin_anew(file)  # the file was replaced by a shorter one
-        return True
-    return False
 
 
 def _begin_anew(file: IO[bytes]) -> None:

@@ -18,8 +18,6 @@ from scrapyd_dist.batches import Attempt
 
 #: runs of items in a part or feed, in order: (index of the first item, count)
 Runs = list[tuple[int, int]]
-#: report key: a row per missed request: its index in the batch, the kind of miss, its runs of items (None: unknown)
-MISSED = "missed_requests"
 #: report key: (batch, index in it) of each request that this attempt has retried
 AGAIN = "replaces"
 
@@ -28,7 +26,7 @@ def places(report: Mapping[str, Any]) -> dict[int, Runs | None]:
     """Return the index of each failed request in its batch -> the runs of its items, None if unknown."""
     return {
         place: None if runs is None else [(first, count) for first, count in runs]
-        for place, _, runs in report.get(MISSED) or ()
+        for place, _, runs in report.get("missed_requests") or ()
     }
 
 

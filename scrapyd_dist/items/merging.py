@@ -58,9 +58,8 @@ async def fetch_part(
     deadline = time.monotonic() + patience
     with growing.open("wb") as file:
         while (begin := file.tell()) < part.bytes:
-            call = api.fetch(part_path(home, job), start=begin)
             try:
-                chunk = await sender.download(node, call, file.write)
+                chunk = await sender.send(node, api.fetch(part_path(home, job), start=begin, sink=file.write))
             except NodeError as error:
                 if time.monotonic() > deadline:
                     raise PartLost(f"the part of {job} could not be fetched: {error}") from error
@@ -126,18 +125,17 @@ def merge(items: Items, outputs: Sequence[ItemOutput]) -> int:
 
     Gives the number of items.
     """
-    count = 0
     for output in outputs:
         with _replacing(output) as file:
             if output.exporter is not None:
-                count = _export(items, file, output, output.exporter)
+                _export(items, file, output, output.exporter)
             elif output.format == "csv":
-                count = _write_csv(items, file, _header(output))
+                _write_csv(items, file, _header(output))
             elif output.format == "json":
-                count = _write_json(items, file)
+                _write_json(items, file)
             else:
-                count = _write_lines(items, file)
-    return count
+                file.writelines(line + b"\n" for line in items.lines())
+    return sum(one.items for one in items.found)
 
 
 @contextmanager
@@ -176,16 +174,14 @@ def _header(output: ItemOutput) -> list[str]:
         return next(csv.reader(file), [])
 
 
-def _export(items: Items, file: IO[bytes], output: ItemOutput, make: MakeExporter) -> int:
+def _export(items: Items, file: IO[bytes], output: ItemOutput, make: MakeExporter) -> None:
     header = _header(output) if output.format == "csv" else []
     columns = list(_columns(items, header)) if output.format == "csv" else []
     exporter = make(file, columns, header)
     exporter.start_exporting()
-    count = 0
-    for count, item in enumerate(items.values(), 1):  # noqa: B007 - the number of the last one is wanted
+    for item in items.values():
         exporter.export_item(item)
     exporter.finish_exporting()
-    return count
 
 
 def _columns(items: Items, header: Sequence[str]) -> dict[str, None]:
@@ -195,33 +191,22 @@ def _columns(items: Items, header: Sequence[str]) -> dict[str, None]:
     return columns
 
 
-def _write_lines(items: Items, file: IO[bytes]) -> int:
-    count = 0
-    for count, line in enumerate(items.lines(), 1):  # noqa: B007 - the number of the last one is wanted
-        file.write(line + b"\n")
-    return count
-
-
-def _write_json(items: Items, file: IO[bytes]) -> int:
-    count = 0
+def _write_json(items: Items, file: IO[bytes]) -> None:
     file.write(b"[")
     for count, line in enumerate(items.lines(), 1):
         file.write(b",\n" if count > 1 else b"\n")
         file.write(line)
     file.write(b"\n]\n")
-    return count
 
 
-def _write_csv(items: Items, file: IO[bytes], header: Sequence[str]) -> int:
+def _write_csv(items: Items, file: IO[bytes], header: Sequence[str]) -> None:
     text = TextIOWrapper(file, "utf-8", newline="", write_through=True)
     writer = csv.DictWriter(text, _columns(items, header), restval="")
     if not header:
         writer.writeheader()
-    count = 0
-    for count, item in enumerate(items.values(), 1):  # noqa: B007 - as above
+    for item in items.values():
         writer.writerow({name: cell(value) for name, value in item.items()})
     text.detach()  # the file is closed by its owner
-    return count
 
 
 def cell(value: Any) -> Any:

@@ -111,14 +111,8 @@ class TailSource:
 def shares(available: Sequence[int], total: int) -> list[int]:
     """Divide `total` among sources as evenly as their available counts allow."""
     given = [0] * len(available)
-    rest = total
-    while rest > 0:
-        open_ = [at for at, count in enumerate(available) if given[at] < count]
-        if not open_:
-            break
-        each = max(1, rest // len(open_))
-        for at in open_[-rest:] if rest < len(open_) else open_:
-            more = min(each, available[at] - given[at])
-            given[at] += more
-            rest -= more
+    smallest_first = sorted(range(len(available)), key=available.__getitem__)
+    for place, at in enumerate(smallest_first):
+        given[at] = min(available[at], total // (len(available) - place))
+        total -= given[at]
     return given

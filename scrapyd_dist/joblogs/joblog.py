@@ -8,7 +8,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timezone
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from scrapyd_dist.scrapyd.reply import sensible
@@ -82,13 +83,12 @@ def _time(node: ast.expr) -> str:
     """Convert `datetime.datetime(2026, 11, 20, 23, 5, 1, 44, tzinfo=…)` to ISO format; "" for anything else."""
     if not isinstance(node, ast.Call) or _text(node.func) != "datetime.datetime":
         return ""
-    numbers = [part.value for part in node.args if isinstance(part, ast.Constant) and isinstance(part.value, int)]
-    if not 3 <= len(numbers) <= 7:
+    numbers: list[Any] = [part.value for part in node.args if isinstance(part, ast.Constant)]
+    utc = any(word.arg == "tzinfo" and "utc" in _text(word.value) for word in node.keywords)
+    try:
+        return datetime(*numbers).replace(tzinfo=timezone.utc if utc else None).isoformat()  # noqa: DTZ001 - naive, as it was
+    except (TypeError, ValueError, OverflowError):
         return ""
-    year, month, day, hour, minute, second, micro = [*numbers, 0, 0, 0, 0][:7]
-    zone = "+00:00" if any(word.arg == "tzinfo" and "utc" in _text(word.value) for word in node.keywords) else ""
-    fraction = f".{micro:06d}" if micro else ""
-    return f"{year:04d}-{month:02d}-{day:02d}T{hour:02d}:{minute:02d}:{second:02d}{fraction}{zone}"
 
 
 @dataclass(kw_only=True)
@@ -182,7 +182,6 @@ class LogLines:
         self._passed = 0  #: dropped bytes of a line that is too long
         self._torn = torn
         self._under: LogLine | None = None
-        self._second: tuple[str, datetime | None] = "", None
 
     def feed(self, piece: bytes) -> Iterator[LogLine]:
         """Yield the lines that these bytes complete."""
@@ -209,7 +208,7 @@ class LogLines:
         raw = raw[:LINE_MAX]
         text = raw.rstrip(b"\r").decode("utf-8", "replace")
         match = _HEAD.match(text)
-        at = self._time(match["at"]) if match else None
+        at = _second(match["at"]) if match else None
         if match is None or at is None:
             above = self._under
             time, level = (above.at, above.level) if above else (None, "")
@@ -219,16 +218,14 @@ class LogLines:
         )
         return self._under
 
-    def _time(self, text: str) -> datetime | None:
-        """Parse a time; the last one is cached, because most lines have the same second as the line before."""
-        if text != self._second[0]:
-            try:
-                time = datetime.fromisoformat(text)
-            except ValueError:
-                self._second = text, None
-            else:
-                self._second = text, time if sensible(time) else None
-        return self._second[1]
+
+@lru_cache(maxsize=1)  # most lines have the same second as the line before
+def _second(text: str) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if sensible(time) else None
 
 
 class LogReader:

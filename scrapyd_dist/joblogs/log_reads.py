@@ -70,7 +70,7 @@ def look(sender: Sender, node: Node, path: str, *, timeout: float) -> LogExcerpt
 def survey(sender: Sender, node: Node, path: str, size: int | None = None) -> LogFacts | None:
     """Read a whole log, or its first `size` bytes; None without a log, and `NodeError` if the call failed."""
     reader = LogReader()
-    done = sender.download(node, api.fetch(path, limit=size or None), reader.feed)
+    done = sender.send(node, api.fetch(path, limit=size or None, sink=reader.feed))
     return reader.facts() if done is not None else None
 
 

@@ -16,6 +16,10 @@ LAST_MOMENT = 221_845_392_000.0
 FOLDER = "logs/_sdist"
 
 
+#: of each missed request of a batch: its index, the kind of miss, runs of its items (first, count) or None if unknown
+MissedRequests = tuple[tuple[int, str, tuple[tuple[int, int], ...] | None], ...]
+
+
 class BadReport(DistError):
     """The file is not a worker's report."""
 
@@ -56,9 +60,7 @@ class WorkerReport:
     failed: tuple[tuple[str, str], ...] = ()
     dead: tuple[tuple[str, str], ...] = ()  #: requests that the worker's spider cannot make
     unended: tuple[tuple[str, str], ...] = ()
-    #: for each missed request: index in the batch, kind of miss, runs of its items (first, count) or None if unknown;
-    #: None if the report does not have them
-    missed_requests: tuple[tuple[int, str, tuple[tuple[int, int], ...] | None], ...] | None = None
+    missed_requests: MissedRequests | None = None  #: None if the report does not have them
     replaces: bool = False  #: whether it has retried requests of earlier batches
     stats: Mapping[str, Any] = field(default_factory=dict)
     code: Mapping[str, Any] = field(default_factory=dict)
@@ -166,9 +168,7 @@ def _is_stat(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _missed_requests(
-    document: Mapping[str, Any],
-) -> tuple[tuple[int, str, tuple[tuple[int, int], ...] | None], ...] | None:
+def _missed_requests(document: Mapping[str, Any]) -> MissedRequests | None:
     rows = document.get("missed_requests")
     if rows is None:
         return None

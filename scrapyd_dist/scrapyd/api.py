@@ -17,6 +17,8 @@ T = TypeVar("T")
 TIMEOUT = 15.0
 #: timeout in seconds of a call that makes the node run `scrapy list` (listspiders, the first schedule of a version)
 SLOW_TIMEOUT = 60.0
+#: seconds without data after which a download fails; it has no total timeout: parts can be large, and links slow
+SILENCE = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +41,11 @@ class Call(Generic[T]):
     data: tuple[tuple[str, str], ...] = field(default=(), repr=False)  #: form fields of a POST; names may repeat
     upload: Upload | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    timeout: float = TIMEOUT  #: default timeout in seconds for the whole reply
+    timeout: float = TIMEOUT  #: default timeout in seconds for the whole reply; with a sink, for the next bytes
     start: int | None = None  #: first byte of a raw file to fetch, or None for any
     limit: int | None = None  #: maximum bytes of a raw file to fetch, or None for all
+    #: called with the bytes of a raw file as they arrive, which are not kept then; not called for any other reply
+    sink: Callable[[bytes], object] | None = field(default=None, repr=False)
 
     @property
     def target(self) -> str:
@@ -254,21 +258,26 @@ class Chunk:
     modified: datetime | None = None  #: when the file was last written, likewise
 
 
-def fetch(path: str, *, start: int | None = None, limit: int | None = None) -> Call[Chunk | None]:
+def fetch(
+    path: str, *, start: int | None = None, limit: int | None = None, sink: Callable[[bytes], object] | None = None
+) -> Call[Chunk | None]:
     """Fetch a raw file, such as `logs/PROJECT/SPIDER/JOB.log`, from byte `start` on, at most `limit` bytes.
 
-    The reply is None if there is no such file. `path` is not quoted.
+    The reply is None if there is no such file. `path` is not quoted; `sink` as in `Call`.
     """
     first = start or 0
     last = "" if limit is None else str(first + limit - 1)
     wanted = {} if start is None and limit is None else {"Range": f"bytes={first}-{last}"}
-    return Call(path=quote(path), read=lambda reply: _chunk(reply, first), headers=wanted, start=first, limit=limit)
+    return Call(
+        path=quote(path), read=lambda reply: _chunk(reply, first), headers=wanted, start=first, limit=limit, sink=sink,
+        timeout=TIMEOUT if sink is None else SILENCE,
+    )  # fmt: skip
 
 
 def _chunk(reply: Reply, first: int) -> Chunk | None:
     """Return the piece in a reply to a request from byte `first` on."""
     begins, total = content_range(reply)
-    modified = moment(reply.header("last-modified"))
+    modified = moment(reply.headers.get("last-modified"))
     if reply.status == 416:
         if total is not None and total > first:
             raise reply.error(NotJson, f"nothing from byte {first} on, of a file of {total} bytes")
@@ -295,23 +304,18 @@ def tail(path: str, size: int, head: Chunk | None) -> Call[Chunk | None] | None:
     return fetch(path, start=max(0, head.total - size), limit=size)
 
 
-def serves_logs() -> Call[bool]:
-    """Ask whether the node serves a log folder.
+def serves(folder: str) -> Call[bool]:
+    """Ask whether the node serves `logs`, or `items`: its items_dir, which replaces the FEEDS setting of plain jobs.
 
-    The first job creates the folder, so a fresh node answers 404 as a node without logs_dir does; only the former's
+    The first job creates the folder, so a fresh node answers 404 as a node without that setting does; only the former's
     page says "File not found".
     """
-    return Call(path="logs/", read=_serves)
 
+    def read(reply: Reply) -> bool:
+        if reply.status == 404:
+            return b"File not found" in reply.body
+        if reply.status != 200:  # judge_raw would take an HTML listing for a proxy's page
+            judge_raw(reply)
+        return True
 
-def serves_items() -> Call[bool]:
-    """Ask whether the node has an items_dir, with which it replaces the FEEDS setting of plain jobs."""
-    return Call(path="items/", read=_serves)
-
-
-def _serves(reply: Reply) -> bool:
-    if reply.status == 404:
-        return b"File not found" in reply.body
-    if reply.status != 200:  # judge_raw would take an HTML listing for a proxy's page
-        judge_raw(reply)
-    return True
+    return Call(path=f"{folder}/", read=read)

@@ -43,10 +43,6 @@ class Reply:
     body: bytes = field(default=b"", repr=False)
     login_hint: str = ""  #: hint if the credentials were refused; empty for the error's own
 
-    def header(self, name: str) -> str | None:
-        """Return the value of a header; the name is case-insensitive."""
-        return self.headers.get(name.lower())
-
     @property
     def date(self) -> datetime | None:
         """The node's clock by its Date header, in UTC, whole seconds."""
@@ -59,7 +55,6 @@ class Reply:
         return int(text) if _LENGTH.match(text) and not self.headers.get("transfer-encoding") else None
 
     def error(self, kind: type[NodeError], why: str) -> NodeError:
-        """Return an error for this reply that names the path and the reason."""
         return kind.at(self.where, f"{self.path}: {why}", hint=self.login_hint if kind is AuthRefused else "")
 
 
@@ -146,7 +141,7 @@ def is_raw(reply: Reply) -> bool:
 
     Scrapyd serves log files as text/plain; an HTML page is a folder listing or a proxy's login form.
     """
-    return reply.status in RAW_STATUSES and not (reply.header("content-type") or "").startswith("text/html")
+    return reply.status in RAW_STATUSES and not reply.headers.get("content-type", "").startswith("text/html")
 
 
 def judge_raw(reply: Reply) -> None:
@@ -159,7 +154,7 @@ def judge_raw(reply: Reply) -> None:
 
 def content_range(reply: Reply) -> tuple[int | None, int | None]:
     """Return first byte and total size by the Content-Range header; None for each that it does not give."""
-    match = _RANGE.match(reply.header("content-range") or "")
+    match = _RANGE.match(reply.headers.get("content-range", ""))
     if not match:
         return None, None
     first, last, total = (None if text in (None, "*") else int(text) for text in match.groups())

@@ -18,8 +18,6 @@ T = TypeVar("T")
 
 #: Connect timeout in seconds, unless the call's own timeout is shorter.
 CONNECT_TIMEOUT = 10.0
-#: Seconds without data after which a download fails. There is no total timeout: parts can be large, and links slow.
-SILENCE = 30.0
 #: maximum number of concurrent calls to different nodes
 MAX_THREADS = 64
 
@@ -30,16 +28,9 @@ class Sender(Protocol):
     def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
         """Send a call and return the value that it reads from the reply.
 
-        `timeout` is in total seconds, including connection and body; None for the call's own timeout. Raises a
-        `NodeError`, whose class says what went wrong, and whether the node may have accepted the call.
-        """
-
-    def download(self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = SILENCE) -> T:
-        """Send a call of `api.fetch` and pass the file's bytes to `sink` as they arrive; the result has an empty body.
-
-        `sink` is called only if the node answers with the file, from the requested byte on. If the connection breaks,
-        the bytes passed so far are correct. Exceptions of `sink` are raised. The download fails after `silence`
-        seconds without data; `NodeError` as in `send`.
+        `timeout` is in total seconds, including connection and body, or, of a call with a sink, in seconds without
+        data; None for the call's own. Raises a `NodeError`, whose class says what went wrong, and whether the node may
+        have accepted the call; the bytes that a sink has got until then are correct. Exceptions of a sink are raised.
         """
 
 
@@ -47,10 +38,6 @@ class AsyncSender(Protocol):
     """Sends calls asynchronously, as `Sender` does."""
 
     def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> Awaitable[T]: ...
-
-    def download(
-        self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = SILENCE
-    ) -> Awaitable[T]: ...
 
     def close(self) -> None:
         """Release threads and connections."""

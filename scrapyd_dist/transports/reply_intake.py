@@ -1,6 +1,6 @@
 """Builds request headers and reads replies for all transports. No IO."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Generic, TypeVar
 
@@ -41,17 +41,10 @@ def broken(node: Node, call: Call[T]) -> NodeError:
 class ReplyIntake(Generic[T]):
     """Receives one reply (its head, the pieces of its body, its end) and reads the call's value from it.
 
-    With a sink, the bytes of a raw file go there and are not kept; any other body is kept for the call to check.
+    The bytes of a raw file go to the call's sink, if it has one; any other body is kept for the call to check.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        call: Call[T],
-        status: int,
-        headers: Iterable[tuple[str, str]],
-        sink: Callable[[bytes], object] | None = None,
-    ) -> None:
+    def __init__(self, node: Node, call: Call[T], status: int, headers: Iterable[tuple[str, str]]) -> None:
         self._call = call
         self._head = Reply(
             where=str(node),
@@ -60,20 +53,26 @@ class ReplyIntake(Generic[T]):
             headers={name.lower(): value for name, value in headers},
             login_hint=node.login_hint,
         )
+        begins, total = content_range(self._head)
+        # whether the head announces the file from the requested byte on
+        wanted = is_raw(self._head) and (status != 206 or call.start in (None, begins))
         self._body = bytearray()
-        self._take = sink if sink is not None and self._is_wanted() else self._keep
+        self._take = call.sink if call.sink is not None and wanted else self._keep
         self._received = self._given = 0
         # a server without ranges sends the file from its first byte …
         self._unwanted = (call.start or 0) if status == 200 else 0
         # … to its last; other servers ignore the end of a range
-        self._left = call.limit if self._is_wanted() else None
-        self._to_sink = sink is not None
+        self._left = call.limit if wanted else None
+        self._due = self._head.length  #: the bytes that must come
+        if status == 206 and wanted and begins is not None and total is not None:
+            self._due = total - begins if call.limit is None else min(call.limit, total - begins)
 
     @property
     def full(self) -> bool:
         """Whether all requested bytes are here, so that the rest can be dropped."""
         # Without Content-Length, the size of the file is only known at its end.
-        return self._left == 0 and (self._to_sink or self._head.length is not None or self._head.status != 200)
+        total_told = self._head.length is not None or self._head.status != 200
+        return self._left == 0 and (total_told or self._call.sink is not None)
 
     def feed(self, piece: bytes) -> None:
         self._received += len(piece)
@@ -90,16 +89,10 @@ class ReplyIntake(Generic[T]):
 
     def done(self) -> T:
         """Return the call's value; raises `NodeError` if the reply ended too early, or is not what was asked for."""
-        came, due = (self._given, self._due()) if self._head.status == 206 else (self._received, self._head.length)
-        if due is not None and came < due and not self.full:
-            raise self._head.error(CutReply, f"{came} of {due} bytes came")
+        came = self._given if self._head.status == 206 else self._received
+        if self._due is not None and came < self._due and not self.full:
+            raise self._head.error(CutReply, f"{came} of {self._due} bytes came")
         return self._call.read(replace(self._head, headers=self._headers(), body=bytes(self._body)))
-
-    def _is_wanted(self) -> bool:
-        """Whether the head announces the file from the requested byte on."""
-        begins, _ = content_range(self._head)
-        misplaced = self._head.status == 206 and self._call.start not in (None, begins)
-        return is_raw(self._head) and not misplaced
 
     def _keep(self, piece: bytes) -> None:
         if len(self._body) + len(piece) > REPLY_BYTES:
@@ -112,10 +105,3 @@ class ReplyIntake(Generic[T]):
             return self._head.headers
         told = {name: value for name, value in self._head.headers.items() if name != "transfer-encoding"}
         return {**told, "content-length": str(self._received)}
-
-    def _due(self) -> int | None:
-        """Return the expected bytes of a piece, by the request and the size of the file."""
-        begins, total = content_range(self._head)
-        if not self._is_wanted() or begins is None or total is None:
-            return self._head.length
-        return total - begins if self._call.limit is None else min(self._call.limit, total - begins)

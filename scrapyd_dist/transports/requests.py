@@ -1,14 +1,16 @@
 """Sends calls with the requests library, for blocking code, or in threads for asyncio without a reactor.
 
-The defaults of requests are switched off: environment proxies, netrc, redirects, cookies, decoding; its exceptions are
-translated. Connections are not kept open, because a stale one would make a failed POST ambiguous.
+There is no session of requests, and so no proxies of the environment, no netrc, no redirects and no cookies; its
+exceptions are translated. Connections are not kept open, because a stale one would make a failed POST ambiguous.
 """
 
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 from http.client import HTTPException, RemoteDisconnected
 from typing import Any, TypeVar
 
@@ -27,7 +29,7 @@ from scrapyd_dist.errors import (
 )
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call
-from scrapyd_dist.transports import CONNECT_TIMEOUT, SILENCE, Sender
+from scrapyd_dist.transports import CONNECT_TIMEOUT, Sender
 from scrapyd_dist.transports.reply_intake import PIECE, ReplyIntake, broken, no_reply, request_headers
 
 T = TypeVar("T")
@@ -48,15 +50,8 @@ class _UncheckedPool(urllib3.connectionpool.HTTPSConnectionPool):
     ConnectionCls = _UncheckedAdapter
 
 
-class _Session(requests.Session):
-    """A session that does not look for a redirect's target, which would consume the body of the reply."""
-
-    def get_redirect_target(self, resp: requests.Response) -> None:  # noqa: ARG002 - requests' own
-        return None
-
-
-class _Tls(requests.adapters.HTTPAdapter):
-    """TLS options of a target: may connect to an address and check the certificate for a host name."""
+class _NodeAdapter(requests.adapters.HTTPAdapter):
+    """A connection by a node's TLS options: may connect to an address and check the certificate for a host name."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -80,15 +75,10 @@ class RequestsTransport:
 
     def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
         """See `Sender.send`. A body that stalls right after its head may take the timeout twice."""
-        return self._exchange(node, call, None, call.timeout if timeout is None else timeout)
-
-    def download(self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = SILENCE) -> T:
-        return self._exchange(node, call, sink, silence)
-
-    def _exchange(self, node: Node, call: Call[T], sink: Callable[[bytes], object] | None, seconds: float) -> T:
-        deadline = time.monotonic() + seconds if sink is None else float("inf")
-        with _Session() as session, self._head(session, node, call, seconds) as response:
-            intake = ReplyIntake(node, call, response.status_code, response.headers.items(), sink)
+        seconds = call.timeout if timeout is None else timeout
+        deadline = time.monotonic() + seconds if call.sink is None else float("inf")
+        with closing(_NodeAdapter(node)) as adapter, self._head(adapter, node, call, seconds) as response:
+            intake = ReplyIntake(node, call, response.status_code, response.headers.items())
             # Only errors of reading are translated; an exception of the sink is not the node's fault.
             for piece in _pieces(response, node, call, seconds, deadline):
                 intake.feed(piece)
@@ -96,26 +86,17 @@ class RequestsTransport:
                     break
             return intake.done()
 
-    def _head(self, session: requests.Session, node: Node, call: Call[T], seconds: float) -> requests.Response:
+    def _head(self, adapter: _NodeAdapter, node: Node, call: Call[T], seconds: float) -> requests.Response:
         """Send the request and wait for the head of the reply."""
         content_type, body = call.body()
-        session.trust_env = False
-        session.headers.clear()
-        if node.tls_name is not None or not node.verify:
-            session.mount("https://", _Tls(node))
+        headers = {**request_headers(node, call, content_type), "Connection": "close"}
         connect = min(self._connect_timeout, seconds)
+        # `read` starts when the request is sent, so the total is `seconds`
+        timeout = urllib3.Timeout(connect=connect, read=seconds, total=seconds)
+        verify = (node.ca or True) if node.verify else False
         try:
-            return session.request(
-                call.method,
-                node.url_of(call.target),
-                data=body,
-                headers={**request_headers(node, call, content_type), "Connection": "close"},
-                # `read` starts when the request is sent, so the total is `seconds`
-                timeout=urllib3.Timeout(connect=connect, read=seconds, total=seconds),  # type: ignore[arg-type]  # the stubs lag
-                allow_redirects=False,
-                stream=True,
-                verify=(node.ca or True) if node.verify else False,
-            )
+            request = requests.Request(call.method, node.url_of(call.target), headers=headers, data=body).prepare()
+            return adapter.send(request, stream=True, timeout=timeout, verify=verify)  # type: ignore[arg-type]  # the stubs lag
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, UnicodeError) as e:
             raise _head_error(e, node, call, connect, seconds) from e
 
@@ -124,31 +105,23 @@ class ThreadTransport:
     """An `AsyncSender` over a blocking `Sender`, with a thread pool per node, so that a silent node blocks no other.
 
     A cancelled call continues in its thread until its timeout; the node may still accept it. The timeout of a call
-    starts when a thread begins it. The sink of a download is called in a thread of the pool.
+    starts when a thread begins it. The sink of a call is called in a thread of the pool.
     """
 
-    def __init__(self, sender: Sender | None = None, *, threads: int = THREADS) -> None:
+    def __init__(self, sender: Sender | None = None) -> None:
         self._sender = sender or RequestsTransport()
-        self._threads = threads
         self._pools: dict[str, ThreadPoolExecutor] = {}  #: by node url
 
     async def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
-        return await self._in_thread(node, lambda: self._sender.send(node, call, timeout=timeout))
-
-    async def download(
-        self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = SILENCE
-    ) -> T:
-        return await self._in_thread(node, lambda: self._sender.download(node, call, sink, silence=silence))
+        if node.url not in self._pools:
+            self._pools[node.url] = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="sdist-send")
+        work = partial(self._sender.send, node, call, timeout=timeout)
+        return await asyncio.get_running_loop().run_in_executor(self._pools[node.url], work)
 
     def close(self) -> None:
         """Shut the pools down; a thread that waits for a reply ends with it."""
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
-
-    async def _in_thread(self, node: Node, work: Callable[[], T]) -> T:
-        if node.url not in self._pools:
-            self._pools[node.url] = ThreadPoolExecutor(max_workers=self._threads, thread_name_prefix="sdist-send")
-        return await asyncio.get_running_loop().run_in_executor(self._pools[node.url], work)
 
 
 def _pieces(response: requests.Response, node: Node, call: Call[T], seconds: float, deadline: float) -> Iterator[bytes]:

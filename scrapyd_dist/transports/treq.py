@@ -10,7 +10,7 @@ would make a failed POST ambiguous.
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +27,7 @@ from twisted.python.failure import Failure
 from twisted.web.client import Agent, BrowserLikePolicyForHTTPS, HTTPConnectionPool, ResponseDone
 from twisted.web.http import PotentialDataLoss
 from twisted.web.http_headers import Headers
-from twisted.web.iweb import UNKNOWN_LENGTH, IAgent, IPolicyForHTTPS
+from twisted.web.iweb import UNKNOWN_LENGTH, IPolicyForHTTPS
 from zope.interface import implementer  # type: ignore[import-untyped]  # has no types
 
 from scrapyd_dist.errors import (
@@ -41,7 +41,7 @@ from scrapyd_dist.errors import (
 )
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call
-from scrapyd_dist.transports import CONNECT_TIMEOUT, SILENCE
+from scrapyd_dist.transports import CONNECT_TIMEOUT
 from scrapyd_dist.transports.reply_intake import ReplyIntake, broken, no_reply, request_headers
 
 T = TypeVar("T")
@@ -54,16 +54,8 @@ _TLS_ERRORS = (SSL.Error, VerificationError, CertificateError)
 _ENDINGS = (error.ConnectionDone, error.ConnectionLost, error.ConnectionAborted)
 
 
-class _TimedOut(Exception):
-    """A call has timed out; the argument is the exception that cancelling it raised."""
-
-
-class _Broken(Exception):
-    """The connection ended before the body did."""
-
-
 class TreqTransport:
-    """An `AsyncSender` over treq on the asyncio reactor; the sink of a download is called in the reactor's thread."""
+    """An `AsyncSender` over treq on the asyncio reactor; the sink of a call is called in the reactor's thread."""
 
     def __init__(self, *, connect_timeout: float = CONNECT_TIMEOUT) -> None:
         from twisted.internet import reactor  # noqa: PLC0415 - importing it installs one
@@ -73,30 +65,22 @@ class TreqTransport:
         self._connect_timeout = connect_timeout
 
     async def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
-        seconds = call.timeout if timeout is None else timeout
-        return await _as_future(self._exchange(node, call, None, seconds))
-
-    async def download(
-        self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = SILENCE
-    ) -> T:
-        return await _as_future(self._exchange(node, call, sink, silence))
+        exchange = self._exchange(node, call, call.timeout if timeout is None else timeout)
+        return await Deferred.fromCoroutine(exchange).asFuture(asyncio.get_running_loop())
 
     def close(self) -> None:
         """Do nothing: no connection is kept open."""
 
-    async def _exchange(self, node: Node, call: Call[T], sink: Callable[[bytes], object] | None, seconds: float) -> T:
+    async def _exchange(self, node: Node, call: Call[T], seconds: float) -> T:
         started = self._reactor.seconds()
         response = await self._head(node, call, seconds)
-        intake = ReplyIntake(node, call, response.code, _headers(response), sink)
-        left = seconds if sink is not None else seconds - (self._reactor.seconds() - started)
-        body = _Body(self._reactor, intake, max(left, 0.001), renewed=sink is not None)
+        intake = ReplyIntake(node, call, response.code, _headers(response))
+        renewed = call.sink is not None
+        left = seconds if renewed else seconds - (self._reactor.seconds() - started)
+        late, cut = no_reply(node, call, seconds), broken(node, call)
+        body = _Body(self._reactor, intake, max(left, 0.001), renewed=renewed, late=late, cut=cut)
         response.deliverBody(body)
-        try:
-            await body.finished
-        except _TimedOut as e:
-            raise no_reply(node, call, seconds) from e
-        except _Broken as e:
-            raise broken(node, call) from e
+        await body.finished
         return intake.done()
 
     async def _head(self, node: Node, call: Call[T], seconds: float) -> Any:
@@ -109,12 +93,10 @@ class TreqTransport:
                 call.method, _STAND_IN, headers=headers, data=body, agent=agent, allow_redirects=False,
                 unbuffered=True, reactor=self._reactor,
             )  # fmt: skip
-            sent.addTimeout(seconds, self._reactor, onTimeoutCancel=_timed_out)
+            sent.addTimeout(seconds, self._reactor, onTimeoutCancel=lambda failure, _: failure)
             return await sent
         except Exception as e:
-            if _was_cancelled(e):
-                raise CancelledError from e
-            # Any other exception is one of Twisted or OpenSSL.
+            # It is one of Twisted or OpenSSL; the future of a call that its caller cancelled drops this error.
             raise _head_error(e, node, call, self._connect_timeout, seconds) from e
 
     def _agent_for(self, node: Node) -> Any:
@@ -130,11 +112,6 @@ class TreqTransport:
         return self._agents[key]
 
 
-def _as_future(exchange: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-    return Deferred.fromCoroutine(exchange).asFuture(asyncio.get_running_loop())
-
-
-@implementer(IAgent)
 class _NodeAgent:
     """Sends treq's requests to the node's url, and keeps treq from decoding the reply.
 
@@ -165,14 +142,20 @@ class _NodeAgent:
 
 
 class _Body(Protocol):
-    """Passes a body to a `ReplyIntake` until its end, a timeout, or an exception of the intake."""
+    """Passes a body to a `ReplyIntake` until its end, a timeout, or an exception of the intake.
 
-    def __init__(self, clock: Any, intake: ReplyIntake[Any], seconds: float, *, renewed: bool) -> None:
+    `late` and `cut` are the errors of a body that does not come in time, and of one that the connection ended before.
+    """
+
+    def __init__(
+        self, clock: Any, intake: ReplyIntake[Any], seconds: float, *, renewed: bool, late: NodeError, cut: NodeError
+    ) -> None:
         self.finished: Deferred[None] = Deferred(lambda _: self._drop())
         self._intake = intake
         self._seconds = seconds
         self._renewed = renewed
-        self._timer = clock.callLater(seconds, self._end, Failure(_TimedOut()))
+        self._cut = cut
+        self._timer = clock.callLater(seconds, self._end, Failure(late))
 
     def dataReceived(self, data: bytes) -> None:  # noqa: N802 - Twisted's
         if self.finished.called:
@@ -189,7 +172,7 @@ class _Body(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: N802 - Twisted's
         whole = reason.check(ResponseDone, PotentialDataLoss)
-        self._end(None if whole else Failure(_Broken()))
+        self._end(None if whole else Failure(self._cut))
 
     def _end(self, result: Failure | None) -> None:
         if self.finished.called:
@@ -216,11 +199,6 @@ def _headers(response: Any) -> list[tuple[str, str]]:
         for value in values
     ]
     return pairs if response.length is UNKNOWN_LENGTH else [*pairs, ("Content-Length", str(response.length))]
-
-
-def _timed_out(result: object, _seconds: float) -> object:
-    """Wrap the failure of a cancelled call in `_TimedOut`."""
-    return Failure(_TimedOut(result.value)) if isinstance(result, Failure) else result
 
 
 @implementer(IReactorPluggableNameResolver)
@@ -279,7 +257,7 @@ def _head_error(failed: Exception, node: Node, call: Call[T], connect: float, se
     where, causes = str(node), list(_causes(failed))
     if any(isinstance(cause, error.ConnectingCancelledError) for cause in causes):
         return ConnectTimeout.at(where, f"{seconds:g} s")
-    if isinstance(failed, _TimedOut):
+    if any(isinstance(cause, CancelledError) for cause in causes):  # by the timeout
         return no_reply(node, call, seconds)
     if isinstance(failed, (error.TimeoutError, error.TCPTimedOutError)):
         return ConnectTimeout.at(where, f"{connect:g} s")
@@ -300,19 +278,9 @@ def _connection_error(failed: Exception, causes: list[BaseException], where: str
     return NotJson.at(where, f"{path}: the server does not speak HTTP")
 
 
-def _was_cancelled(failed: Exception) -> bool:
-    """Whether the caller cancelled the call, rather than a timeout or a failure."""
-    kinds = (CancelledError, error.ConnectingCancelledError)
-    return not isinstance(failed, _TimedOut) and any(isinstance(cause, kinds) for cause in _causes(failed))
-
-
-def _causes(failed: object) -> Iterator[BaseException]:
+def _causes(failed: BaseException) -> Iterator[BaseException]:
     """Yield an exception and those that Twisted wrapped in it."""
-    if not isinstance(failed, BaseException):
-        return
     yield failed
-    if isinstance(failed, _TimedOut):
-        yield from _causes(failed.args[0])
     for reason in getattr(failed, "reasons", None) or ():
         yield from _causes(reason.value)
 

@@ -1,7 +1,6 @@
 """The commands of a roll-out on real nodes: deploy, versions, spiders, rollback, prune; and the bad days of each."""
 
 import time
-import zipfile
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -9,7 +8,7 @@ import pytest
 from rig.commands import Command, Result
 from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet
 from rig.nodes import ScrapydNode, free_port
-from rig.projects import Project
+from rig.projects import Project, wheel
 from rig.proxy import Mishap, Proxy
 from rig.waiting import wait_for
 
@@ -239,21 +238,11 @@ def test_names_that_scrapyd_sorts_wrongly(
 
 @pytest.mark.black_box
 def test_a_requirement_travels(run_cli: RunCommand, small: Project, clean: list[ScrapydNode]) -> None:
-    name, info = "tinydep-1.0-py3-none-any.whl", "tinydep-1.0.dist-info"
-    small.write("requirements.txt", f"scrapy\n./{name}\n")
-    files = {
-        "tinydep/__init__.py": "NAME = 'from-the-egg'\n",
-        f"{info}/METADATA": "Metadata-Version: 2.1\nName: tinydep\nVersion: 1.0\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    with zipfile.ZipFile(small.path / name, "w") as archive:
-        for file, content in files.items():
-            archive.writestr(file, content)
-        archive.writestr(f"{info}/RECORD", "".join(f"{file},,\n" for file in (*files, f"{info}/RECORD")))
-    small.spider("one", "import scrapy, tinydep\nclass One(scrapy.Spider):\n    name = tinydep.NAME\n")
+    small.write("requirements.txt", f"scrapy\n{wheel(small.path / 'wheels', 'tinydep')}\n")
+    small.spider("one", "import scrapy, tinydep\nclass One(scrapy.Spider):\n    name = tinydep.WORD\n")
     run_cli(small, "deploy", "node1").expect(1, "No module named 'tinydep'")
     run_cli(small, "deploy", "node1", "--include-dependencies", env={"PIP_NO_INDEX": "1"}, code=0)
-    assert clean[0].api("listspiders.json", project="small")["spiders"] == ["from-the-egg"]
+    assert clean[0].api("listspiders.json", project="small")["spiders"] == ["tiny"]
 
 
 @pytest.mark.black_box

@@ -44,9 +44,6 @@ class _Blocking:
     def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> Any:
         return self._run(self._sender.send(node, call, timeout=timeout))
 
-    def download(self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = 30) -> Any:
-        return self._run(self._sender.download(node, call, sink, silence=silence))
-
     def close(self) -> None:
         self._sender.close()
 

@@ -183,7 +183,7 @@ def received(
     """What a download of the log from there on gives to its sink, until this error if one is named."""
     got = bytearray()
     with nullcontext() if error is None else pytest.raises(error):
-        sender.download(node, api.fetch("logs/a", **options), got.extend, silence=silence)
+        sender.send(node, api.fetch("logs/a", sink=got.extend, **options), timeout=silence)
     return bytes(got)
 
 
@@ -215,7 +215,7 @@ def test_a_length_that_is_none(sender: Sender, peer: Callable[..., BadPeer], len
 
 def test_nothing_new(sender: Sender, peer: Callable[..., BadPeer]) -> None:
     got = bytearray()
-    chunk = sender.download(node_at(peer(RIGHT["ranges"]).port), api.fetch("logs/a", start=len(LOG)), got.extend)
+    chunk = sender.send(node_at(peer(RIGHT["ranges"]).port), api.fetch("logs/a", start=len(LOG), sink=got.extend))
     assert chunk is not None
     assert (bytes(got), chunk.body, chunk.total) == (b"", b"", len(LOG))
 
@@ -248,7 +248,7 @@ def test_no_such_file(sender: Sender, peer: Callable[..., BadPeer]) -> None:
     node = node_at(peer(lambda c, _: c.answer(404, b"<html>")).port)
     got = bytearray()
     assert sender.send(node, api.fetch("logs/a")) is None
-    assert sender.download(node, api.fetch("logs/a"), got.extend) is None
+    assert sender.send(node, api.fetch("logs/a", sink=got.extend)) is None
     assert not got
 
 
@@ -282,7 +282,7 @@ def test_the_error_of_a_sink_comes_through(sender: Sender, peer: Callable[..., B
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
-        sender.download(node_at(peer(whole).port), api.fetch("logs/a"), full)
+        sender.send(node_at(peer(whole).port), api.fetch("logs/a", sink=full))
 
 
 # files of items come home, whole ones and broken ones: no byte is fetched twice

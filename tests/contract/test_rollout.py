@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from rig.fixtures import MakeProject, StartFleet
+from rig.manynodes import refusing
 from rig.nodes import ScrapydNode
 from rig.projects import Project
 from rig.waiting import wait_for
@@ -110,12 +111,6 @@ def deaf() -> Iterator[Node]:
         yield Node.parse(f"127.0.0.1:{server.getsockname()[1]}", name="deaf")
 
 
-def gone() -> Node:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return Node.parse(f"127.0.0.1:{probe.getsockname()[1]}", name="gone")
-
-
 def versions(real: ScrapydNode, project: str = "p") -> list[str]:
     found: list[str] = real.api("listversions.json", project=project)["versions"]
     return found
@@ -178,7 +173,7 @@ def test_two_names_of_one_content_become_one(clean: Pair, make_egg: MakeEgg) -> 
 
 def test_a_failing_node_stops_no_other(clean: Pair, make_egg: MakeEgg, deaf: Node) -> None:
     wrong = Node.parse(clean[1].url, name="wrong", username="u", password="nonsense-secret")
-    nodes = [gone(), deaf, wrong, node_of(clean[0])]
+    nodes = [refusing("gone"), deaf, wrong, node_of(clean[0])]
     result = ensure(nodes, "p", make_egg(), now=NOON, timeout=6)
     kinds = [type(node.error) for node in result.results]
     assert kinds == [ConnectionRefused, NoReply, AuthRefused, type(None)]
@@ -269,7 +264,7 @@ def test_refused_before_anything_is_asked(make_egg: MakeEgg) -> None:
     with pytest.raises(ConfigError):
         ensure([], "p", make_egg())
     with pytest.raises(ConfigError):
-        ensure([gone()], "p", None)
+        ensure([refusing("gone")], "p", None)
 
 
 def start(real: ScrapydNode, version: str, job: str) -> None:
@@ -305,7 +300,7 @@ class TestNames:
 class TestAllOrNone:
     def test_one_fails_and_none_keeps_what_it_did_not_have_before(self, clean: Pair, make_egg: MakeEgg) -> None:
         steps: list[tuple[str, Step]] = []
-        egg, nodes = make_egg(), [*(node_of(real) for real in clean), gone()]
+        egg, nodes = make_egg(), [*(node_of(real) for real in clean), refusing("gone")]
         first = ensure(nodes[:1], "p", egg, now=NOON)
         earlier = ensure(nodes[1:2], "p", make_egg(LONG), now=NOON - timedelta(hours=1))
         wish = RollOutRequest(atomic=True)
@@ -333,7 +328,7 @@ class TestAllOrNone:
                 clean[0].api("schedule.json", project="p", spider="long", _version=name, jobid="meanwhile")
                 wait_for(lambda: "meanwhile" in clean[0].job_pids().values(), 30, "the other job")
 
-        nodes = [*(node_of(real) for real in clean), gone()]
+        nodes = [*(node_of(real) for real in clean), refusing("gone")]
         transport = Meanwhile("listspiders.json", before=begin)
         result = ensure(
             nodes, "p", egg, now=NOON, state=tmp_path, wish=RollOutRequest(atomic=True), transport=transport
@@ -366,13 +361,13 @@ def test_so_often_and_never_beyond_the_nodes_time(
     steps: list[Step] = []
     wish = RollOutRequest(retries=retries)
     result = ensure(
-        [gone()], "p", make_egg(), timeout=timeout, wish=wish, progress=lambda _node, step: steps.append(step)
+        [refusing("gone")], "p", make_egg(), timeout=timeout, wish=wish, progress=lambda _node, step: steps.append(step)
     )
     assert (len(result.failed), steps.count(Step.RETRYING)) == (1, tries)
 
 
 def test_a_dry_run_asks_only(clean: Pair, make_egg: MakeEgg, tmp_path: Path) -> None:
-    egg, nodes = make_egg(), [*(node_of(real) for real in clean), gone()]
+    egg, nodes = make_egg(), [*(node_of(real) for real in clean), refusing("gone")]
     done = ensure(nodes[:1], "p", egg, now=NOON)
     result = ensure(nodes, "p", egg, state=tmp_path, wish=RollOutRequest(dry_run=True))
     assert [found.planned for found in result.results] == [False, True, False]

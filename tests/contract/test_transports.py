@@ -141,7 +141,7 @@ class TestScrapyd:
     def _read_log(sender: Sender, node: Node, job: str) -> None:
         path = f"logs/jobs/stays/{job}.log"
         got = bytearray()
-        sender.download(node, api.fetch(path), got.extend)
+        sender.send(node, api.fetch(path, sink=got.extend))
         assert b"the words to look for" in got
         piece = sender.send(node, api.fetch(path, start=10, limit=20))
         assert piece is not None

@@ -20,6 +20,22 @@ T = TypeVar("T")
 _JOB = re.compile(r".*\.b(\d+)\.a(\d+)")
 
 
+def file_reply(node: Node, call: Call[Any], data: bytes | None, **headers: str) -> Reply:
+    """How a node answers a call of `api.fetch` for a file with these bytes; None: there is no such file."""
+    if data is None:
+        return Reply(where=str(node), path=call.path, status=404, body=b"File not found")
+    begin, status = call.start or 0, 200
+    body = data[begin : None if call.limit is None else begin + call.limit]
+    if "Range" in call.headers:
+        status = 206 if body else 416
+        place = f"{begin}-{begin + len(body) - 1}" if body else "*"
+        headers["content-range"] = f"bytes {place}/{len(data)}"
+    for at in range(0, len(body) if call.sink else 0, 1000):
+        call.sink(body[at : at + 1000])  # type: ignore[misc]  # it is one
+    headers["content-type"] = "text/plain"
+    return Reply(where=str(node), path=call.path, status=status, headers=headers, body=b"" if call.sink else body)
+
+
 @dataclass(kw_only=True)
 class ModelJob:
     """A job as its node knows it."""
@@ -116,7 +132,7 @@ class ModelNode:
         if call.path in self.failing:
             raise self.failing[call.path].at(str(self.node))
         if call.path.startswith("logs/"):
-            return call.read(self._file(call))
+            return call.read(file_reply(self.node, call, self.files.get(call.path.replace("%20", " "))))
         pages: dict[str, Callable[[Call[Any]], dict[str, Any]]] = {
             "daemonstatus.json": self._daemonstatus,
             "schedule.json": self._schedule,
@@ -130,18 +146,6 @@ class ModelNode:
     def _reply(self, values: dict[str, Any]) -> Reply:
         body = json.dumps({"status": "ok", "node_name": self.name, **values}).encode()
         return Reply(where=str(self.node), path="", status=200, body=body)
-
-    def _file(self, call: Call[Any]) -> Reply:
-        content = self.files.get(call.path.replace("%20", " "))
-        if content is None:
-            return Reply(where=str(self.node), path=call.path, status=404)
-        start = call.start or 0
-        if start and start >= len(content):
-            headers = {"content-range": f"bytes */{len(content)}"}
-            return Reply(where=str(self.node), path=call.path, status=416, headers=headers)
-        headers = {"content-type": "text/plain", "content-range": f"bytes {start}-{len(content) - 1}/{len(content)}"}
-        status = 206 if "Range" in call.headers else 200
-        return Reply(where=str(self.node), path=call.path, status=status, headers=headers, body=content[start:])
 
     def _daemonstatus(self, _: Call[Any]) -> dict[str, Any]:
         states = [job.state for job in self.jobs.values() if not job.forgotten]
@@ -213,13 +217,6 @@ class ModelSender:
         finally:
             if call.path == "schedule.json":
                 await self.gate.wait()
-
-    async def download(self, node: Node, call: Call[T], sink: Callable[[bytes], object], *, silence: float = 30.0) -> T:
-        await asyncio.sleep(0)
-        result: Any = self._nodes[node.url].answer(call)
-        if result is not None:
-            sink(result.body)
-        return result  # type: ignore[no-any-return]  # as the call reads it
 
     def close(self) -> None:
         pass

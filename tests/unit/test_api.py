@@ -196,6 +196,7 @@ class TestReplies:
         [
             (_reply({"status": "error"}), ApiRefused),
             (_reply({"status": "fine"}), NotJson),
+            (_reply([1]), NotJson),
             (_reply(b"\xff\xfe"), NotJson),
             (_reply(b"[" * 100_000), NotJson),
             (_reply({"status": "error", "message": "no"}, 404), NotFound),
@@ -264,7 +265,7 @@ class TestRawFiles:
     def test_a_server_without_ranges_gives_the_same(self, content: bytes, start: int, cuts: list[int]) -> None:
         got = bytearray()
         headers = [("Content-Length", str(len(content)))]
-        intake = ReplyIntake(NODE, api.fetch("logs/x", start=start), 200, headers, got.extend)
+        intake = ReplyIntake(NODE, api.fetch("logs/x", start=start, sink=got.extend), 200, headers)
         for piece in _cut(content, cuts):
             intake.feed(piece)
         intake.done()
@@ -338,5 +339,5 @@ def test_a_module_loads_no_more_than_it_needs(modules: str, absent: set[str]) ->
     ],
 )
 def test_whether_a_folder_is_served(status: int, body: bytes, served: bool) -> None:
-    for call in (api.serves_logs(), api.serves_items()):
+    for call in (api.serves("logs"), api.serves("items")):
         assert call.read(_reply(body, status, content_type="text/html")) is served

@@ -1,19 +1,18 @@
 """Scrapy logs as 2.13 to 2.19 write them: what is read from them, and how little of a node and of memory it takes."""
 
-import re
 import tracemalloc
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
+from rig.nodemodel import file_reply
 from scrapyd_dist.cli.jobs.logs import groups
 
 from scrapyd_dist.joblogs.joblog import LINE_MAX, LogFacts, LogLine, LogLines, LogReader, read_dump
 from scrapyd_dist.joblogs.log_reads import BLOCK, HEAD, LONG_TAIL, TAIL, LogTap, look, survey
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call
-from scrapyd_dist.scrapyd.reply import Reply
 
 T = TypeVar("T")
 NODE = Node.parse("web1:6800")
@@ -28,29 +27,10 @@ class File:
         self.data, self.sent, self.largest, self._modified = data, 0, 0, modified
 
     def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
-        if self.data is None:
-            return call.read(Reply(where=str(node), path=call.path, status=404, body=b"File not found"))
-        match = re.fullmatch(r"bytes=(\d*)-(\d*)", call.headers.get("Range", "bytes=0-"))
-        assert match
-        size = len(self.data)
-        first = int(match[1]) if match[1] else max(0, size - int(match[2]))
-        last = min(size, int(match[2]) + 1 if match[1] and match[2] else size)
-        head = {"date": NOW, "last-modified": self._modified, "content-type": "text/plain"}
-        if first >= size:
-            head["content-range"] = f"bytes */{size}"
-            return call.read(Reply(where=str(node), path=call.path, status=416, headers=head))
-        body = self.data[first:last]
-        self.sent += len(body)
-        self.largest = max(self.largest, len(body))
-        head["content-range"] = f"bytes {first}-{last - 1}/{size}"
-        return call.read(Reply(where=str(node), path=call.path, status=206, headers=head, body=body))
-
-    def download(self, node: Node, call: Call[T], sink: Callable[[bytes], object], **_: Any) -> T:
-        for at in range(0, len(self.data or b""), 1000):
-            sink((self.data or b"")[at : at + 1000])
-        head = {"content-type": "text/plain"}
-        status = 404 if self.data is None else 200
-        return call.read(Reply(where=str(node), path=call.path, status=status, headers=head))
+        reply = file_reply(node, call, self.data, **{"date": NOW, "last-modified": self._modified})
+        self.sent += len(reply.body)
+        self.largest = max(self.largest, len(reply.body))
+        return call.read(reply)
 
     def close(self) -> None: ...
 
