@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from scrapy.settings import BaseSettings
 
-from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Lessee, WorkerRequest
+from scrapyd_dist.frontier.backlog import OTHER_SPIDER, WorkerRequest
 from scrapyd_dist.keys import SealError, unseal
 from scrapyd_dist.payload import START_URLS
 
@@ -73,8 +72,6 @@ def _first_word(arguments: list[str]) -> int:
 
 
 KEY_FILE = "_key.txt"
-#: what a job is told of the store, and of the key that opens the rest
-TOLD = ("store", "store_sealed", "foreign", "key_sealed")
 
 
 @cache
@@ -84,21 +81,6 @@ def egg_key() -> bytes | None:
         return files("scrapyd_dist").joinpath(KEY_FILE).read_bytes().strip() or None
     except (OSError, KeyError):  # a zip says KeyError
         return None
-
-
-def crawl_key(told: Mapping[str, Any]) -> bytes | None:
-    """The key of the crawl that a job works for: its egg's own, or, for a crawl of another project, the sealed one.
-
-    SealError if it was sealed for other code than this.
-    """
-    if not told.get("foreign"):
-        return egg_key()
-    sealed, own = str(told.get("key_sealed") or ""), egg_key()
-    if not sealed:
-        return None
-    if own is None:
-        raise SealError("this code carries no key; deploy it with sdist")
-    return unseal(sealed, own)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +97,10 @@ class Assignment(WorkerRequest):
     collected: Sequence[str] = ()  #: folders of other crawls, which may go
     start_by: float = 0.0  #: seconds since the epoch after which it must not start
     lease: float = 0.0  #: seconds for which a batch is this job's without a word from it
-    told: dict[str, Any] = field(default_factory=dict)  #: of the store, and of the crawl's key
+    store: str = ""  #: the address of the store, where that has no password
+    store_sealed: str = ""  #: the same, encrypted
+    foreign: bool = False  #: the crawl is another project's
+    key_sealed: str = ""  #: the key of such a crawl, sealed for this code
 
     # a job that is sent a batch
     batch: int = 0
@@ -138,10 +123,6 @@ class Assignment(WorkerRequest):
         return f"{self.crawl}.w{self.worker}.a1" if self.leases else f"{self.crawl}.b{self.batch}.a{self.attempt}"
 
     @property
-    def lessee(self) -> Lessee:
-        return Lessee(job=self.name, node=self.node, url=self.url)
-
-    @property
     def other_slot(self) -> str:
         """The slot of work for another spider that it was started for; empty when it is the crawl's own spider's."""
         return next((slot for slot in self.slots if slot.startswith(OTHER_SPIDER)), "")
@@ -152,7 +133,20 @@ class Assignment(WorkerRequest):
         text = settings.get(PULL) or settings.get(JOB)
         if not text or not is_worker(settings):
             return None
-        said, known = json.loads(text), {one.name for one in fields(cls)} - {"told"}
-        given = {name: value for name, value in said.items() if name in known}
-        told = {name: said[name] for name in TOLD if name in said}
-        return cls(**{**given, "leases": is_pulling(settings), "told": told})
+        known = {one.name for one in fields(cls)}
+        given = {name: value for name, value in json.loads(text).items() if name in known}
+        return cls(**{**given, "leases": is_pulling(settings)})
+
+    def crawl_key(self) -> bytes | None:
+        """The crawl's key: this egg's own, or, for a crawl of another project, the sealed one.
+
+        SealError if it was sealed for other code than this.
+        """
+        own = egg_key()
+        if not self.foreign:
+            return own
+        if not self.key_sealed:
+            return None
+        if own is None:
+            raise SealError("this code carries no key; deploy it with sdist")
+        return unseal(self.key_sealed, own)

@@ -8,17 +8,16 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
 
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
-from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 
 from scrapyd_dist.batches import Miss
 from scrapyd_dist.frontier.intake import FrontierIntake
 from scrapyd_dist.payload import BATCH_MAX_BYTES, RequestValue, TooLarge, fit, hidden_by
 
 from .codec import CannotTravel, pack_attributes, rule_of, to_value, to_value_for_other
+from .engine_compat import is_offsite
 from .slot_routing import Addressee, SlotPlacement, SlotRouting, Undeliverable
 from .targets import MARK, callback_name
 
@@ -48,7 +47,7 @@ class FrontierFeed:
     """Sorts found requests for one process, and keeps the account of them."""
 
     crawler: Crawler  #: its fingerprinter and its offsite middleware judge
-    spider: Spider  #: whose requests they are
+    spider: Spider = field(init=False)  #: whose requests they are
     key: bytes | None  #: the key that the nodes have, for what must be hidden
     stay: str = "local"  #: DISTRIBUTED_UNSENDABLE: whether what cannot travel is crawled here, or refused
     slotting: SlotRouting | None = None  #: where requests go; None when batches are sent to nodes: there are no slots
@@ -60,6 +59,8 @@ class FrontierFeed:
 
     def __post_init__(self) -> None:
         crawler = self.crawler
+        assert crawler.spider
+        self.spider = crawler.spider
         self._placing = SlotPlacement(
             lambda request: crawler.request_fingerprinter.fingerprint(request),  # noqa: PLW0108 - it is not there yet
             self.slotting,
@@ -84,7 +85,7 @@ class FrontierFeed:
 
     def _sort(self, request: Request, where: int) -> tuple[Disposition, FrontierIntake | None]:
         to = self._addressee(request)
-        if to is None and self._is_offsite(request):
+        if to is None and is_offsite(self.crawler, request):  # one for another spider is judged there
             return self._fate(Disposition.OFFSITE), None
         try:
             slot, fingerprint = self._placing.place(request, callback_name(request, self.spider), to, where)
@@ -114,16 +115,6 @@ class FrontierFeed:
                 f"it is for another spider ({whom}), and only a crawl whose workers lease gives it to that one"
             )
         return None
-
-    @cached_property
-    def _offsite(self) -> OffsiteMiddleware | None:
-        return self.crawler.get_downloader_middleware(OffsiteMiddleware)
-
-    def _is_offsite(self, request: Request) -> bool:
-        """Whether Scrapy would filter it. One for another spider is judged there."""
-        if self._offsite is None or request.dont_filter or request.meta.get("allow_offsite"):
-            return False
-        return not self._offsite.should_follow(request, self.spider)
 
     def _found(self, request: Request, to: Addressee | None, slot: str, fingerprint: bytes) -> FrontierIntake:
         """The request as it goes to the fleet; CannotTravel if it cannot."""

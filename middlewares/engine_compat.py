@@ -3,7 +3,9 @@
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from scrapy import Request
 from scrapy.crawler import Crawler
+from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.utils.asyncgen import as_async_generator
 from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy.utils.spider import iterate_spider_output
@@ -32,6 +34,15 @@ def spider_method(crawler: Crawler, setting: str) -> Callable[..., Any] | None:
         assert crawler.spider
         raise ConfigError(f"{setting} names {name!r}, and the spider {crawler.spider.name} has no method of that name.")
     return method
+
+
+def is_offsite(crawler: Crawler, request: Request) -> bool:
+    """Whether Scrapy filters a request as one to another site, which it does without a word: no signal, no failure."""
+    if request.dont_filter or request.meta.get("allow_offsite"):
+        return False
+    offsite = crawler.get_downloader_middleware(OffsiteMiddleware)
+    assert crawler.spider
+    return offsite is not None and not offsite.should_follow(request, crawler.spider)
 
 
 def close_spider(crawler: Crawler, reason: FinishReason) -> None:

@@ -5,9 +5,7 @@ is one sentence. Part of the worker half: imports Scrapy and the standard librar
 """
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from scrapyd_dist.batches import home_of
 from scrapyd_dist.errors import DistError, NothingMatched
@@ -15,7 +13,7 @@ from scrapyd_dist.keys import SealError
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE, is_url, shown
 
-from .assignment import crawl_key
+from .assignment import Assignment
 
 
 class OutOfReach(Exception):
@@ -26,45 +24,44 @@ class OutOfReach(Exception):
         self.lasting = lasting  #: trying again later cannot help, as it may with a server that is just being started
 
 
-def reach(told: Mapping[str, Any], *, crawl: str, home: str) -> Store:
-    """Open the store of a crawl or frontier; each call gives a connection of its own, which the caller closes.
+def reach(job: Assignment) -> Store:
+    """Open the store of a job's crawl; each call gives a connection of its own, which the caller closes.
 
-    `told` is what the job was told of it, as `store.reach.Way` has it; what the node's environment says comes first.
-    `home` is the crawl's folder in the nodes' logs, which tells it apart from another one of that name. OutOfReach if
-    the store cannot be opened here, or is another one.
+    What the node's environment says of it comes before what the job was told. OutOfReach if the store cannot be opened
+    here, or is another one.
     """
-    where = _address(told)
+    where = _address(job)
     if not is_url(where):
         _check_file(Path(where.removeprefix("sqlite://")))
     try:
-        store = open_store(where, durable=False, key=crawl_key(told))
+        store = open_store(where, durable=False, key=job.crawl_key())
     except SealError as error:
         raise OutOfReach(f"the key of this crawl cannot be opened: {error}") from None
     except (DistError, ImportError, OSError) as error:
         raise OutOfReach(str(error), lasting=False) from None
     try:
-        _check_same(store, crawl, home, shown(where))
+        _check_same(store, job, shown(where))
     except BaseException:
         store.close()
         raise
     return store
 
 
-def _address(told: Mapping[str, Any]) -> str:
-    if plain := os.environ.get(VARIABLE, "").strip() or told.get("store"):
-        return str(plain)
-    if not told.get("store_sealed"):
+def _address(job: Assignment) -> str:
+    if plain := os.environ.get(VARIABLE, "").strip() or job.store:
+        return plain
+    if not job.store_sealed:
         raise OutOfReach(f"its job was told of no store, and {VARIABLE} is not set on its node")
     from cryptography.fernet import Fernet, InvalidToken  # only an address with a password pays for it
 
     try:
-        key = crawl_key(told)
+        key = job.crawl_key()
     except ValueError as error:
         raise OutOfReach(f"the store's address is encrypted, and {error}") from None
     if key is None:
         raise OutOfReach("the store's address is encrypted, and this code carries no key; deploy it with sdist")
     try:
-        return Fernet(key).decrypt(told["store_sealed"]).decode()
+        return Fernet(key).decrypt(job.store_sealed).decode()
     except InvalidToken:
         raise OutOfReach(
             "the store's address is encrypted with another key than this code carries; deploy again"
@@ -87,12 +84,13 @@ def _check_file(path: Path) -> None:
         raise OutOfReach(f"the user that runs Scrapyd there may not write the store {path}")
 
 
-def _check_same(store: Store, crawl: str, home: str, place: str) -> None:
+def _check_same(store: Store, job: Assignment, place: str) -> None:
+    """The crawl's folder in the nodes' logs tells it apart from another one of that name."""
     try:
-        row = store.crawl(crawl)
+        row = store.crawl(job.crawl)
     except NothingMatched:
-        raise OutOfReach(f"{place}, as this worker sees it, is another store: it has no crawl {crawl}") from None
+        raise OutOfReach(f"{place}, as this worker sees it, is another store: it has no crawl {job.crawl}") from None
     except DistError as error:
         raise OutOfReach(str(error), lasting=False) from None
-    if home_of(row.id, row.created) != home:
-        raise OutOfReach(f"{place}, as this worker sees it, is another store: its crawl {crawl} is another one")
+    if home_of(row.id, row.created) != job.home:
+        raise OutOfReach(f"{place}, as this worker sees it, is another store: its crawl {job.crawl} is another one")

@@ -80,16 +80,15 @@ def new_capture(
     options: ProducerOptions, crawler: Crawler, demand: Callable[[], Demand], *, project: str, key: bytes | None
 ) -> Capture:
     """What sorts the target requests of this crawl and cuts them into batches; `demand` tells what can be used now."""
-    spider = crawler.spider
-    assert spider
     size, age, adapt = options.batch_size, options.batch_max_age, options.batch_adapt
     if not options.leases:
         cutter = Batcher(size=size, max_age=age, demand=demand if adapt else None, fair=options.scaling.terms.fair)
-        return Capture(crawler=crawler, spider=spider, cutter=cutter, key=key, stay=options.stay)
+        return Capture(crawler=crawler, cutter=cutter, key=key, stay=options.stay)
     idle = (lambda: demand().idle) if adapt else None
     slots = SlotBatcher(size=size, max_age=age, idle=idle, many_slots=bool(options.scaling.terms.fair))
-    slotting = SlotRouting.from_settings(crawler.settings, project=project, spider=spider.name)
-    return Capture(crawler=crawler, spider=spider, cutter=slots, key=key, stay=options.stay, slotting=slotting)
+    assert crawler.spider
+    slotting = SlotRouting.from_settings(crawler.settings, project=project, spider=crawler.spider.name)
+    return Capture(crawler=crawler, cutter=slots, key=key, stay=options.stay, slotting=slotting)
 
 
 class OwnItems:

@@ -151,7 +151,6 @@ class Filler(LifecycleMiddleware["FillerRun"]):
         key = await asyncio.to_thread(state_key, project.state)
         capture = Capture(
             crawler=self._crawler,
-            spider=spider,
             cutter=SlotBatcher(size=size, max_age=age, many_slots=bool(options.scaling.terms.fair)),
             key=key,
             stay=options.stay,

@@ -93,7 +93,7 @@ class Probe:
         loop.call_later(LONGEST, _break_off)
         shards, key = shards_of(options, spider), state_key(find_project(settings).state)
         self._walk, self._target = IndexWalk(shards, template_of(options)), find_target(spider, settings)
-        self._finds = FoundRequests(crawler=self._crawler, spider=spider, key=key)
+        self._finds = FoundRequests(crawler=self._crawler, key=key)
         if options.sharded:
             self._index.queue.extend(self._request(Request(shard.url, dont_filter=True)) for shard in shards)
         else:

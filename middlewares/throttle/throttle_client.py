@@ -142,7 +142,7 @@ def warn_of_rules(crawler: Crawler, problem: str) -> None:
 def _open(settings: BaseSettings) -> Store:
     job = Assignment.from_settings(settings)
     if job is not None:
-        return reach(job.told, crawl=job.crawl, home=job.home)
+        return reach(job)
     return open_store(_own(settings), durable=False)
 
 

@@ -19,14 +19,12 @@ from ..assignment import Assignment
 from ..classifier import count_found
 from .files import plain_stats, report_head
 from .lease_client import LeaseContext, StoreLost
-from .lease_renewer import HeldLease, LeaseLoss
-from .work_unit import BatchUnit, WorkUnit, count
+from .lease_renewer import Key, LeaseLoss
+from .work_unit import BatchUnit, RequestLedger, WorkUnit, count
 
 logger = logging.getLogger(__name__)
 #: of Scrapy's statistics those that a batch's report has a share of: what the sites answered
 ANSWERS = ("downloader/response_status_count/", "downloader/request_count", "downloader/exception_count", "retry/count")
-#: what a report counts, and starts from
-NOTHING = {"requests": 0, "done": 0, "missed": 0, "errors": 0, "pages": 0, "items": 0}
 #: seconds between two sweeps, and files that are looked at in one
 EVERY, MOST = 300.0, 1_000
 _PART = re.compile(r"\.b(?P<batch>\d+)\.a(?P<attempt>\d+)\.jl")
@@ -38,7 +36,7 @@ class LeaseReport:
     def __init__(self, job: Assignment) -> None:
         self._job = job
         self._started = time.time()
-        self._ended: Counter[str] = Counter(NOTHING)  #: of batches that this worker has ended
+        self._ended: Counter[str] = Counter(RequestLedger([]).progress())  #: of batches that this worker has ended
         self._batches: Counter[str] = Counter()  #: fate of a leased batch -> how many
         self._answers: Counter[str] = Counter()  #: that reports of batches have told
         self.trouble = ""  #: of a batch that could not be ended
@@ -76,8 +74,7 @@ class LeaseReport:
         sums = Counter(self._ended)
         for batch in held:
             sums.update(batch.ledger.progress())
-        counts = {name: sums[name] for name in NOTHING}
-        return {**self._head("running", self._started), **counts, "batches": {**self._batches, "held": len(held)}}
+        return {**self._head("running", self._started), **sums, "batches": {**self._batches, "held": len(held)}}
 
     def final(self, reason: str, problem: str, limit: str, stats: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -151,9 +148,9 @@ class BatchAcker:
         self.held.pop(batch.key, None)
         self._context.notifier.tell()
 
-    def lost(self, held: HeldLease, loss: LeaseLoss) -> None:
+    def lost(self, key: Key, loss: LeaseLoss) -> None:
         """A lease is lost: no request of its batch is made any more, and nothing is told of it."""
-        batch = self.held.get((held.batch, held.attempt))
+        batch = self.held.get(key)
         if batch is None or batch.key in self._ending:  # the ack itself will tell
             return
         self._part_from(batch, "lost")

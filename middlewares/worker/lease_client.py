@@ -13,7 +13,7 @@ from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import AttemptState, Batch, BatchState, Crawl, FinishReason, Miss
 from scrapyd_dist.errors import DistError, NothingMatched, StepRefused, StoreError
-from scrapyd_dist.frontier.backlog import Leased, LeaseRequest, NewBatch, SeenBefore
+from scrapyd_dist.frontier.backlog import Leased, LeaseRequest, Lessee, NewBatch, SeenBefore
 from scrapyd_dist.frontier.intake import FrontierIntake, add_unseen
 from scrapyd_dist.store.base import Store
 from scrapyd_dist.store.worker_thread import StoreThread
@@ -71,7 +71,7 @@ class LeaseClient:
     """One worker's batches, as the store has them."""
 
     def __init__(self, job: Assignment, store: Store, renewer: LeaseRenewer, key: bytes | None) -> None:
-        self._job, self._renewer, self._key = job, renewer, key
+        self._job, self._renewer, self.key = job, renewer, key
         self._db, self._thread = store, StoreThread(store)
         self._asking: asyncio.Task[list[Leased]] | None = None
         self._drained: float | None = None  #: since when nothing is left but what may return
@@ -96,7 +96,7 @@ class LeaseClient:
             return []
         self._asking = None
         # A lease may be lost already, before its batch has begun.
-        return [one for one in leased if self._renewer.holds(one.batch.number, one.attempt)]
+        return [one for one in leased if self._renewer.holds((one.batch.number, one.attempt))]
 
     async def unclaimed(self) -> list[Leased]:
         """Batches that the store gave while the worker was told to end."""
@@ -118,12 +118,12 @@ class LeaseClient:
         since, job = clock(), self._job
         leased = self._db.lease_next(
             LeaseRequest(
-                crawl=job.crawl, lessee=job.lessee, seconds=job.lease, now=time.time(), limit=limit, slots=job.slots,
-                fair=job.fair, enough=enough,
+                crawl=job.crawl, lessee=Lessee(job=job.name, node=job.node, url=job.url), seconds=job.lease,
+                now=time.time(), limit=limit, slots=job.slots, fair=job.fair, enough=enough,
             )
         )  # fmt: skip
         for one in leased:
-            self._renewer.hold(one.batch.number, one.attempt, since)
+            self._renewer.hold((one.batch.number, one.attempt), since)
         return leased
 
     @property
@@ -187,7 +187,7 @@ class LeaseClient:
         return None
 
     def release(self, key: tuple[int, int]) -> None:
-        self._renewer.release(*key)
+        self._renewer.release(key)
 
     async def give_back(self, key: tuple[int, int], reason: str) -> bool:
         """No request of it was made."""
@@ -202,7 +202,7 @@ class LeaseClient:
             logger.warning("the store refused the end of batch %d, attempt %d: %s", *key, error)
             return False
         finally:
-            self._renewer.release(*key)
+            self._renewer.release(key)
         return True
 
     async def add(self, found: Sequence[FrontierIntake], counts: Counts) -> dict[str, int]:
@@ -218,7 +218,7 @@ class LeaseClient:
         self, keep: Callable[[Sequence[NewBatch], Counts], object], found: Sequence[FrontierIntake], counts: Counts
     ) -> dict[str, int]:
         if found or counts:
-            return add_unseen(keep, found, size=self._job.batch_size, key=self._key, counts=counts)[1]
+            return add_unseen(keep, found, size=self._job.batch_size, key=self.key, counts=counts)[1]
         keep((), {})
         return {}
 

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -21,6 +20,8 @@ from scrapyd_dist.errors import DistError
 from scrapyd_dist.store import Store
 
 from ..engine_compat import looping_call
+
+Key = tuple[int, int]  # an attempt: the number of its batch, and its own
 
 logger = logging.getLogger(__name__)
 #: renewals in the time of one lease
@@ -47,15 +48,6 @@ class LeaseLoss(str, Enum):
     AWAY = "away"  #: the store has not answered for longer than the lease
 
 
-@dataclass
-class HeldLease:
-    """One lease: of this attempt of this batch, until then by this process's own clock."""
-
-    batch: int
-    attempt: int
-    until: float
-
-
 class LeaseRenewer:
     """The leases of one worker's job; nothing happens before `start`. Call from the event loop unless noted.
 
@@ -64,14 +56,14 @@ class LeaseRenewer:
     """
 
     def __init__(
-        self, store: Store, *, crawl: str, holder: str, seconds: float, lost: Callable[[HeldLease, LeaseLoss], object],
+        self, store: Store, *, crawl: str, holder: str, seconds: float, lost: Callable[[Key, LeaseLoss], object],
         patient: bool = False, clock: Callable[[], float] = clock,
     ) -> None:  # fmt: skip
         self._store, self._crawl, self._holder, self._seconds = store, crawl, holder, seconds
         self._tell, self._patient, self._clock = lost, patient, clock
         self._lock = threading.Lock()
-        self._held: dict[tuple[int, int], HeldLease] = {}
-        self._losses: deque[tuple[HeldLease, LeaseLoss]] = deque()
+        self._held: dict[Key, float] = {}  #: attempt -> the end of its lease, by this process's own clock
+        self._losses: deque[tuple[Key, LeaseLoss]] = deque()
         self._turned = self._renewed = clock()
         self._wanted, self._done, self._ended = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="sdist-lease", daemon=True)
@@ -88,17 +80,17 @@ class LeaseRenewer:
         self._loop.start(self.turn_every, now=False)
         self._thread.start()
 
-    def hold(self, batch: int, attempt: int, since: float) -> None:
+    def hold(self, key: Key, since: float) -> None:
         """Renew this one, which was taken after the clock had said `since`."""
         with self._lock:
-            self._held[batch, attempt] = HeldLease(batch, attempt, since + self._seconds)
+            self._held[key] = since + self._seconds
 
-    def release(self, batch: int, attempt: int) -> None:
+    def release(self, key: Key) -> None:
         with self._lock:
-            self._held.pop((batch, attempt), None)
+            self._held.pop(key, None)
 
-    def holds(self, batch: int, attempt: int) -> bool:
-        return (batch, attempt) in self._held
+    def holds(self, key: Key) -> bool:
+        return key in self._held
 
     def stop(self) -> None:
         """Renew nothing any more, and close the connection."""
@@ -129,9 +121,9 @@ class LeaseRenewer:
         if not self._patient:
             self._lose(LeaseLoss.AWAY)
         while self._losses:
-            held, loss = self._losses.popleft()
-            logger.warning("the lease on batch %d, attempt %d, is lost (%s)", held.batch, held.attempt, loss.value)
-            self._tell(held, loss)
+            key, loss = self._losses.popleft()
+            logger.warning("the lease on batch %d, attempt %d, is lost (%s)", *key, loss.value)
+            self._tell(key, loss)
 
     def _confirm(self, stood: float) -> None:
         """After a standstill leases may be lost: block the event loop until the store was asked."""
@@ -142,13 +134,12 @@ class LeaseRenewer:
         if stood >= self._seconds:
             self._lose(LeaseLoss.LATE)
 
-    def _lose(self, loss: LeaseLoss, *, only: HeldLease | None = None) -> None:
-        """All leases that have run out are lost, or this one."""
+    def _lose(self, loss: LeaseLoss) -> None:
+        """All leases that have run out are lost."""
         with self._lock:
-            for held in list(self._held.values()):
-                if held is only or (only is None and held.until <= self._clock()):
-                    del self._held[held.batch, held.attempt]
-                    self._losses.append((held, loss))
+            for key in [key for key, until in self._held.items() if until <= self._clock()]:
+                del self._held[key]
+                self._losses.append((key, loss))
 
     # the thread's side
 
@@ -167,22 +158,22 @@ class LeaseRenewer:
 
     def renew(self) -> None:
         with self._lock:
-            held = list(self._held.values())
-        for one in held:
+            held = list(self._held)
+        for key in held:
             since = self._clock()
             try:
-                key = (one.batch, one.attempt, self._holder)
-                kept = self._store.lease(self._crawl, *key, self._seconds, again=True)
+                kept = self._store.lease(self._crawl, *key, self._holder, self._seconds, again=True)
             except DistError as error:
                 if not self._away:
                     logger.warning("leases cannot be renewed for now: %s", error)
                 self._away = True
                 return  # tried again at the next turn
             self._away = False
-            if kept:
-                one.until = since + self._seconds
-            else:
-                self._lose(LeaseLoss.TAKEN, only=one)
+            with self._lock:
+                if kept and key in self._held:  # else it was released meanwhile
+                    self._held[key] = since + self._seconds
+                elif self._held.pop(key, None) is not None:
+                    self._losses.append((key, LeaseLoss.TAKEN))
         self._renewed = self._clock()
 
 

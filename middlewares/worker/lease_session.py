@@ -20,7 +20,7 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.keys import SealError, public_half
 from scrapyd_dist.settings import uploading_feeds
 
-from ..assignment import Assignment, crawl_key, egg_key
+from ..assignment import Assignment, egg_key
 from ..classifier import FoundRequests, count_found
 from ..engine_compat import each, spider_method, under_way
 from ..slot_routing import SlotRouting, hides_addon
@@ -30,7 +30,7 @@ from ..throttle.install import problem_of as throttle_problem
 from .batch_acker import BatchAcker, LeaseReport, keep_sweeping
 from .files import LOOK
 from .lease_client import LeaseClient, LeaseContext, Notifier, StoreLost
-from .lease_renewer import HeldLease, LeaseLoss, LeaseRenewer, guard
+from .lease_renewer import Key, LeaseLoss, LeaseRenewer, guard
 from .request_feeder import RequestFeeder
 from .request_tracker import RequestTracker
 from .work_unit import REPEATED, SESSION, OwnPages, UnitMark, WorkRefused, WorkUnit, mark_of
@@ -52,29 +52,25 @@ def introduce(crawler: Crawler, job: Assignment, uploads: Sequence[str]) -> tupl
 
     `uploads` are the project's feeds that are stored elsewhere when a job closes.
     """
-    key = egg_key()
-    return ("" if key is None else public_half(key)), _why_not(crawler, job, uploads, key)
-
-
-def _why_not(crawler: Crawler, job: Assignment, uploads: Sequence[str], key: bytes | None) -> str:
+    key, why = egg_key(), ""
     if hides_addon(crawler.spidercls.custom_settings or {}):
-        return (
+        why = (
             f"the custom_settings of the spider {crawler.spidercls.name} set ADDONS, which hides the add-on that its"
             ' workers need; add "scrapyd_dist.Addon": 500 to it there, and deploy again'
         )
-    if uploads:
-        return (
+    elif uploads:
+        why = (
             f"its setting FEEDS has {uploads[0]}, which is uploaded when a job closes, and what a worker lost on its"
             " way would be in it all the same; take it out of FEEDS, and deploy again"
         )
-    if key is None:
-        return "its code carries no key; deploy it with sdist deploy-all, in its folder"
-    if job.needs_client and find_spec("redis") is None:
-        return (
+    elif key is None:
+        why = "its code carries no key; deploy it with sdist deploy-all, in its folder"
+    elif job.needs_client and find_spec("redis") is None:
+        why = (
             "this crawl's store is a Redis server, and neither its code nor the node has the client; name the same"
             " store in its project, and deploy again, or install the package redis on the node"
         )
-    return ""
+    return ("" if key is None else public_half(key)), why
 
 
 class OwnRequests:
@@ -86,8 +82,8 @@ class OwnRequests:
 
     def __init__(self, context: LeaseContext) -> None:
         self._context, self._tracker, self._crawler = context, context.tracker, context.crawler
-        self._log_in = spider_method(context.crawler, "DISTRIBUTED_LOGIN")
-        self._waiting: list[Callable[[], object]] = []
+        self.log_in = spider_method(context.crawler, "DISTRIBUTED_LOGIN")  #: None where the spider has no login
+        self._waiting: list[tuple[WorkUnit, Request]] = []
         self._task: asyncio.Task[None] | None = None
         self._times = self.session = 0
 
@@ -95,7 +91,7 @@ class OwnRequests:
         """Make the requests that `make` gives, and wait for all that follows; why one of them failed, if one did."""
         self._times += 1
         client, finds = self._context.client, self._context.finds(f"{self._context.job.name}:{self._times}:")
-        own = OwnPages(self._tracker.crawl, self._times, finds)
+        own = OwnPages(self._times, finds)
         self._tracker.enter(own)
         try:
             async for output in each(make()):
@@ -119,47 +115,33 @@ class OwnRequests:
         """Whether requests wait for a login."""
         return self._task is not None
 
-    @property
-    def has_login(self) -> bool:
-        return self._log_in is not None
-
     async def enter(self) -> bool:
         """Log in, where the spider has a login; False ends the worker, as it has failed."""
-        reason = "" if self._log_in is None else await self.make(self._log_in)
+        reason = "" if self.log_in is None else await self.make(self.log_in)
         if reason:
             self._context.fail(f"The login has failed: {reason}.", FinishReason.LOGIN_FAILED)
         return not reason
 
     def again(self, begun: WorkUnit, mark: UnitMark, request: Request) -> bool:
         """Repeat a request whose session has expired, once there is a new one; False when it will not be repeated."""
-        if self._log_in is None or isinstance(begun, OwnPages) or request.meta.get(REPEATED, 0) >= MOST_REPEATS:
+        if self.log_in is None or isinstance(begun, OwnPages) or request.meta.get(REPEATED, 0) >= MOST_REPEATS:
             return False
-        self._waiting.append(self._repeat_later(begun, mark, request))
+        self._waiting.append((begun, self._tracker.watched(_afresh(request), begun, mark.position, mark.source)))
         if self._task is None:
             # One that was made in an earlier session needs no new login.
-            needed = request.meta.get(SESSION, self.session) == self.session
-            self._task = asyncio.ensure_future(self._renew() if needed else self._repeat())
+            expired = request.meta.get(SESSION, self.session) == self.session
+            self._task = asyncio.ensure_future(self._repeat(expired=expired))
         return True
 
-    def _repeat_later(self, begun: WorkUnit, mark: UnitMark, request: Request) -> Callable[[], object]:
-        again = self._tracker.watched(_afresh(request), begun, mark.position, mark.source)
-
-        def repeat() -> None:
-            if begun.key in self._tracker.begun:
-                self._crawler.engine.crawl(again)
-
-        return repeat
-
-    async def _renew(self) -> None:
-        logger.info("the session has expired; logging in again")
-        await self.enter()
-        self.session += 1
-        await self._repeat()
-
-    async def _repeat(self) -> None:
+    async def _repeat(self, *, expired: bool) -> None:
+        if expired:
+            logger.info("the session has expired; logging in again")
+            await self.enter()
+            self.session += 1
         waiting, self._waiting, self._task = self._waiting, [], None
-        for repeat in waiting:
-            repeat()
+        for begun, request in waiting:
+            if begun.key in self._tracker.begun:
+                self._crawler.engine.crawl(request)
 
 
 def _afresh(request: Request) -> Request:
@@ -182,12 +164,12 @@ class LeasedWork:
             crawler.settings, project=crawl.project, spider=crawl.spider, own=job.other_slot
         )
         tracker = RequestTracker(
-            crawler, crawl=job.crawl, rules_lead_away=crawl.kind == "crawl", changed=self._changed,
-            target=_target(crawler), again=self._again,
+            crawler, rules_lead_away=crawl.kind == "crawl", changed=self._changed, target=_target(crawler),
+            again=lambda *expired: self._own_requests.again(*expired),  # noqa: PLW0108 - they are made below
         )  # fmt: skip
         self.context = context = LeaseContext(
-            crawler=crawler, job=job, key=crawl_key(job.told), client=client, tracker=tracker,
-            notifier=Notifier(), finds=self._finds, fail=fail,
+            crawler=crawler, job=job, key=client.key, client=client, tracker=tracker, notifier=Notifier(),
+            finds=self._finds, fail=fail,
         )  # fmt: skip
         self.acker = BatchAcker(context, report)
         self._own_requests = OwnRequests(context)
@@ -196,28 +178,6 @@ class LeasedWork:
         if crawl.kind == "frontier":  # the folder of a crawl is removed as a whole
             self._tasks.append(asyncio.ensure_future(keep_sweeping(folder, job.crawl, client.batch)))
         guard(crawler, self._why_not)
-
-    @classmethod
-    async def open(cls, crawler: Crawler, job: Assignment, folder: Path, report: LeaseReport, fail: Fail) -> LeasedWork:
-        """Open the store, or raise OutOfReach, StoreLost, SealError (of the crawl's key), or ConfigError."""
-        key = crawl_key(job.told)
-        store = await asyncio.to_thread(reach, job.told, crawl=job.crawl, home=job.home)
-        renewals = await asyncio.to_thread(reach, job.told, crawl=job.crawl, home=job.home)
-
-        def lost(held: HeldLease, loss: LeaseLoss) -> None:
-            session.acker.lost(held, loss)
-
-        renewer = LeaseRenewer(renewals, crawl=job.crawl, holder=job.name, seconds=job.lease, lost=lost)
-        client = LeaseClient(job, store, renewer, key)
-        try:
-            row = await client.crawl()
-            session = cls(crawler, job, folder, report, renewer=renewer, client=client, crawl=row, fail=fail)
-        except BaseException:
-            client.close()
-            renewer.stop()
-            raise
-        renewer.start()
-        return session
 
     async def begin(self, start: AsyncIterator[Any]) -> bool:
         """The spider's own start where it comes first, and the login; False when one of them fails."""
@@ -237,20 +197,13 @@ class LeasedWork:
         if begun is None:
             return "its batch is not this worker's any more"
         begun.touched = True
-        if self._own_requests.has_login:
+        if self._own_requests.log_in is not None:
             request.meta[SESSION] = self._own_requests.session
         return ""
 
-    def _again(self, begun: WorkUnit, mark: UnitMark, request: Request) -> bool:
-        return self._own_requests.again(begun, mark, request)
-
     def _finds(self, salt: str) -> FoundRequests:
-        spider = self._crawler.spider
-        assert spider
         stay = self._crawler.settings.get("DISTRIBUTED_UNSENDABLE")
-        return FoundRequests(
-            crawler=self._crawler, spider=spider, key=self.context.key, stay=stay, slotting=self._slotting, salt=salt
-        )
+        return FoundRequests(crawler=self._crawler, key=self.context.key, stay=stay, slotting=self._slotting, salt=salt)
 
     def _changed(self, begun: WorkUnit) -> None:
         self.acker.changed(begun)
@@ -330,8 +283,11 @@ class LeaseSession:
             work.context.lose_store(str(error))
 
     async def _open(self) -> LeasedWork:
+        job = self._job
         try:
-            return await LeasedWork.open(self._crawler, self._job, self._folder, self._report, self._fail)
+            key = job.crawl_key()
+            store = await asyncio.to_thread(reach, job)
+            renewals = await asyncio.to_thread(reach, job)
         except OutOfReach as why:
             text = f"The store is out of this worker's reach: {str(why).rstrip('.')}."
             if not why.lasting:
@@ -340,6 +296,24 @@ class LeaseSession:
             raise WorkRefused(text) from None
         except SealError as error:
             raise WorkRefused(f"The key of this crawl cannot be opened: {error}.") from None
+
+        def lost(key: Key, loss: LeaseLoss) -> None:
+            work.acker.lost(key, loss)
+
+        renewer = LeaseRenewer(renewals, crawl=job.crawl, holder=job.name, seconds=job.lease, lost=lost)
+        client = LeaseClient(job, store, renewer, key)
+        try:
+            crawl = await client.crawl()
+            work = LeasedWork(
+                self._crawler, job, self._folder, self._report, renewer=renewer, client=client, crawl=crawl,
+                fail=self._fail,
+            )  # fmt: skip
+        except BaseException:
+            client.close()
+            renewer.stop()
+            raise
+        renewer.start()
+        return work
 
     def progress(self) -> dict[str, Any]:
         return self._report.progress(list(self._work.acker.held.values()) if self._work else ())

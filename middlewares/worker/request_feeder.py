@@ -200,8 +200,8 @@ class RequestFeeder:
         self._size = max(1, min(len(values), self._of_a_site), self._size // 2)
         part = PartFile(self._folder, f"{job.crawl}.b{row.number}.a{leased.attempt}")
         batch = BatchUnit(
-            job.crawl, row.number, leased.attempt, values, part, finds=self._context.finds(f"b{row.number}:"),
-            slot=row.slot, size=row.size,
+            row.number, leased.attempt, values, part, finds=self._context.finds(f"b{row.number}:"), slot=row.slot,
+            size=row.size,
         )  # fmt: skip
         self._acker.held[batch.key] = batch
         self._context.tracker.enter(batch)

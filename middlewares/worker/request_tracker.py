@@ -13,7 +13,6 @@ from weakref import finalize
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
-from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.dupefilters import BaseDupeFilter
 from scrapy.http import Response
 from scrapy.settings import BaseSettings
@@ -26,7 +25,7 @@ from scrapyd_dist.errors import SessionExpired
 
 from ..classifier import Disposition
 from ..codec import WatchedDict, own_errback
-from ..engine_compat import each
+from ..engine_compat import each, is_offsite
 from ..targets import MARK, Target
 from .work_unit import BATCH, OURS, BatchUnit, UnitMark, WorkUnit, attempt_over, count, judge, mark_of
 
@@ -98,10 +97,10 @@ class RequestTracker:
     """
 
     def __init__(
-        self, crawler: Crawler, *, crawl: str, rules_lead_away: bool, changed: Callable[[WorkUnit], None],
+        self, crawler: Crawler, *, rules_lead_away: bool, changed: Callable[[WorkUnit], None],
         target: Target | None = None, again: Callable[[WorkUnit, UnitMark, Request], bool] = lambda *_: False,
     ) -> None:  # fmt: skip
-        self._crawler, self.crawl, self.changed, self._again = crawler, crawl, changed, again
+        self._crawler, self.changed, self._again = crawler, changed, again
         self._target, self._rules_lead_away = target, rules_lead_away
         self._limited = crawler.settings.getint("DISTRIBUTED_LIMIT") > 0
         self._in_output: set[UnitMark] = set()  #: whose output is passing through Scrapy's chain
@@ -265,20 +264,12 @@ class RequestTracker:
             return
         if "redirect_urls" in request.meta:
             begun.ledger.redirected(mark.position, request.url)
-        # Scrapy filters a request that leaves the site without a word: no signal, no failure.
-        if self._is_offsite(request):
+        if is_offsite(self._crawler, request):
             why = "it leads to another site than those of the spider's allowed_domains"
             if "redirect_urls" in request.meta:
                 why = f"redirected to {request.url}, which was filtered"
             begun.ledger.missed(mark.position, "gone", why)
             self._ended(begun, mark)
-
-    def _is_offsite(self, request: Request) -> bool:
-        if request.dont_filter or request.meta.get("allow_offsite"):
-            return False
-        offsite = self._crawler.get_downloader_middleware(OffsiteMiddleware)
-        assert self._crawler.spider
-        return offsite is not None and not offsite.should_follow(request, self._crawler.spider)
 
     def _dropped(self, request: Request) -> None:
         begun, mark = self._of(request)

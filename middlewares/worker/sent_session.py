@@ -46,14 +46,11 @@ class SentSession:
         values, fault = ([], "") if self._job.row else readable_values(crawler.settings.get, egg_key())
         self._refused = f"This batch cannot be crawled: {fault}." if fault else throttle_problem(crawler)
         part = None if folder is None or self._job.feed else PartFile(folder, self._job.name)
-        self._batch = BatchUnit(
-            self._job.crawl, self._job.batch, self._job.attempt, values, part, row=self._job.row, sent=True
-        )
+        self._batch = BatchUnit(self._job.batch, self._job.attempt, values, part, row=self._job.row, sent=True)
         self._notifier, self._feeds = Notifier(), list[str]()
         self.tracker = RequestTracker(
-            crawler, crawl=self._job.crawl, rules_lead_away=not self._job.row,
-            changed=lambda _: self._notifier.tell(),
-        )  # fmt: skip
+            crawler, rules_lead_away=not self._job.row, changed=lambda _: self._notifier.tell()
+        )
         self.tracker.enter(self._batch, unmarked=True)
         self._leases: LeaseRenewer | None = None
         self._no_lease = "" if self._job.lease else "nothing was said of a lease"
@@ -89,7 +86,7 @@ class SentSession:
         """Hold this attempt in the store, where it can be reached; without that, only HTTP tells which job has it."""
         job, since = self._job, clock()
         try:
-            store = await asyncio.to_thread(reach, job.told, crawl=job.crawl, home=job.home)
+            store = await asyncio.to_thread(reach, job)
             current = store.lease(job.crawl, job.batch, job.attempt, job.name, job.lease)
         except (OutOfReach, DistError) as error:
             self._no_lease = str(error)
@@ -101,7 +98,7 @@ class SentSession:
         if not current:
             self._lost()
             raise WorkRefused(too_late(job))
-        leases.hold(job.batch, job.attempt, since)
+        leases.hold(self._batch.key, since)
         leases.start()
         guard(self._crawler, self._why_not)
 

@@ -9,7 +9,6 @@ import time
 from array import array
 from collections import deque
 from itertools import count as numbers
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from scrapy.crawler import Crawler
@@ -88,28 +87,17 @@ class RequestLedger:
     def close(self) -> dict[str, Any]:
         """The account at the end; `unended` are requests that nothing was heard of."""
         kinds: dict[str, list[dict[str, str]]] = {"gone": [], "failed": [], "dead": [], "unended": []}
-        for index, (kind, reason) in sorted(self._missed.items()):
-            kinds[kind].append({"url": self._urls[index], "reason": reason})
-        unended: list[int] = []
+        missed: list[list[Any]] = []
         for index, url in enumerate(self._urls):
-            if index in self._done or index in self._missed:
+            if index in self._done:
                 continue
-            if index in self._redirected:
-                reason = f"redirected to {self._redirected[index]}, which was filtered"
-                kinds["gone"].append({"url": url, "reason": reason})
-            else:
-                kind, reason = self.rest
-                kinds[kind].append({"url": url, "reason": reason})
-                if kind != "gone":
-                    unended.append(index)
-        found = [[index, kind, self._places(index)] for index, (kind, _) in self._missed.items() if kind != "gone"]
-        found += [[index, "failed", self._places(index)] for index in unended]
-        return {
-            **self.progress(),
-            **kinds,
-            "missed_requests": sorted(found, key=itemgetter(0)),
-            "replaces": self._again,
-        }
+            kind, reason = self._missed.get(index, self.rest)
+            if index in self._redirected and index not in self._missed:
+                kind, reason = "gone", f"redirected to {self._redirected[index]}, which was filtered"
+            kinds[kind].append({"url": url, "reason": reason})
+            if kind != "gone":
+                missed.append([index, "failed" if kind == "unended" else kind, self._places(index)])
+        return {**self.progress(), **kinds, "missed_requests": missed, "replaces": self._again}
 
     def _places(self, index: int) -> list[list[int]] | None:
         """Where the items of a request are: the number of the first, from 0, and how many follow without a gap."""
@@ -151,7 +139,6 @@ class WorkRefused(Exception):
 class UnitMark(NamedTuple):
     """Which request this is."""
 
-    crawl: str
     batch: int  #: 0 for pages of the worker's own
     attempt: int
     position: int | None  #: which request of the batch; None for one that followed
@@ -177,10 +164,8 @@ def mark_of(page: Any) -> UnitMark | None:
 class WorkUnit:
     """Requests that belong together, with all that follows from them."""
 
-    def __init__(
-        self, crawl: str, batch: int, attempt: int, finds: FoundRequests | None, ledger: RequestLedger
-    ) -> None:
-        self.crawl, self.key, self.ledger = crawl, (batch, attempt), ledger
+    def __init__(self, batch: int, attempt: int, finds: FoundRequests | None, ledger: RequestLedger) -> None:
+        self.key, self.ledger = (batch, attempt), ledger
         self.finds = finds  #: target requests that it led to; None where they are crawled here
         self.making = False  #: more of its requests are about to be made
         self.touched = False  #: a request of it may have left this process
@@ -190,7 +175,7 @@ class WorkUnit:
 
     def begin(self, index: int | None = None, source: int | None = None) -> UnitMark:
         """One more request is open; one that is none of the batch's own has followed from the `source`."""
-        mark = UnitMark(self.crawl, *self.key, index, next(self._serials), source if index is None else index)
+        mark = UnitMark(*self.key, index, next(self._serials), source if index is None else index)
         self._open.add(mark.serial)
         return mark
 
@@ -230,8 +215,8 @@ class WorkUnit:
 class OwnPages(WorkUnit):
     """Pages that the worker asks for on its own account: the spider's start requests, or a login."""
 
-    def __init__(self, crawl: str, number: int, finds: FoundRequests) -> None:
-        super().__init__(crawl, 0, number, finds, RequestLedger([]))
+    def __init__(self, number: int, finds: FoundRequests) -> None:
+        super().__init__(0, number, finds, RequestLedger([]))
         self.making = True
 
     @property
@@ -248,12 +233,12 @@ class BatchUnit(WorkUnit):
     """
 
     def __init__(
-        self, crawl: str, batch: int, attempt: int, values: list[RequestValue], part: PartFile | None, *,
+        self, batch: int, attempt: int, values: list[RequestValue], part: PartFile | None, *,
         finds: FoundRequests | None = None, slot: str = "", size: int | None = None, row: str = "", sent: bool = False,
     ) -> None:  # fmt: skip
         again = any(REPLACES in value for value in values)
         ledger = RequestLedger([row] if row else [value["url"] for value in values], again=again)
-        super().__init__(crawl, batch, attempt, finds, ledger)
+        super().__init__(batch, attempt, finds, ledger)
         self.values, self.part, self.slot, self.row, self.sent = values, part, slot, row, sent
         self._size = len(values) if size is None else size
         self.todo = deque(range(len(values)))  #: indices of requests that Scrapy does not have yet

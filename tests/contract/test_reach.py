@@ -4,12 +4,14 @@ import socket
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
 from rig.nodes import free_port
 from rig.redis import PASSWORD
 from scrapyd_dist.middlewares import assignment
+from scrapyd_dist.middlewares.assignment import Assignment
 from scrapyd_dist.middlewares.store_access import OutOfReach, reach
 
 from scrapyd_dist.batches import home_of
@@ -29,8 +31,8 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assignment, "egg_key", lambda: KEY)
 
 
-def reached(told: Mapping[str, str], *, crawl: str = "c", created: float = 1.5) -> str:
-    with closing(reach(told, crawl=crawl, home=home_of(crawl, created))) as store:
+def reached(told: Mapping[str, Any], *, crawl: str = "c", created: float = 1.5) -> str:
+    with closing(reach(Assignment(**told, crawl=crawl, home=home_of(crawl, created)))) as store:
         spider: str = store.crawl(crawl).spider
         return spider
 

@@ -38,10 +38,10 @@ class Worker:
         self.lost: list[tuple[int, int, LeaseLoss]] = []
         self.leases = LeaseRenewer(store, crawl="c", holder="w", seconds=seconds, lost=self._lost, **options)
         for number in batches:
-            self.leases.hold(number, 1, self.leases._clock())
+            self.leases.hold((number, 1), self.leases._clock())
 
-    def _lost(self, held: Any, loss: LeaseLoss) -> None:
-        self.lost.append((held.batch, held.attempt, loss))
+    def _lost(self, key: tuple[int, int], loss: LeaseLoss) -> None:
+        self.lost.append((*key, loss))
 
     def run(self) -> None:
         """As `start`, but for the loop, which the test turns."""
@@ -86,7 +86,7 @@ def test_a_lease_lives_as_long_as_the_loop_turns(out: Store, worker: Callable[..
         return one.leases._clock() > began + 2 * SHORT
 
     wait_for(passed, 20, "the time of two leases")
-    assert one.leases.holds(1, 1)
+    assert one.leases.holds((1, 1))
     assert one.lost == []
     assert not out.lease("c", 1, 1, "you", 60.0)
 
@@ -117,11 +117,11 @@ def test_each_lease_is_lost_alone_and_once(store: Store, worker: Callable[..., W
     one = worker(60.0, batches=(1, 2, 3))
     fail(store, batch=2)
     fail(store, batch=3)
-    one.leases.release(3, 1)
+    one.leases.release((3, 1))
     one.renew()
     one.renew()
     assert one.lost == [(2, 1, LeaseLoss.TAKEN)]
-    assert one.leases.holds(1, 1)
+    assert one.leases.holds((1, 1))
 
 
 @pytest.mark.parametrize("where", ["sqlite"], indirect=True)

@@ -73,7 +73,7 @@ class Bench:
         crawler.get_downloader_middleware = lambda cls: offsite  # type: ignore[method-assign,assignment,return-value]
         self.crawler = crawler
         slotting = None if push else SlotRouting.from_settings(crawler.settings, **HOME, own=own)
-        self.finds = FoundRequests(crawler=crawler, spider=self.spider, key=KEY, slotting=slotting, salt="x")
+        self.finds = FoundRequests(crawler=crawler, key=KEY, slotting=slotting, salt="x")
 
     def take(self, url: str = "http://web/", **fields: Any) -> str:
         return self.finds.take(Request(url, **fields)).value
@@ -175,7 +175,7 @@ def test_pages_are_known_by_method_address_and_body() -> None:
 def test_what_is_not_to_be_filtered_is_new_each_time_and_in_each_process() -> None:
     bench = Bench()
     here = [bench.found(dont_filter=True).fingerprint for _ in range(2)]
-    other = FoundRequests(crawler=bench.crawler, spider=bench.spider, key=KEY, slotting=SlotRouting(), salt="y")
+    other = FoundRequests(crawler=bench.crawler, key=KEY, slotting=SlotRouting(), salt="y")
     other.take(Request("http://web/", dont_filter=True))
     assert len({*here, other.found[0].fingerprint}) == 3
 
@@ -347,9 +347,7 @@ class Captured(Bench):
     ) -> None:  # fmt: skip
         super().__init__()
         cutter: Any = SlotBatcher(size=size, max_age=60) if slotting else Batcher(size=size, max_age=60)
-        self.capture = Capture(
-            crawler=self.crawler, spider=self.spider, cutter=cutter, key=key, stay=stay, slotting=slotting
-        )
+        self.capture = Capture(crawler=self.crawler, cutter=cutter, key=key, stay=stay, slotting=slotting)
         self.capture.remember(iter(before))
 
     def take(self, url: str = "http://web/", shard: int = 0, **fields: Any) -> str:

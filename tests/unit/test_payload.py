@@ -14,7 +14,7 @@ from cryptography.fernet import Fernet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scrapyd_dist.middlewares import assignment
-from scrapyd_dist.middlewares.assignment import crawl_key
+from scrapyd_dist.middlewares.assignment import Assignment
 
 from scrapyd_dist import payload
 from scrapyd_dist.keys import SealError, public_half, seal, unseal
@@ -320,10 +320,11 @@ def test_a_job_has_the_key_of_its_egg_or_for_another_project_the_one_that_was_se
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(assignment, "egg_key", lambda: THEIRS)
-    assert crawl_key({}) == THEIRS
-    assert crawl_key({"foreign": True}) is None  # nothing of that crawl is encrypted: what it finds is not, either
-    sealed = {"foreign": True, "key_sealed": seal(OURS, public_half(THEIRS))}
-    assert crawl_key(sealed) == OURS
+    assert Assignment(crawl="c").crawl_key() == THEIRS
+    # nothing of that crawl is encrypted: what it finds is not, either
+    assert Assignment(crawl="c", foreign=True).crawl_key() is None
+    sealed = Assignment(crawl="c", foreign=True, key_sealed=seal(OURS, public_half(THEIRS)))
+    assert sealed.crawl_key() == OURS
     monkeypatch.setattr(assignment, "egg_key", lambda: None)
     with pytest.raises(SealError, match="carries no key"):
-        crawl_key(sealed)
+        sealed.crawl_key()

@@ -46,7 +46,7 @@ def leased(tmp_path: Path) -> Iterator[Callable[[int], BatchUnit]]:
 
     def make(size: int) -> BatchUnit:
         values = [{"url": f"http://web/{n}"} for n in range(size)]
-        made.append(BatchUnit("c", 7, 2, values, PartFile(tmp_path, f"c.b7.a2-{len(made)}")))
+        made.append(BatchUnit(7, 2, values, PartFile(tmp_path, f"c.b7.a2-{len(made)}")))
         return made[-1]
 
     yield make
@@ -61,7 +61,7 @@ def test_a_batch_is_over_when_all_its_requests_and_items_have_ended(leased: Call
     batch = leased(1)
     assert not batch.over
     first = batch.begin(batch.todo.popleft())
-    assert first == UnitMark("c", 7, 2, position=0, serial=0, source=0)
+    assert first == UnitMark(7, 2, position=0, serial=0, source=0)
     batch.item_in()
     batch.end(first)
     assert (batch.requests, batch.over) == (0, False)
@@ -71,7 +71,7 @@ def test_a_batch_is_over_when_all_its_requests_and_items_have_ended(leased: Call
 
 @given(st.lists(st.tuples(st.sampled_from(["begin", "end", "again", "in", "out"]), st.integers(0, 5)), max_size=40))
 def test_nothing_is_counted_twice(steps: list[tuple[str, int]]) -> None:
-    pages = OwnPages("c", 1, None)  # type: ignore[arg-type]  # nothing is found
+    pages = OwnPages(1, None)  # type: ignore[arg-type]  # nothing is found
     pages.making = False
     marks: list[UnitMark] = []
     open_: set[UnitMark] = set()
@@ -98,7 +98,7 @@ def test_nothing_is_counted_twice(steps: list[tuple[str, int]]) -> None:
 
 
 def test_own_pages_are_not_over_while_more_are_made_and_keep_the_first_failure() -> None:
-    pages = OwnPages("c", 1, None)  # type: ignore[arg-type]  # nothing is found
+    pages = OwnPages(1, None)  # type: ignore[arg-type]  # nothing is found
     assert not pages.over
     pages.making = False
     assert pages.over
@@ -149,7 +149,7 @@ def test_what_a_job_was_told_is_read_and_what_is_not_known_is_left() -> None:
     job = Assignment.from_settings(settings)
     assert job is not None
     assert (job.name, job.slots, job.other_slot) == ("c.w3.a1", ["@login", "p0"], "@login")
-    assert (job.told, job.lease, job.ahead) == ({"store_sealed": "x"}, 60.0, 1)
+    assert (job.store_sealed, job.lease, job.ahead) == ("x", 60.0, 1)
     assert (is_worker(settings), is_producer(settings)) == (True, False)
 
 
@@ -189,7 +189,7 @@ def test_each_attempt_has_a_filter_of_its_own_for_as_long_as_it_lives() -> None:
     seen = build_from_crawler(load_object(settings["DUPEFILTER_CLASS"]), crawler)
 
     def of(batch: int) -> Request:
-        return Request("http://web/", meta={BATCH: UnitMark("c", batch, 1, 0, 0)})
+        return Request("http://web/", meta={BATCH: UnitMark(batch, 1, 0, 0)})
 
     asked = [of(1), of(1), of(2), Request("http://web/"), Request("http://web/")]
     assert [seen.request_seen(request) for request in asked] == [False, True, False, False, True]
