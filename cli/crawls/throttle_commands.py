@@ -32,7 +32,6 @@ from .producer_process import runs
 from .wording import counted
 
 _HELP = f"A registered domain, an address, or a host such as localhost; '{ALL}' is all domains."
-OneDomain = Annotated[str, argument("DOMAIN", _HELP, domains)]
 Domains = Annotated[list[str], argument("DOMAIN", "Registered domains, addresses, hosts.", domains)]
 SomeDomains = Annotated[list[str] | None, argument("DOMAIN", "Only these; all of them if left out.", domains)]
 
@@ -307,7 +306,7 @@ def standing(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def set_(
-    domain: OneDomain,
+    domain: Annotated[str, argument("DOMAIN", _HELP, domains)],
     hits: Annotated[int | None, option("Requests that may leave in any window.", metavar="N")] = None,
     window: Annotated[float | None, option("How long the window is.", metavar="SECONDS")] = None,
     scale: Annotated[float | None, option("Part of the hits that counts, 0 to 1; 0 lets it rest.", metavar="X")] = None,

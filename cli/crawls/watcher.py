@@ -74,8 +74,6 @@ LEAVE = 75.0
 PIECE = 64 * 1024
 #: lines of the picture that are not about nodes
 _OTHER_LINES = 14
-_HEADINGS = ("node", "state", "running", "done", "pages", "/s", "items", "/s", "errors", "/s", "")
-_LEFT = {"node", "state", ""}
 #: shows how a crawl, or the document of a fleet, stands at a moment of the monotonic clock
 Show = Callable[[Any, float], object]
 View = AbstractContextManager[Show]
@@ -190,8 +188,9 @@ def _of(value: int, whole: int) -> str:
 
 def _nodes(nodes: Sequence[Mapping[str, Any]], most: int) -> RenderableType:
     grid = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in _HEADINGS:
-        grid.add_column(heading, justify="left" if heading in _LEFT else "right", no_wrap=heading != "")
+    for heading in ("node", "state", "running", "done", "pages", "/s", "items", "/s", "errors", "/s", ""):
+        left = heading in {"node", "state", ""}
+        grid.add_column(heading, justify="left" if left else "right", no_wrap=heading != "")
     shown = nodes if len(nodes) <= most else sorted(nodes, key=lambda one: one.get("state") == "up")[: most - 1]
     for node in shown:
         grid.add_row(*_cells(node))

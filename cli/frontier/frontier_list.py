@@ -74,12 +74,9 @@ def settings_of(ours: Mapping[str, Any]) -> Settings:
         raise ConfigError(broken(error)) from error
 
 
-Some = Annotated[str | None, argument("FRONTIER", "Only the slots of this one.", frontiers)]
-
-
 def list_(
     context: Context,
-    frontier: Some = None,
+    frontier: Annotated[str | None, argument("FRONTIER", "Only the slots of this one.", frontiers)] = None,
     all_: Annotated[bool, option("The slots of all frontiers.")] = False,
     output: Output = Output(),
 ) -> None:

@@ -17,8 +17,7 @@ from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.store import Store
 
 from ..context import Context, key_of, requests_in
-from ..crawls.batch_commands import try_again
-from ..crawls.clean import check_idle, remove
+from ..crawls.stored_crawls import check_idle, remove, try_again
 from ..crawls.watcher import looked_out_for
 from ..crawls.wording import counted
 from ..options import FrontierName, Yes, argument, group, option

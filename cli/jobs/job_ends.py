@@ -43,13 +43,12 @@ _HOW_ENDED = {
     Outcome.KILLED: "was killed",
     Outcome.DIED: "died",
 }
-Crawls = Annotated[list[str] | None, argument("CRAWL", "Names of crawls; the newest if left out.", crawls)]
 
 
 def wait(
     *,
     context: Context,
-    crawl: Crawls = None,
+    crawl: Annotated[list[str] | None, argument("CRAWL", "Names of crawls; the newest if left out.", crawls)] = None,
     job: Annotated[list[str] | None, option("Wait for this job instead. Repeatable.", metavar="JOB")] = None,
     timeout: Annotated[float | None, span("--timeout", "Wait at most this long (90, 30m, 2h). Exit code 124.")] = None,
     node: Nodes = None,

@@ -83,20 +83,20 @@ def measure(
     """
     told = [crawl for crawl in crawls if not crawl.state.ended or now - (crawl.ended or 0.0) < RECENT]
     own = (
-        _gauge("build_info", "The version of scrapyd-dist, as a label of a 1.", [({"version": __version__}, 1)]),
-        _gauge("collected_timestamp_seconds", "When these numbers were collected.", [({}, round(now, 3))]),
-        _gauge("collect_duration_seconds", "How long the collecting took.", [({}, round(took, 3))]),
+        _metric("build_info", "The version of scrapyd-dist, as a label of a 1.", [({"version": __version__}, 1)]),
+        _metric("collected_timestamp_seconds", "When these numbers were collected.", [({}, round(now, 3))]),
+        _metric("collect_duration_seconds", "How long the collecting took.", [({}, round(took, 3))]),
     )
     counts = Counter(crawl.state for crawl in crawls)
     states: list[Sample] = [({"state": state.value}, counts[state]) for state in CrawlState]
-    of_crawls = [_gauge("crawls", "Crawls in the store, by state.", states), *_told(told), *_by_node(told)]
+    of_crawls = [_metric("crawls", "Crawls in the store, by state.", states), *_told(told), *_by_node(told)]
     return Measurements([*own, *_nodes(nodes), *of_crawls, *_last(crawls), *_throttle(throttled or {})])
 
 
 def _nodes(nodes: Sequence[NodeStatus]) -> Iterator[Metric]:
     def each(name: str, text: str, value: Callable[[NodeStatus], float | None]) -> Metric:
         samples = [(_node_labels(seen), told) for seen in nodes if (told := value(seen)) is not None]
-        return _gauge(name, text, samples)
+        return _metric(name, text, samples)
 
     yield each("node_up", "Whether the node answers.", lambda seen: int(seen.load is not None))
     jobs = [
@@ -107,7 +107,7 @@ def _nodes(nodes: Sequence[NodeStatus]) -> Iterator[Metric]:
             ("pending", seen.load.pending), ("running", seen.load.running), ("finished", seen.load.finished),
         )
     ]  # fmt: skip
-    yield _gauge("node_jobs", "Jobs by state; of finished ones as many as the node remembers.", jobs)
+    yield _metric("node_jobs", "Jobs by state; of finished ones as many as the node remembers.", jobs)
     yield each("node_slots", "Process slots, where the target says them.", lambda seen: seen.node.slots)
     yield each("node_draining", "Whether the node is to get no new work.", lambda seen: int(seen.draining is not None))
     yield each("node_wedged", "Whether jobs wait there and none is ever started.", lambda seen: int(seen.wedged))
@@ -122,20 +122,20 @@ def _node_labels(seen: NodeStatus) -> dict[str, str]:
 def _told(crawls: Sequence[Crawl]) -> Iterator[Metric]:
     for name, kind, text, path in _OF_CRAWL:
         samples = [(_labels(crawl), number(crawl.summary, *path)) for crawl in crawls]
-        yield _metric(f"crawl_{name}", kind, text, samples)
+        yield _metric(f"crawl_{name}", text, samples, kind)
     missed = [
         ({**_labels(crawl), "kind": kind}, number(crawl.summary, key))
         for crawl in crawls
         for kind, key in _MISSED.items()
     ]
     text = "URLs without a result: gone, failed, dead with their batch, or index pages that failed."
-    yield _metric("crawl_urls_missed_total", "counter", text, missed)
+    yield _metric("crawl_urls_missed_total", text, missed, "counter")
     totals = [(_labels(crawl), total) for crawl in crawls if (total := number(crawl.summary, "index", "total"))]
-    yield _gauge("crawl_index_pages", "Index pages that there are, where it is known.", totals)
+    yield _metric("crawl_index_pages", "Index pages that there are, where it is known.", totals)
     ages: list[Sample] = [(_labels(crawl), _rounded(crawl.summary.get("duration_s")) or 0) for crawl in crawls]
-    yield _gauge("crawl_duration_seconds", "How long it has been running, or ran.", ages)
+    yield _metric("crawl_duration_seconds", "How long it has been running, or ran.", ages)
     running: list[Sample] = [(_labels(crawl), int(not crawl.state.ended)) for crawl in crawls]
-    yield _gauge("crawl_running", "Whether the crawl has not ended.", running)
+    yield _metric("crawl_running", "Whether the crawl has not ended.", running)
 
 
 def _by_node(crawls: Sequence[Crawl]) -> Iterator[Metric]:
@@ -147,7 +147,7 @@ def _by_node(crawls: Sequence[Crawl]) -> Iterator[Metric]:
             for crawl, node in rows
             if key in node
         }
-        yield _gauge(f"crawl_node_{name}", text, list(samples.values()))
+        yield _metric(f"crawl_node_{name}", text, list(samples.values()))
 
 
 def _last(crawls: Sequence[Crawl]) -> Iterator[Metric]:
@@ -158,29 +158,25 @@ def _last(crawls: Sequence[Crawl]) -> Iterator[Metric]:
             last.setdefault((crawl.project, crawl.spider), crawl)
     rows = [({"project": project, "spider": spider}, crawl) for (project, spider), crawl in last.items()]
     codes: list[Sample] = [(labels, crawl.exit_code) for labels, crawl in rows if crawl.exit_code is not None]
-    yield _gauge("last_crawl_exit_code", "Exit code of the spider's last crawl that ended.", codes)
+    yield _metric("last_crawl_exit_code", "Exit code of the spider's last crawl that ended.", codes)
     items: list[Sample] = [(labels, number(crawl.summary, "items")) for labels, crawl in rows]
-    yield _gauge("last_crawl_items", "Items of the spider's last crawl that ended.", items)
+    yield _metric("last_crawl_items", "Items of the spider's last crawl that ended.", items)
     ends: list[Sample] = [(labels, round(crawl.ended or 0.0, 3)) for labels, crawl in rows]
-    yield _gauge("last_crawl_ended_timestamp_seconds", "When the spider's last crawl ended.", ends)
+    yield _metric("last_crawl_ended_timestamp_seconds", "When the spider's last crawl ended.", ends)
 
 
 def _throttle(throttled: Mapping[str, int]) -> Iterator[Metric]:
     states: list[Sample] = [({"state": word}, count) for word, count in throttled.items() if word != "slowed"]
-    yield _gauge("throttle_domains", "Domains that the throttle knows, by state.", states)
-    slowed: list[Sample] = [({}, throttled["slowed"])] if "slowed" in throttled else []
-    yield _gauge("throttle_slowed_domains", "Of these, how many are slower than their limits, for their sites.", slowed)
+    yield _metric("throttle_domains", "Domains that the throttle knows, by state.", states)
+    slow: list[Sample] = [({}, throttled["slowed"])] if "slowed" in throttled else []
+    yield _metric("throttle_slowed_domains", "Of these, how many are slower than their limits, for their sites.", slow)
 
 
 def _labels(crawl: Crawl) -> dict[str, str]:
     return {"crawl": crawl.id, "spider": crawl.spider}
 
 
-def _gauge(name: str, text: str, samples: Sequence[tuple[Mapping[str, str], Any]]) -> Metric:
-    return _metric(name, "gauge", text, samples)
-
-
-def _metric(name: str, kind: str, text: str, samples: Iterable[tuple[Mapping[str, str], Any]]) -> Metric:
+def _metric(name: str, text: str, samples: Iterable[tuple[Mapping[str, str], Any]], kind: str = "gauge") -> Metric:
     metric = Metric(f"sdist_{name}".removesuffix("_total"), text, kind)  # the library writes a counter's suffix
     for labels, value in samples:
         # A name may come from a foreign file: a lone surrogate in it must not spoil the whole text.
