@@ -71,7 +71,8 @@ class LeaseClient:
     """One worker's batches, as the store has them."""
 
     def __init__(self, job: Assignment, store: Store, renewer: LeaseRenewer, key: bytes | None) -> None:
-        self._job, self._renewer, self.key = job, renewer, key
+        self._job, self._renewer = job, renewer
+        self.key = key  #: of the crawl, whose batches may be encrypted
         self._db, self._thread = store, StoreThread(store)
         self._asking: asyncio.Task[list[Leased]] | None = None
         self._drained: float | None = None  #: since when nothing is left but what may return
@@ -260,7 +261,6 @@ class LeaseContext:
 
     crawler: Crawler
     job: Assignment
-    key: bytes | None  #: of the crawl, whose batches may be encrypted
     client: LeaseClient
     tracker: RequestTracker
     notifier: Notifier

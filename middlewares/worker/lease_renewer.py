@@ -112,6 +112,26 @@ class LeaseRenewer:
         if self._clock() - self._turned > self._seconds / RENEWALS:
             self.turn()
 
+    def guard(self, crawler: Crawler, why_not: Callable[[Request], str]) -> None:
+        """Ask `why_not` before each request leaves, at the last moment: what has waited may not be wanted any more.
+
+        Its answer is the reason why the request must not be made; empty when it may.
+        """
+        handlers = getattr(crawler.engine.downloader, "handlers", None)
+
+        def guarded(download: Callable[..., Any]) -> Callable[..., Any]:
+            def ask_first(request: Request, *rest: Any) -> Any:
+                self.check()
+                if reason := why_not(request):
+                    raise IgnoreRequest(reason)
+                return download(request, *rest)
+
+            return ask_first
+
+        for name in ("download_request_async", "download_request"):  # Scrapy before 2.14 has only the second
+            if hasattr(handlers, name):
+                setattr(handlers, name, guarded(getattr(handlers, name)))
+
     def turn(self) -> None:
         """The event loop turns: say so, ask the store after a standstill, and tell what is lost."""
         stood = self._clock() - self._turned
@@ -175,24 +195,3 @@ class LeaseRenewer:
                 elif self._held.pop(key, None) is not None:
                     self._losses.append((key, LeaseLoss.TAKEN))
         self._renewed = self._clock()
-
-
-def guard(crawler: Crawler, why_not: Callable[[Request], str]) -> None:
-    """Ask `why_not` before each request leaves, at the last moment: what has waited may not be wanted any more.
-
-    Its answer is the reason why the request must not be made; empty when it may.
-    """
-    handlers = getattr(crawler.engine.downloader, "handlers", None)
-
-    def guarded(download: Callable[..., Any]) -> Callable[..., Any]:
-        def ask_first(request: Request, *rest: Any) -> Any:
-            reason = why_not(request)
-            if reason:
-                raise IgnoreRequest(reason)
-            return download(request, *rest)
-
-        return ask_first
-
-    for name in ("download_request_async", "download_request"):  # Scrapy before 2.14 has only the second
-        if hasattr(handlers, name):
-            setattr(handlers, name, guarded(getattr(handlers, name)))

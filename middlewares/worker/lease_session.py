@@ -30,7 +30,7 @@ from ..throttle.install import problem_of as throttle_problem
 from .batch_acker import BatchAcker, LeaseReport, keep_sweeping
 from .files import LOOK
 from .lease_client import LeaseClient, LeaseContext, Notifier, StoreLost
-from .lease_renewer import Key, LeaseLoss, LeaseRenewer, guard
+from .lease_renewer import Key, LeaseLoss, LeaseRenewer
 from .request_feeder import RequestFeeder
 from .request_tracker import RequestTracker
 from .work_unit import REPEATED, SESSION, OwnPages, UnitMark, WorkRefused, WorkUnit, mark_of
@@ -163,13 +163,18 @@ class LeasedWork:
         self._slotting = SlotRouting.from_settings(
             crawler.settings, project=crawl.project, spider=crawl.spider, own=job.other_slot
         )
+        assert crawler.spider
+        try:
+            target = find_target(crawler.spider, crawler.settings)
+        except ConfigError:  # nothing says which requests go to the frontier: those that are marked
+            target = Target()
         tracker = RequestTracker(
-            crawler, rules_lead_away=crawl.kind == "crawl", changed=self._changed, target=_target(crawler),
+            crawler, rules_lead_away=crawl.kind == "crawl", changed=self._changed, target=target,
             again=lambda *expired: self._own_requests.again(*expired),  # noqa: PLW0108 - they are made below
         )  # fmt: skip
         self.context = context = LeaseContext(
-            crawler=crawler, job=job, key=client.key, client=client, tracker=tracker, notifier=Notifier(),
-            finds=self._finds, fail=fail,
+            crawler=crawler, job=job, client=client, tracker=tracker, notifier=Notifier(), finds=self._finds,
+            fail=fail,
         )  # fmt: skip
         self.acker = BatchAcker(context, report)
         self._own_requests = OwnRequests(context)
@@ -177,7 +182,7 @@ class LeasedWork:
         self._tasks = [asyncio.ensure_future(self._keep_forgetting())]
         if crawl.kind == "frontier":  # the folder of a crawl is removed as a whole
             self._tasks.append(asyncio.ensure_future(keep_sweeping(folder, job.crawl, client.batch)))
-        guard(crawler, self._why_not)
+        renewer.guard(crawler, self._why_not)
 
     async def begin(self, start: AsyncIterator[Any]) -> bool:
         """The spider's own start where it comes first, and the login; False when one of them fails."""
@@ -189,7 +194,6 @@ class LeasedWork:
 
     def _why_not(self, request: Request) -> str:
         """Asked before a request leaves: those of a batch that was lost do not."""
-        self._renewer.check()
         mark = mark_of(request)
         if mark is None:
             return ""
@@ -203,7 +207,9 @@ class LeasedWork:
 
     def _finds(self, salt: str) -> FoundRequests:
         stay = self._crawler.settings.get("DISTRIBUTED_UNSENDABLE")
-        return FoundRequests(crawler=self._crawler, key=self.context.key, stay=stay, slotting=self._slotting, salt=salt)
+        return FoundRequests(
+            crawler=self._crawler, key=self.context.client.key, stay=stay, slotting=self._slotting, salt=salt
+        )
 
     def _changed(self, begun: WorkUnit) -> None:
         self.acker.changed(begun)
@@ -329,12 +335,3 @@ class LeaseSession:
             await self._work.close(reason)
             limit = self._work.context.client.limit
         return self._report.final(reason, problem, limit, self._crawler.stats.get_stats())
-
-
-def _target(crawler: Crawler) -> Target:
-    """Which of the requests that a worker finds go to the frontier; if nothing says so, those that are marked."""
-    assert crawler.spider
-    try:
-        return find_target(crawler.spider, crawler.settings)
-    except ConfigError:
-        return Target()

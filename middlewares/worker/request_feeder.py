@@ -131,7 +131,7 @@ class RequestFeeder:
         crawler, job = context.crawler, context.job
         self._context, self._acker, self._folder, self._job = context, acker, folder, job
         self._notifier, self._client = context.notifier, context.client
-        self._builder = RequestBuilder(crawler, context.key, tracker=context.tracker, notifier=context.notifier)
+        self._builder = RequestBuilder(crawler, self._client.key, tracker=context.tracker, notifier=context.notifier)
         self._ready = (crawler.settings.getint("CONCURRENT_REQUESTS") or UNLIMITED) * (1 + max(0, job.ahead))
         self._of_a_site = of_a_site(crawler) if job.fair else sys.maxsize
         self._enough = max(self._of_a_site, most_of_a_site(crawler))
@@ -194,7 +194,7 @@ class RequestFeeder:
     def _open(self, leased: Leased) -> BatchUnit:
         self._worked, self._pause = time.monotonic(), SOON
         row, job, crawler = leased.batch, self._job, self._context.crawler
-        values, problem = readable_values(leased.payload.get, self._context.key)
+        values, problem = readable_values(leased.payload.get, self._client.key)
         problem = leased.fault or problem
         # One small batch among large ones must not make this worker take all the rest.
         self._size = max(1, min(len(values), self._of_a_site), self._size // 2)

@@ -21,7 +21,7 @@ from ..store_access import OutOfReach, reach
 from ..throttle.install import problem_of as throttle_problem
 from .files import PartFile, plain_stats, report_head
 from .lease_client import Notifier
-from .lease_renewer import LeaseRenewer, clock, guard
+from .lease_renewer import LeaseRenewer, clock
 from .request_feeder import RequestBuilder, readable_values
 from .request_tracker import RequestTracker
 from .work_unit import BatchUnit, WorkRefused
@@ -100,13 +100,8 @@ class SentSession:
             raise WorkRefused(too_late(job))
         leases.hold(self._batch.key, since)
         leases.start()
-        guard(self._crawler, self._why_not)
-
-    def _why_not(self, _: Request) -> str:
-        """Once another attempt has taken this one's place, not one more request leaves."""
-        assert self._leases
-        self._leases.check()
-        return self._refused
+        # Once another attempt has taken this one's place, not one more request leaves.
+        leases.guard(self._crawler, lambda _: self._refused)
 
     def _lost(self) -> None:
         self._refused = too_late(self._job)

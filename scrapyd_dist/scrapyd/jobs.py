@@ -46,9 +46,9 @@ def crawl_in(job: str) -> str | None:
     return found["crawl"] if found else None
 
 
-def check_args(args: Mapping[str, str]) -> None:
+def check_args(args: Mapping[str, str], names: frozenset[str] = RESERVED_ARGS | OUR_ARGS) -> None:
     """Refuse spider arguments that a job cannot be given: `ConfigError` when a name is Scrapyd's or ours."""
-    taken = sorted((RESERVED_ARGS | OUR_ARGS) & args.keys())
+    taken = sorted(names & args.keys())
     if taken:
         raise ConfigError(
             f"The spider argument {taken[0]!r} cannot be given to jobs: Scrapyd or scrapyd-dist uses that name itself."
@@ -63,9 +63,7 @@ def check_job(jobid: str, settings: Mapping[str, str], args: Mapping[str, str]) 
             f"{jobid!r} cannot be a job id: Scrapyd makes a file name of it and loses the job, and a process slot "
             "with it, if it cannot. Use letters, digits, _, - and single dots, at most 200."
         )
-    reserved = sorted(RESERVED_ARGS & args.keys())
-    if reserved:
-        raise ConfigError(f"The spider argument {reserved[0]!r} is Scrapyd's own; give yours another name.")
+    check_args(args, RESERVED_ARGS)
     sizes = [_argument_bytes(name, value) for name, value in (*settings.items(), *args.items())]
     if sum(sizes) > ARGUMENTS_BYTES:
         raise ConfigError(

@@ -12,7 +12,7 @@ from rig.stores import attempt, fail, seal
 from rig.waiting import wait_for
 from scrapy import Request
 from scrapy.exceptions import IgnoreRequest
-from scrapyd_dist.middlewares.worker.lease_renewer import LeaseLoss, LeaseRenewer, guard
+from scrapyd_dist.middlewares.worker.lease_renewer import LeaseLoss, LeaseRenewer
 
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.store import Store, open_store
@@ -169,7 +169,7 @@ def test_each_request_is_asked_about_before_it_leaves(name: str) -> None:
     handlers = SimpleNamespace(**{name: left.append})
     crawler: Any = SimpleNamespace(engine=SimpleNamespace(downloader=SimpleNamespace(handlers=handlers)))
     good, bad = Request("http://web/good"), Request("http://web/bad")
-    guard(crawler, lambda request: "lost" if request is bad else "")
+    Worker(Away(), 60.0, ()).leases.guard(crawler, lambda request: "lost" if request is bad else "")
     getattr(handlers, name)(good)
     with pytest.raises(IgnoreRequest, match="lost"):
         getattr(handlers, name)(bad)

@@ -25,7 +25,7 @@ JOB = Assignment(leases=True, crawl="c", worker=1, home="c.0", node="one", url="
 class Frontier:
     """Batches of these sizes, and what a feeder sees of a worker: what is leased ends once its requests are made."""
 
-    limit = ""
+    limit, key = "", None
     job = JOB
 
     def __init__(self, sizes: list[int], *, unreadable: frozenset[int] = frozenset()) -> None:
@@ -72,8 +72,8 @@ def made_of(frontier: Any, folder: Path, notifier: Notifier | None = None, **set
 
     nothing: Any = lambda salt: None  # noqa: E731 - no batch leads to anything
     context = LeaseContext(
-        crawler=crawler, job=frontier.job, key=None, client=frontier, tracker=frontier,
-        notifier=notifier or Notifier(), finds=nothing, fail=fail,
+        crawler=crawler, job=frontier.job, client=frontier, tracker=frontier, notifier=notifier or Notifier(),
+        finds=nothing, fail=fail,
     )  # fmt: skip
     frontier.feeder = feeder = RequestFeeder(context, frontier, folder)
 
