@@ -50,6 +50,16 @@ def piece(connection: Connection, request: bytes, total: object, longer: int = 0
     connection.answer(206, body, f"Content-Range: bytes {begins}-{begins + len(body) - 1}/{total}", TEXT)
 
 
+def rightly(connection: Connection, request: bytes, data: bytes) -> None:
+    """As a node answers for a file with these bytes."""
+    first, last = asked(request)
+    if first >= len(data):
+        connection.answer(416, b"", f"Content-Range: bytes */{len(data)}")
+    else:
+        body = data[first : last + 1]
+        connection.answer(206, body, f"Content-Range: bytes {first}-{first + len(body) - 1}/{len(data)}", TEXT)
+
+
 def whole(connection: Connection, _: bytes) -> None:
     connection.answer(200, LOG, TEXT)
 
@@ -74,18 +84,14 @@ def shrinking() -> Play:
     sizes = itertools.count(BLOCK + 100, -1)
 
     def play(connection: Connection, request: bytes) -> None:
-        (first, last), size = asked(request), next(sizes)
-        if first:
-            connection.answer(416, b"", f"Content-Range: bytes */{first - 1}")
-        else:
-            body = LOG[first : min(last + 1, size)]
-            connection.answer(206, body, f"Content-Range: bytes {first}-{first + len(body) - 1}/{size}", TEXT)
+        first, size = asked(request)[0], next(sizes)
+        rightly(connection, request, LOG[: first - 1 if first else size])
 
     return play
 
 
 RIGHT: dict[str, Play] = {
-    "ranges": lambda c, r: piece(c, r, len(LOG)),
+    "ranges": lambda c, r: rightly(c, r, LOG),
     "the whole": whole,
     "the whole, without its length": whole_without_length,
     "more than was asked for": lambda c, r: piece(c, r, len(LOG), longer=5000),
@@ -134,16 +140,7 @@ def test_or_the_node_is_named_in_time(name: str) -> None:
 
 def test_a_log_that_is_replaced_by_a_shorter_one_is_read_on() -> None:
     now = [LOG]
-
-    def play(connection: Connection, request: bytes) -> None:
-        first, last = asked(request)
-        if first >= len(now[0]):
-            connection.answer(416, b"", f"Content-Range: bytes */{len(now[0])}")
-        else:
-            body = now[0][first : last + 1]
-            connection.answer(206, body, f"Content-Range: bytes {first}-{first + len(body) - 1}/{len(now[0])}", TEXT)
-
-    with closing(BadPeer(play)) as server:
+    with closing(BadPeer(lambda connection, request: rightly(connection, request, now[0]))) as server:
         tap = LogTap(RequestsTransport(), node_at(server.port), "logs/p/s/j.log", timeout=SECONDS)
         assert len(list(tap.all())) == 10_000
         now[0] = LINE % (0, 1)
