@@ -79,11 +79,18 @@ class RequestsTransport:
         deadline = time.monotonic() + seconds if call.sink is None else float("inf")
         with closing(_NodeAdapter(node)) as adapter, self._head(adapter, node, call, seconds) as response:
             intake = ReplyIntake(node, call, response.status_code, response.headers.items())
-            # Only errors of reading are translated; an exception of the sink is not the node's fault.
-            for piece in _pieces(response, node, call, seconds, deadline):
-                intake.feed(piece)
-                if intake.full:
+            while not intake.full:
+                try:  # an exception of the sink is not the node's fault
+                    piece = response.raw.read1(PIECE, decode_content=False)
+                except (urllib3.exceptions.TimeoutError, TimeoutError) as e:
+                    raise no_reply(node, call, seconds) from e
+                except (urllib3.exceptions.HTTPError, HTTPException, OSError) as e:
+                    raise broken(node, call) from e
+                if not piece:
                     break
+                if time.monotonic() > deadline:
+                    raise no_reply(node, call, seconds)
+                intake.feed(piece)
             return intake.done()
 
     def _head(self, adapter: _NodeAdapter, node: Node, call: Call[T], seconds: float) -> requests.Response:
@@ -122,22 +129,6 @@ class ThreadTransport:
         """Shut the pools down; a thread that waits for a reply ends with it."""
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _pieces(response: requests.Response, node: Node, call: Call[T], seconds: float, deadline: float) -> Iterator[bytes]:
-    """Yield the raw body as it arrives, until its end or the deadline."""
-    while True:
-        try:
-            piece = response.raw.read1(PIECE, decode_content=False)
-        except (urllib3.exceptions.TimeoutError, TimeoutError) as e:
-            raise no_reply(node, call, seconds) from e
-        except (urllib3.exceptions.HTTPError, HTTPException, OSError) as e:
-            raise broken(node, call) from e
-        if not piece:
-            return
-        if time.monotonic() > deadline:
-            raise no_reply(node, call, seconds)
-        yield piece
 
 
 def _head_error(error: Exception, node: Node, call: Call[T], connect: float, seconds: float) -> NodeError:
