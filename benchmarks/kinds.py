@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 #: what `--ways` takes
 FORMS = (
-    "plain, bound, sdistN, sdistN-redis, pushN, scrapy-redisN; N nodes, or processes; -none, -usual or -fast behind it:"
+    "plain, bound, sdistN, sdistN-redis, pushN, settingsN, scrapy-redisN; N nodes, or processes; -none, -usual or -fast behind it:"
     " with the settings of that profile, ours and others' alike"
 )
 _FORM = re.compile(
-    r"(?P<kind>plain|bound|scrapy-redis(?P<processes>\d+)|(?P<ours>sdist|push)(?P<nodes>\d+)(?P<redis>-redis)?)"
+    r"(?P<kind>plain|bound|scrapy-redis(?P<processes>\d+)|(?P<ours>sdist|push|settings)(?P<nodes>\d+)(?P<redis>-redis)?)"
     r"(-(?P<profile>none|usual|fast))?"
 )
 
@@ -20,7 +20,7 @@ _FORM = re.compile(
 class Way:
     """One way to crawl the site."""
 
-    kind: str  #: "plain", "bound", "sdist", "push" or "scrapy-redis"
+    kind: str  #: "plain", "bound", "sdist", "push", "settings" or "scrapy-redis"
     count: int = 0  #: nodes; with scrapy-redis, processes beside the one that walks the index
     redis: bool = False  #: the store is a Redis server
     profile: str = ""  #: what others than ours get the settings of; empty: nothing is said of it
@@ -41,8 +41,8 @@ class Way:
 
     @property
     def ours(self) -> bool:
-        """Whether `sdist crawl` does it."""
-        return self.kind in {"sdist", "push"}
+        """Whether nodes do it."""
+        return self.kind in {"sdist", "push", "settings"}
 
     @property
     def needs_redis(self) -> bool:
@@ -56,7 +56,7 @@ class Way:
             settings = f", settings of `{self.profile}`" if self.profile else ""
             return (plain.get(self.kind) or f"scrapy-redis, {self.count} processes and the index") + settings
         words = [
-            "sdist crawl",
+            "scrapy crawl" if self.kind == "settings" else "sdist crawl",
             *(["--push"] if self.kind == "push" else []),
             *([f"--profile {self.profile}"] if self.profile else []),
         ]

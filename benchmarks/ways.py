@@ -106,6 +106,8 @@ class Bench:
         options = self.options
         self._fleets[name] = nodes.fleet(way.count, max_proc=options.max_proc, poll_interval=options.poll_interval)
         project.targets(self._fleets[name])
+        if way.kind == "settings":
+            project.settings(ADDONS={"scrapyd_dist.Addon": 500})
         if way.redis:
             project.settings(DISTRIBUTED_STORE=self._redis_url)
         run_all([[*SDIST, "deploy-all"]], cwd=project.path, output=self._output(), timeout=options.timeout)
@@ -146,7 +148,8 @@ class Bench:
         """The feeds that a run will write, and its commands."""
         start = ["-a", f"start={self.site.start_url}"]
         if way.ours:
-            return [output / "items.jl"], [[*SDIST, *self._sdist(way, output / "items.jl"), *start]]
+            feed, command = output / "items.jl", self._by_settings if way.kind == "settings" else self._sdist
+            return [feed], [[*command(way, feed), *start]]
         crawls = [["easy", *start]]
         if way.kind == "bound":
             processes = os.cpu_count() or 1
@@ -166,10 +169,18 @@ class Bench:
 
     def _sdist(self, way: Way, feed: Path) -> list[str]:
         return [
-            "crawl", "easy", "--shards", str(self.options.shards), "--index", self.site.template,
+            *SDIST, "crawl", "easy", "--shards", str(self.options.shards), "--index", self.site.template,
             "--pages", str(self.site.site.pages), "-o", str(feed), *self._batches(),
             *(["--push"] if way.kind == "push" else []), *(["--profile", way.profile] if way.profile else []),
             *self.options.extra,
+        ]  # fmt: skip
+
+    def _by_settings(self, way: Way, feed: Path) -> list[str]:
+        about = {"INDEX": self.site.template, "PAGES": self.site.site.pages, "SHARDS": self.options.shards}
+        about |= {"PROFILE": way.profile} if way.profile else {}
+        return [
+            *SCRAPY, "crawl", "easy", "-o", str(feed),
+            *(word for name, value in about.items() for word in ("-s", f"DISTRIBUTED_{name}={value}")),
         ]  # fmt: skip
 
     def _batches(self) -> list[str]:
