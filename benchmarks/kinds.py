@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 #: what `--ways` takes
 FORMS = (
-    "plain, bound, sdistN, sdistN-redis, pushN, settingsN, scrapy-redisN; N nodes, or processes; -none, -usual or -fast behind it:"
-    " with the settings of that profile, ours and others' alike"
+    "plain, bound, sdistN, sdistN-redis, pushN, settingsN, scrapy-redisN; N nodes, or processes; -none, -usual or"
+    " -fast behind it: with the settings of that profile, ours and others' alike"
 )
 _FORM = re.compile(
     r"(?P<kind>plain|bound|scrapy-redis(?P<processes>\d+)|(?P<ours>sdist|push|settings)(?P<nodes>\d+)(?P<redis>-redis)?)"
