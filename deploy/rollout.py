@@ -172,10 +172,11 @@ def ensure(
         raise ConfigError("There is no node to deploy to. Name one in a [deploy:NAME] section of scrapy.cfg.")
     if egg is None and mode != "never":
         raise ConfigError("Nothing to deploy: no egg was built.")
-    lock = threading.Lock()
+    lock, steps = threading.Lock(), {node.name: Step.ASKING for node in nodes}
 
     def tell(node: Node, step: Step) -> None:
         with lock:
+            steps[node.name] = step
             progress(node, step)
 
     sender = transport or RequestsTransport()
@@ -204,9 +205,9 @@ def ensure(
         except KeyboardInterrupt:
             if wish.dry_run:  # nothing was under way
                 raise
-            steps = {one.node.name: one.step for one in uploads}
-            _keep(state, project, egg, {names[name] for name, step in steps.items() if step in _SENT})
-            raise RollOutInterrupted(steps, common) from None
+            last = dict(steps)
+            _keep(state, project, egg, {names[name] for name, step in last.items() if step in _SENT})
+            raise RollOutInterrupted(last, common) from None
     _keep(state, project, egg, {one.version for one in result.results if one.uploaded and one.version is not None})
     return result
 
@@ -250,7 +251,6 @@ class NodeUpload:
     tell: Callable[[Node, Step], object]  #: called with each step
     transport: Sender
     versions: tuple[str, ...] = ()  #: the node's versions, its default last; set by `ask`
-    step: Step = Step.ASKING
     #: ids of the jobs that ran or waited before the upload; recorded if it may have to be undone
     _jobs_before: frozenset[str] = frozenset()
     error: DistError | None = None  #: why the versions are not known
@@ -264,7 +264,7 @@ class NodeUpload:
         """
         if not again:
             self._deadline = time.monotonic() + self.timeout
-            self._tell(Step.ASKING)
+            self.tell(self.node, Step.ASKING)
         elif not isinstance(self.error, _PASSING) or not self._pause(0):
             return
         tried = 1 if again else self.wish.retries
@@ -316,7 +316,7 @@ class NodeUpload:
             self._send(api.delversion(self.project, version))
         except NodeError as error:
             return replace(result, stays=f"the version {version} could not be removed again: {error}")
-        self._tell(Step.UNDONE)
+        self.tell(self.node, Step.UNDONE)
         return replace(result, version=None, undone=True)
 
     def take_what_is_there(self, wanted: str | None = None) -> NodeResult:
@@ -344,16 +344,16 @@ class NodeUpload:
                 raise self.error
             spiders = work()
         except DistError as error:
-            self._tell(Step.FAILED)
+            self.tell(self.node, Step.FAILED)
             return NodeResult(node=self.node, before=self.versions, error=error)
-        self._tell(Step.UPLOADED if uploaded else Step.PRESENT)
+        self.tell(self.node, Step.UPLOADED if uploaded else Step.PRESENT)
         same = self.egg is not None and hash_in(version) == self.egg.content_hash
         return NodeResult(
             node=self.node, version=version, uploaded=uploaded, same_code=same, spiders=spiders, before=self.versions
         )
 
     def _upload(self, version: str, egg: Egg) -> tuple[str, ...]:
-        self._tell(Step.UPLOADING)
+        self.tell(self.node, Step.UPLOADING)
         try:
             try:
                 self._send(api.addversion(self.project, version, egg.data))
@@ -367,7 +367,7 @@ class NodeUpload:
 
     def _check(self, version: str) -> tuple[str, ...]:
         """Return the spiders of a version, which proves that the node can import it."""
-        self._tell(Step.CHECKING)
+        self.tell(self.node, Step.CHECKING)
         spiders = self._send(api.listspiders(self.project, version))
         if self.spider is not None and self.spider not in spiders:
             raise NothingMatched(
@@ -401,13 +401,9 @@ class NodeUpload:
         pause = BACKOFF * 2**tried * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, not cryptography
         if tried >= self.wish.retries or time.monotonic() + pause > self._deadline:
             return False
-        self._tell(Step.RETRYING)
+        self.tell(self.node, Step.RETRYING)
         time.sleep(pause)
         return True
-
-    def _tell(self, step: Step) -> None:
-        self.step = step
-        self.tell(self.node, step)
 
 
 def why(error: ApiRefused, egg: Egg) -> str:

@@ -170,7 +170,6 @@ class SpiderAddresses:
 
     def __init__(self, settings: BaseSettings) -> None:
         self._settings = settings
-        self._hiding: dict[str, bool] = {}
 
     @cached_property
     def _loader(self) -> Any:
@@ -188,10 +187,7 @@ class SpiderAddresses:
 
     def hides_us(self, spider: str) -> bool:
         """Whether a worker of it would not know that it is one, and enter the spider's own start."""
-        if spider not in self._hiding:
-            own = self._loader.load(spider).custom_settings or {} if spider in self._names else {}
-            self._hiding[spider] = hides_addon(own)
-        return self._hiding[spider]
+        return spider in self._names and hides_addon(self._loader.load(spider).custom_settings or {})
 
     def __str__(self) -> str:
         return ", ".join(sorted(self._names))
