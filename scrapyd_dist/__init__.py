@@ -12,7 +12,7 @@ from scrapyd_dist.version import __version__
 
 if TYPE_CHECKING:
     from scrapyd_dist.errors import SessionExpired
-    from scrapyd_dist.middlewares import Addon, Distributed
+    from scrapyd_dist.middlewares.addon import Addon, Distributed
 
 __all__ = [
     "Addon",  # ADDONS = {"scrapyd_dist.Addon": 500}
@@ -28,6 +28,6 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         from importlib import import_module  # noqa: PLC0415 - see the module docstring
 
-        home = "errors" if name == "SessionExpired" else "middlewares"
+        home = "errors" if name == "SessionExpired" else "middlewares.addon"
         return getattr(import_module(f"scrapyd_dist.{home}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,7 +19,7 @@ SECTION = DOCUMENT.partition("## Which package may import which")[2].partition("
 #: as the document has it, the lowest first; a module is of the longest name here that its own begins with
 ORDER = re.findall(r"^\d+\. `([\w.]+)`", SECTION, re.MULTILINE)
 #: what users name or start; they lead to where that is, and nothing of ours imports them
-DOORS = {"scrapyd_dist", "scrapyd_dist.middlewares", "scrapyd_dist.__main__"}
+DOORS = {"scrapyd_dist", "scrapyd_dist.__main__"}
 
 
 def modules() -> dict[str, Path]:
