@@ -169,7 +169,8 @@ class LeaseClient:
             kept.update(told)  # before: it may be only the answer that is lost, and the next time says no
             self._db.ack(self._job.crawl, *key, self._job.name, report=report, new=new, now=time.time(), counts=told)
 
-        if await self._let_go(key, self._add, keep, found, counts) or await self._was_acked(*key):
+        add = partial(add_unseen, keep, found, size=self._job.batch_size, key=self.key, counts=counts)
+        if await self._let_go(key, add) or await self._was_acked(*key):
             return kept
         return None
 
@@ -209,19 +210,12 @@ class LeaseClient:
     async def add(self, found: Sequence[FrontierIntake], counts: Counts) -> dict[str, int]:
         """Add requests that the worker's own pages have led to; their counts as the store kept them."""
         keep = partial(self._db.add_batches, self._job.crawl)
+        add = partial(add_unseen, keep, found, size=self._job.batch_size, key=self.key, counts=counts)
         await self._ask(self._db.register_producer, self._job.crawl, self._job.name, PRODUCING)
         try:
-            return await self._ask(self._add, keep, found, counts)
+            return (await self._ask(add))[1]
         finally:
             await self._ask(self._db.sign_off, self._job.crawl, self._job.name)
-
-    def _add(
-        self, keep: Callable[[Sequence[NewBatch], Counts], object], found: Sequence[FrontierIntake], counts: Counts
-    ) -> dict[str, int]:
-        if found or counts:
-            return add_unseen(keep, found, size=self._job.batch_size, key=self.key, counts=counts)[1]
-        keep((), {})
-        return {}
 
     async def missed(self, misses: Sequence[Miss]) -> None:
         """Tell of found requests that no worker can make."""

@@ -126,19 +126,14 @@ class CrawlStore(Protocol):
         """Set fields of the row, if those in `before` are so still, as they are kept; whether that was done."""
 
 
-class AccountStore(Protocol):
-    """What is known of a crawl beside its batches: samples, counts, shards, workers, misses."""
+class RunStore(Protocol):
+    """What is known of a crawl's run beside its batches: samples of it, the shards of its index, its workers."""
 
     def add_sample(self, crawl: str, at: float, values: Mapping[str, Any]) -> None:
         """Keep one look at the crawl, a JSON document; `at` is in seconds since the epoch."""
 
     def samples(self, crawl: str) -> list[tuple[float, dict[str, Any]]]:
         """Time and document, in order of time."""
-
-    def count(self, crawl: str, counts: Mapping[str, int]) -> None:
-        """Add to the named counts: the account of found URLs, and what the producer itself did."""
-
-    def counts(self, crawl: str) -> dict[str, int]: ...
 
     def add_shards(self, crawl: str, shards: Sequence[Shard]) -> None: ...
 
@@ -165,14 +160,12 @@ class AccountStore(Protocol):
     def last_worker(self, crawl: str) -> int:
         """The highest number that any worker was given; 0 before the first. It never gets smaller."""
 
-    def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None: ...
-
-    def misses(self, crawl: str) -> list[Miss]:
-        """Those of batches, then the producer's own; each in the order they came."""
-
 
 class BatchStore(Protocol):
     """Batches with their payloads and fingerprints; their attempts, and leases for workers that reach the store.
+
+    The account of all requests is kept in the same steps: counts, and misses. A crawl that is not there is
+    `NothingMatched`.
 
     Each verb of an attempt moves its batch as well, by the tables of batches.py. The attempt's number is the fencing
     token: any but the batch's current attempt is `StepRefused`, however late it comes. Leases run by the store's clock,
@@ -191,9 +184,20 @@ class BatchStore(Protocol):
         Raises:
             SeenBefore: requests of them are there already; nothing was kept.
             StoreError: two of the fingerprints are the same.
-            NothingMatched: there is no such crawl.
         """
         return self._step(BatchStep(crawl, new=new, unseen=True, counts=counts))
+
+    def count(self, crawl: str, counts: Mapping[str, int]) -> None:
+        """Add to the named counts: the account of found URLs, and what the producer itself did."""
+        self._step(BatchStep(crawl, counts=counts))
+
+    def counts(self, crawl: str) -> dict[str, int]: ...
+
+    def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None:
+        self._step(BatchStep(crawl, misses=misses))
+
+    def misses(self, crawl: str) -> list[Miss]:
+        """Those of batches, then the producer's own; each in the order they came."""
 
     def fingerprints(self, crawl: str) -> Iterator[bytes]:
         """The fingerprints of every sealed request."""
@@ -435,7 +439,7 @@ class ThrottleStore(Protocol):
         """What was counted in these budgets of pages counts no more."""
 
 
-class Store(CrawlStore, AccountStore, BatchStore, QueueStore, ThrottleStore, Protocol):
+class Store(CrawlStore, RunStore, BatchStore, QueueStore, ThrottleStore, Protocol):
     """All of them, as callers have it."""
 
     def close(self) -> None: ...

@@ -4,15 +4,17 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 
-from scrapyd_dist.batches import LEASABLE, Attempt, AttemptState, Batch, BatchState, states_before
-from scrapyd_dist.errors import NothingMatched
+from scrapyd_dist.batches import LEASABLE, Attempt, AttemptState, Batch, BatchState, Miss, states_before
+from scrapyd_dist.errors import NothingMatched, StoreError
 from scrapyd_dist.frontier.backlog import SeenBefore
 from scrapyd_dist.store.base import BatchStore
 from scrapyd_dist.store.frontier_rows import BatchStep, joined, parted, prints_of, retried_before
 from scrapyd_dist.store.judging import foreign
-from scrapyd_dist.store.redis_link import OPEN, THERE, Command, Condition, RedisPort, attempt_name, packed, unpacked
+from scrapyd_dist.store.redis_link import OPEN, THERE, Command, Condition, RedisPort, packed, unpacked, word
 from scrapyd_dist.store.rows import storable
 
+#: what stays of the account when the index is walked again, and the largest count
+_KEPT_COUNT, _LARGEST = "sealed", (1 << 63) - 1
 #: buckets of fingerprints that are read together
 _BUCKETS = 100
 #: batches that are signed together
@@ -69,7 +71,17 @@ class RedisBatches(RedisPort, BatchStore):
 
     def _writes(self, step: BatchStep) -> list[Command]:
         crawl, base, name = step.crawl, self._base(step.crawl), f"{step.batch}.{step.attempt}"
-        writes = self._missing(crawl, step.misses) + self._counting(crawl, step.counts)
+        if any(abs(value) > _LARGEST for value in step.counts.values()):
+            raise StoreError(f"the store {self._server.shown} cannot hold so large a count.")
+        writes: list[Command] = [
+            ("HINCRBY", base + ("kept" if name == _KEPT_COUNT else "counts"), name, value)
+            for name, value in step.counts.items()
+            if value
+        ]
+        writes += [
+            ("RPUSH", base + ("misses" if miss.batch else "misses:own"), json.dumps(storable(vars(miss))))
+            for miss in step.misses
+        ]
         if "ended_at" in step.changes:  # then it has no lease
             writes += [("ZREM", f"{base}leases", name), ("HDEL", f"{base}holders", name)]
         if step.to is not None:
@@ -80,6 +92,15 @@ class RedisBatches(RedisPort, BatchStore):
         if step.opened is not None:
             writes += [("HSET", f"{base}a:{name}", *packed(vars(step.opened))), ("SADD", f"{base}attempts", name)]
         return writes
+
+    def counts(self, crawl: str) -> dict[str, int]:
+        kept, others = self._server.ask([("HGETALL", self._base(crawl) + name) for name in ("kept", "counts")])
+        return self._door.counts((word(name), value) for name, value in {**others, **kept}.items())
+
+    def misses(self, crawl: str) -> list[Miss]:
+        base = self._base(crawl)
+        of_batches, own = self._server.ask([("LRANGE", base + name, 0, -1) for name in ("misses", "misses:own")])
+        return self._door.each(partial(self._door.miss, crawl), (*of_batches, *own))
 
     def fingerprints(self, crawl: str) -> Iterator[bytes]:
         # A bucket that is split meanwhile gives what was in it to a new one, behind all others: nothing is passed over.
@@ -144,10 +165,10 @@ class RedisBatches(RedisPort, BatchStore):
     def attempts(self, crawl: str, states: Collection[AttemptState] = ()) -> list[Attempt]:
         if states and {state.value for state in states} <= set(OPEN):
             keys = [f"{self._base(crawl)}open:{state.value}" for state in states]
-            names = self._door.each(attempt_name, self._look("SUNION", *keys))
         else:
-            names = self._attempt_names(crawl)
-        return [one for one in self._some_attempts(crawl, names) if not states or one.state in states]
+            keys = [f"{self._base(crawl)}attempts"]
+        found = self._some_attempts(crawl, self._attempt_names(self._look("SUNION", *keys)))
+        return [one for one in found if not states or one.state in states]
 
     def _some_attempts(self, crawl: str, names: Collection[str]) -> list[Attempt]:
         rows = self._server.ask([("HGETALL", f"{self._base(crawl)}a:{name}") for name in names])
@@ -175,7 +196,7 @@ class RedisBatches(RedisPort, BatchStore):
 
     def expired(self, crawl: str) -> list[Attempt]:
         names = map(str.encode, self._server.step("expired", self._base(crawl))["attempts"])
-        late = self._some_attempts(crawl, self._door.each(attempt_name, names))
+        late = self._some_attempts(crawl, self._attempt_names(names))
         return [attempt for attempt in late if attempt.state in LEASABLE]
 
 

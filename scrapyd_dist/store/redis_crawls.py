@@ -1,4 +1,4 @@
-"""The Redis store's verbs about crawls as a whole, their shards, counts, samples and misses, and about nodes."""
+"""The Redis store's verbs about crawls as a whole, their shards, samples and workers, and about nodes."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -7,10 +7,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from scrapyd_dist.batches import CRAWL_NAME, Crawl, Miss, Shard, ShardState, WorkerEntry
+from scrapyd_dist.batches import CRAWL_NAME, Crawl, Shard, ShardState, WorkerEntry
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.nodes import NodeRecord
-from scrapyd_dist.store.base import AccountStore, CrawlStore
+from scrapyd_dist.store.base import CrawlStore, RunStore
 from scrapyd_dist.store.judging import foreign, from_json
 from scrapyd_dist.store.redis_link import CHUNK, OPEN, Condition, RedisPort, packed, unpacked, whole, word
 from scrapyd_dist.store.rows import NODE_FIELDS, check_fields, storable
@@ -83,7 +83,7 @@ class RedisCrawls(RedisPort, CrawlStore):
         """The keys of a crawl of which there may be many."""
         base = self._base(crawl)
         yield from (f"{base}f:{bucket}" for bucket in range(self._number_of(crawl, "buckets")))
-        yield from (f"{base}a:{number}" for number in self._attempt_names(crawl))
+        yield from (f"{base}a:{number}" for number in self._attempt_names(self._look("SMEMBERS", f"{base}attempts")))
         for number in range(1, self._number_of(crawl, "batches") + 1):
             yield from (f"{base}b:{number}", f"{base}p:{number}", f"{base}q:{number}")
         yield from (f"{base}w:{word(slot)}" for slot in self._look("SMEMBERS", f"{base}waiting"))
@@ -98,14 +98,7 @@ def _place(listed_: tuple[str, bytes]) -> tuple[str, int]:
     return name, whole(number, f"the place of the crawl {name}")
 
 
-class RedisAccount(RedisPort, AccountStore):
-    def count(self, crawl: str, counts: Mapping[str, int]) -> None:
-        self._write(crawl, *self._counting(crawl, counts))
-
-    def counts(self, crawl: str) -> dict[str, int]:
-        kept, others = self._server.ask([("HGETALL", self._base(crawl) + name) for name in ("kept", "counts")])
-        return self._door.counts((word(name), value) for name, value in {**others, **kept}.items())
-
+class RedisRuns(RedisPort, RunStore):
     def add_sample(self, crawl: str, at: float, values: Mapping[str, Any]) -> None:
         self._write(crawl, ("RPUSH", f"{self._base(crawl)}samples", json.dumps([at, dict(values)])))
 
@@ -163,11 +156,3 @@ class RedisAccount(RedisPort, AccountStore):
 
     def last_worker(self, crawl: str) -> int:
         return self._number_of(crawl, "workers")
-
-    def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None:
-        self._write(crawl, *self._missing(crawl, misses))
-
-    def misses(self, crawl: str) -> list[Miss]:
-        base = self._base(crawl)
-        of_batches, own = self._server.ask([("LRANGE", base + name, 0, -1) for name in ("misses", "misses:own")])
-        return self._door.each(partial(self._door.miss, crawl), (*of_batches, *own))

@@ -9,7 +9,7 @@ from scrapyd_dist.frontier.backlog import SLOT_NAME, Backlog, Leased, LeaseReque
 from scrapyd_dist.store.base import QueueStore
 from scrapyd_dist.store.frontier_rows import HUNGRY, check_not_out, joined, slot_counts
 from scrapyd_dist.store.redis_batches import RedisBatches, in_state
-from scrapyd_dist.store.redis_crawls import RedisAccount, RedisCrawls
+from scrapyd_dist.store.redis_crawls import RedisCrawls, RedisRuns
 from scrapyd_dist.store.redis_link import RedisConnection, RedisPort, packed, unpacked, whole
 from scrapyd_dist.store.redis_throttle import RedisThrottle
 
@@ -121,5 +121,5 @@ def redis_parts(url: str, *, key: bytes | None) -> tuple[object, ...]:
     """The store on this server, 6.0 or newer: the connection, and the ports that share it."""
     connection = RedisConnection(url, key=key)
     batches = RedisBatches(connection)
-    others = [port(connection) for port in (RedisCrawls, RedisAccount, RedisThrottle)]
+    others = [port(connection) for port in (RedisCrawls, RedisRuns, RedisThrottle)]
     return connection, batches, RedisFrontier(connection, batches), *others

@@ -11,7 +11,6 @@ from importlib.resources import files
 from threading import Event
 from typing import Any, NamedTuple, TypeVar
 
-from scrapyd_dist.batches import Miss
 from scrapyd_dist.errors import ConfigError, StepRefused, StoreBarred, StoreError
 from scrapyd_dist.store.address import VARIABLE, shown, tagged, without_prefix
 from scrapyd_dist.store.judging import foreign
@@ -268,14 +267,11 @@ def _module() -> Any:
 
 #: a field that is there, whatever it says
 THERE = ("*",)
-_LARGEST = (1 << 63) - 1
 #: of batches, and of buckets of fingerprints, no crawl has more
 MOST = 100_000_000
 _ATTEMPT_NAME = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
 #: attempts in one of these are not over; they are listed by it
 OPEN = ("sending", "sent", "running", "acked")
-#: what stays of the account when the index is walked again
-_KEPT_COUNT = "sealed"
 
 
 def packed(row: Mapping[str, Any]) -> list[str]:
@@ -336,28 +332,12 @@ class RedisPort:
     def _attempt_key(self, crawl: str, batch: int, attempt: int) -> str:
         return f"{self._base(crawl)}a:{batch}.{attempt}"
 
-    def _attempt_names(self, crawl: str) -> list[str]:
-        return self._door.each(attempt_name, self._look("SMEMBERS", f"{self._base(crawl)}attempts"))
+    def _attempt_names(self, names: Iterable[bytes]) -> list[str]:
+        return self._door.each(attempt_name, names)
 
     def _number_of(self, crawl: str, kind: str) -> int:
         """How many batches or buckets of fingerprints it has, or the highest number of its workers."""
         return whole(self._look("HGET", f"{self._base(crawl)}meta", kind), f"the number of {kind} of {crawl}")
-
-    def _counting(self, crawl: str, counts: Mapping[str, int]) -> list[Command]:
-        if any(abs(value) > _LARGEST for value in counts.values()):
-            raise StoreError(f"the store {self._server.shown} cannot hold so large a count.")
-        base = self._base(crawl)
-        return [
-            ("HINCRBY", base + ("kept" if name == _KEPT_COUNT else "counts"), name, value)
-            for name, value in counts.items()
-            if value
-        ]
-
-    def _missing(self, crawl: str, misses: Iterable[Miss]) -> list[Command]:
-        base = self._base(crawl)
-        return [
-            ("RPUSH", base + ("misses" if m.batch else "misses:own"), json.dumps(storable(vars(m)))) for m in misses
-        ]
 
 
 def attempt_name(name: bytes) -> str:

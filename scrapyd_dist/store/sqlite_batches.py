@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 from functools import partial
 
-from scrapyd_dist.batches import LEASABLE, Attempt, AttemptState, Batch, BatchState
+from scrapyd_dist.batches import LEASABLE, Attempt, AttemptState, Batch, BatchState, Miss
 from scrapyd_dist.errors import NothingMatched
 from scrapyd_dist.frontier.backlog import NewBatch, SeenBefore
 from scrapyd_dist.store.base import BatchStore
@@ -20,6 +20,7 @@ class SqliteBatches(SqlitePort, BatchStore):
         crawl, batch, attempt = step.crawl, step.batch, step.attempt
         with self._file.step():
             self._check(step)
+            self._remember(step)
             if "ended_at" in step.changes:  # then it has no lease
                 query = "DELETE FROM leases WHERE crawl = ? AND batch = ? AND attempt = ?"
                 self._db.execute(query, (crawl, batch, attempt))
@@ -29,12 +30,12 @@ class SqliteBatches(SqlitePort, BatchStore):
                 self._update("batches", {"state": step.batch_to, **step.batch_changes}, crawl=crawl, number=batch)
             if step.opened is not None:
                 self.insert_attempt(crawl, step.opened)
-            self._insert_misses(crawl, step.misses)
+            for miss in step.misses:
+                self._insert("misses", {"crawl": crawl, **vars(miss)})
             self._forget_misses(step)
-            self._remember(step)
-            batches = [self._insert_batch(crawl, one) for one in step.new]
-            self._add_counts(crawl, step.counts)
-            return batches
+            query = "INSERT INTO counts VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value"
+            self._db.executemany(query, [(crawl, name, value) for name, value in step.counts.items() if value])
+            return [self._insert_batch(crawl, one) for one in step.new]
 
     def _remember(self, step: BatchStep) -> None:
         """Keep the step's fingerprints."""
@@ -56,6 +57,13 @@ class SqliteBatches(SqlitePort, BatchStore):
         prints = joined(new.fingerprints) if new.fingerprints else None
         self._db.execute("INSERT INTO payloads VALUES (?, ?, ?, ?)", (crawl, last, settings, prints))
         return batch
+
+    def counts(self, crawl: str) -> dict[str, int]:
+        return self._door.counts(self._db.execute("SELECT name, value FROM counts WHERE crawl = ?", (crawl,)))
+
+    def misses(self, crawl: str) -> list[Miss]:
+        query = "SELECT * FROM misses WHERE crawl = ? ORDER BY batch = 0, rowid"
+        return self._all(partial(self._door.miss, crawl), query, crawl)
 
     def fingerprints(self, crawl: str) -> Iterator[bytes]:
         query = "SELECT fingerprint FROM seen WHERE crawl = (SELECT number FROM crawls WHERE id = ?)"

@@ -1,4 +1,4 @@
-"""The SQLite store's verbs about crawls as a whole, their shards, counts, samples and misses, and about nodes."""
+"""The SQLite store's verbs about crawls as a whole, their shards, samples and workers, and about nodes."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -7,9 +7,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from scrapyd_dist.batches import Crawl, Miss, Shard, ShardState, WorkerEntry
+from scrapyd_dist.batches import Crawl, Shard, ShardState, WorkerEntry
 from scrapyd_dist.nodes import NodeRecord
-from scrapyd_dist.store.base import AccountStore, CrawlStore
+from scrapyd_dist.store.base import CrawlStore, RunStore
 from scrapyd_dist.store.rows import NODE_FIELDS, check_fields
 from scrapyd_dist.store.sqlite_file import SqlitePort
 
@@ -83,14 +83,7 @@ class SqliteCrawls(SqlitePort, CrawlStore):
                 return
 
 
-class SqliteAccount(SqlitePort, AccountStore):
-    def count(self, crawl: str, counts: Mapping[str, int]) -> None:
-        with self._file.step():
-            self._add_counts(crawl, counts)
-
-    def counts(self, crawl: str) -> dict[str, int]:
-        return self._door.counts(self._db.execute("SELECT name, value FROM counts WHERE crawl = ?", (crawl,)))
-
+class SqliteRuns(SqlitePort, RunStore):
     def add_sample(self, crawl: str, at: float, values: Mapping[str, Any]) -> None:
         self._change("INSERT INTO samples VALUES (?, ?, ?)", (crawl, at, json.dumps(dict(values))))
 
@@ -132,11 +125,3 @@ class SqliteAccount(SqlitePort, AccountStore):
 
     def last_worker(self, crawl: str) -> int:
         return int(self._value("SELECT last_worker FROM crawls WHERE id = ?", crawl) or 0)
-
-    def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None:
-        with self._file.step():
-            self._insert_misses(crawl, misses)
-
-    def misses(self, crawl: str) -> list[Miss]:
-        query = "SELECT * FROM misses WHERE crawl = ? ORDER BY batch = 0, rowid"
-        return self._all(partial(self._door.miss, crawl), query, crawl)

@@ -3,13 +3,12 @@
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
-from scrapyd_dist.batches import Miss
 from scrapyd_dist.errors import NoPlaceForStore, StoreError
 from scrapyd_dist.store.address import check_local
 from scrapyd_dist.store.rows import Door, Signer, storable
@@ -210,13 +209,3 @@ class SqlitePort:
         if number is None:
             raise self._door.no_crawl(crawl)
         return number
-
-    def _add_counts(self, crawl: str, counts: Mapping[str, int]) -> None:
-        self._db.executemany(
-            "INSERT INTO counts VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value",
-            [(crawl, name, value) for name, value in counts.items() if value],
-        )
-
-    def _insert_misses(self, crawl: str, misses: Iterable[Miss]) -> None:
-        for miss in misses:
-            self._insert("misses", {"crawl": crawl, **vars(miss)})

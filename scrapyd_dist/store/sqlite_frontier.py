@@ -11,7 +11,7 @@ from scrapyd_dist.store.base import QueueStore
 from scrapyd_dist.store.frontier_rows import HUNGRY, check_not_out, slot_counts
 from scrapyd_dist.store.judging import whole
 from scrapyd_dist.store.sqlite_batches import NOW, SqliteBatches
-from scrapyd_dist.store.sqlite_crawls import SqliteAccount, SqliteCrawls
+from scrapyd_dist.store.sqlite_crawls import SqliteCrawls, SqliteRuns
 from scrapyd_dist.store.sqlite_file import SqliteConnection, SqlitePort
 from scrapyd_dist.store.sqlite_throttle import SqliteThrottle
 
@@ -244,4 +244,4 @@ def sqlite_parts(path: str, *, durable: bool, key: bytes | None) -> tuple[object
     connection = SqliteConnection(path, durable=durable, key=key)
     crawls, batches = SqliteCrawls(connection), SqliteBatches(connection)
     frontier = SqliteFrontier(connection, crawls, batches)
-    return connection, crawls, SqliteAccount(connection), batches, frontier, SqliteThrottle(connection)
+    return connection, crawls, SqliteRuns(connection), batches, frontier, SqliteThrottle(connection)

@@ -4,7 +4,6 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 
-from scrapyd_dist.errors import StoreError
 from scrapyd_dist.store.judging import LATEST, flag, foreign, from_json, judged, line, maybe, number, whole
 from scrapyd_dist.store.rows import Door
 from scrapyd_dist.throttle.domain_status import DomainRules
@@ -33,17 +32,12 @@ def changed_since(known: int | None, version: int, changes: Collection[tuple[int
 def rule_text(rule: Rule | None) -> str | None:
     """As it is kept, the same rule always as the same text; None where one is to be removed.
 
-    Raises `StoreError` when no request could keep to it.
+    Raises `ForeignRow` when it would not be one as it is read.
     """
-    if rule is None:
-        return None
-    if (rule.hits is None) != (rule.window is None):
-        raise StoreError(f"{rule} is half a limit: hits and window go together")
-    if rule.hits is not None and not (rule.hits >= 1 and (rule.window or 0) > 0):
-        raise StoreError(f"{rule} limits nothing: hits and window are more than 0")
-    if not 0 <= rule.scale <= 1:
-        raise StoreError(f"{rule} uses more than all hits, or less than none: the scale is from 0 to 1")
-    return json.dumps(asdict(rule), sort_keys=True)
+    text = None if rule is None else json.dumps(asdict(rule), sort_keys=True)
+    if text is not None:
+        rule_of(text)
+    return text
 
 
 def rule_of(text: str | bytes) -> Rule:

@@ -144,9 +144,7 @@ def test_samples_come_in_order_of_time_and_belong_to_one_crawl(store: Store) -> 
     "write",
     [
         lambda s: s.add_sample("x", 1.0, {}),
-        lambda s: s.count("x", {"offsite": 1}),
         lambda s: s.add_shards("x", [Shard(number=0, url="u")]),
-        lambda s: s.add_misses("x", [Miss(url="u", kind="gone", reason="")]),
     ],
 )
 def test_nothing_is_written_for_a_crawl_that_is_not_there(store: Store, write: Callable[[Store], object]) -> None:

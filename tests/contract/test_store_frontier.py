@@ -411,6 +411,8 @@ def test_one_that_was_refused_leaves_no_attempt_behind(store: Store) -> None:
     "verb",
     [
         lambda s: seal(s, crawl="x"),
+        lambda s: s.count("x", {"offsite": 1}),
+        lambda s: s.add_misses("x", [FAILED]),
         lambda s: s.add_batches("x", [new_batch("a")], counts={"sealed": 1}),
         lambda s: s.seen("x", [b"a"]),
         lambda s: lease_next(s, "x", LESSEE),
@@ -426,6 +428,7 @@ def test_a_crawl_that_is_not_there_is_told_of_and_stays_away(store: Store, verb:
     store.add_crawl(replace(CRAWL, id="x"))
     assert store.backlog("x").finished
     assert (store.batches("x"), store.counts("x"), store.seen("x", [b"a"])) == ([], {}, set())
+    assert store.misses("x") == []
 
 
 def test_a_forgotten_frontier_leaves_nothing_to_the_next_of_its_name(store: Store) -> None:
