@@ -31,8 +31,7 @@ from scrapyd_dist.scheduling.fingerprints import FingerprintSet
 from scrapyd_dist.store import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, MutableSet
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Iterator
 
     from scrapyd_dist.store import Store
 
@@ -59,13 +58,18 @@ def resident() -> int:
 
 def of_memory(kind: str, count: int) -> tuple[float, bool]:
     """Bytes that this process grew by, and whether the set is exact."""
-    made: MutableSet[bytes] | AbstractSet[bytes] | FingerprintSet = set() if kind == "set" else FingerprintSet()
+    plain, kept = set[bytes](), FingerprintSet()
     before = resident()
-    add = made.add  # type: ignore[union-attr]  # both have it
+    add = plain.add if kind == "set" else kept.add
     for fingerprint in fingerprints(count):
         add(fingerprint)
     grown = resident() - before
-    return grown, len(made) == count and all(some in made for some in fingerprints(min(count, 1000)))
+    return grown, len(plain) == count if kind == "set" else holds(kept, count)
+
+
+def holds(kept: FingerprintSet, count: int) -> bool:
+    """Whether it has so many; it is of no use afterwards."""
+    return kept.count == count and all(map(kept.discard, fingerprints(min(count, 1000))))
 
 
 def fill(store: Store, count: int) -> None:
@@ -80,8 +84,7 @@ def fill(store: Store, count: int) -> None:
 
 
 def exact(store: Store, count: int) -> bool:
-    kept = FingerprintSet(store.fingerprints("easy-20260102T030405Z"))
-    return len(kept) == count and all(some in kept for some in fingerprints(min(count, 1000)))
+    return holds(FingerprintSet(store.fingerprints("easy-20260102T030405Z")), count)
 
 
 def of_sqlite(folder: Path, count: int) -> tuple[float, bool]:

@@ -4,54 +4,48 @@ The fingerprints of one hash lie side by side in one `bytes`. The buckets grow o
 no call takes long.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator
 
-#: bytes of Scrapy's own fingerprints; those of another length are kept in a plain set
+#: bytes of Scrapy's own fingerprints; of those of another length, a hash is kept
 SIZE = 20
 #: fingerprints per bucket on average: at this size Python's own allocator keeps the bucket
 PER_BUCKET = 16
 
 
 class FingerprintSet:
-    """A set of `bytes`: `add`, `discard`, `in`, `len`, iteration."""
+    """A set of `bytes` to which some are added, and from which some are removed."""
 
     def __init__(self, fingerprints: Iterable[bytes] = ()) -> None:
         self._buckets = [b""]
         self._level = 1  #: the largest power of two that is not more than the number of buckets
-        self._count = 0
-        self._others: set[bytes] = set()
+        self.count = 0
         for fingerprint in fingerprints:
             self.add(fingerprint)
 
     def add(self, fingerprint: bytes) -> bool:
         """Add it; True when it is new."""
-        if len(fingerprint) != SIZE:
-            before = len(self._others)
-            self._others.add(fingerprint)
-            return len(self._others) > before
+        fingerprint = _sized(fingerprint)
         number = self._number(fingerprint)
         bucket = self._buckets[number]
         if _place(bucket, fingerprint) >= 0:
             return False
         self._buckets[number] = bucket + fingerprint
-        self._count += 1
-        if self._count > PER_BUCKET * len(self._buckets):
+        self.count += 1
+        if self.count > PER_BUCKET * len(self._buckets):
             self._split()
         return True
 
     def discard(self, fingerprint: bytes) -> bool:
         """Remove it; True when it was there."""
-        if len(fingerprint) != SIZE:
-            there = fingerprint in self._others
-            self._others.discard(fingerprint)
-            return there
+        fingerprint = _sized(fingerprint)
         number = self._number(fingerprint)
         bucket = self._buckets[number]
         place = _place(bucket, fingerprint)
         if place < 0:
             return False
         self._buckets[number] = bucket[:place] + bucket[place + SIZE :]
-        self._count -= 1
+        self.count -= 1
         return True
 
     def _number(self, fingerprint: bytes) -> int:
@@ -71,18 +65,9 @@ class FingerprintSet:
         if len(self._buckets) == 2 * level:
             self._level = 2 * level
 
-    def __contains__(self, fingerprint: bytes) -> bool:
-        if len(fingerprint) != SIZE:
-            return fingerprint in self._others
-        return _place(self._buckets[self._number(fingerprint)], fingerprint) >= 0
 
-    def __len__(self) -> int:
-        return self._count + len(self._others)
-
-    def __iter__(self) -> Iterator[bytes]:
-        for bucket in self._buckets:
-            yield from _cut(bucket)
-        yield from self._others
+def _sized(fingerprint: bytes) -> bytes:
+    return fingerprint if len(fingerprint) == SIZE else hashlib.sha1(fingerprint, usedforsecurity=False).digest()
 
 
 def _place(bucket: bytes, fingerprint: bytes) -> int:
