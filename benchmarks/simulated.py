@@ -183,7 +183,7 @@ class Simulation:
 
     def _seal(self, cuts: list[BatchDraft]) -> None:
         for cut in cuts:
-            self._waiting.append(Batch(number=next(self._numbers), size=len(cut.values)))
+            self._waiting.append(Batch(number=next(self._numbers), size=len(cut)))
         if cuts:
             self._pump()
 

@@ -134,15 +134,15 @@ class Distributed:
         if PROBE in crawler.settings:
             from .producer.probe import Probe
 
-            return Probe.from_crawler(crawler)
+            return Probe(crawler)
         if is_filler(crawler.settings):
             from .producer.filler import Filler
 
-            return Filler.from_crawler(crawler)
+            return Filler(crawler)
         if is_producer(crawler.settings):
             from .producer.producer import Producer
 
-            return Producer.from_crawler(crawler)
+            return Producer(crawler)
         raise NotConfigured
 
 

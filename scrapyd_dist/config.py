@@ -23,7 +23,6 @@ OWN_SECTION = "sdist"
 
 #: a value that is only a variable; a lower-case name may be a password that begins with a dollar sign
 _VARIABLE = re.compile(r"\$\{?([A-Z_][A-Z0-9_]*)\}?\Z")
-_WORDS = {"yes": True, "true": True, "on": True, "1": True, "no": False, "false": False, "off": False, "0": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,15 +75,18 @@ def read_files(files: list[Path]) -> configparser.ConfigParser:
     """
     parser = configparser.ConfigParser(interpolation=None)
     for file in files:
-        if not file.is_file():
-            continue
-        try:
-            text = file.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as e:
-            why = e.strerror if isinstance(e, OSError) else "it is not UTF-8 text"
-            raise ConfigError(f"{file} cannot be read: {why}.") from e
-        _add(parser, text, str(file))
+        if file.is_file():
+            _add(parser, read_text(file, str(file)), str(file))
     return parser
+
+
+def read_text(path: Path, what: str) -> str:
+    """Return the text of a file; ConfigError, which calls the file `what`, if it cannot be read."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        why = e.strerror if isinstance(e, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"{what} cannot be read: {why}.") from e
 
 
 def _add(parser: configparser.ConfigParser, text: str, where: str) -> None:
@@ -242,7 +244,7 @@ def read_slots(text: str) -> int | None:
 
 def _yes_no(key: str, text: str) -> bool:
     try:
-        return _WORDS[text.strip().lower()]
+        return configparser.ConfigParser.BOOLEAN_STATES[text.strip().lower()]
     except KeyError:
         raise ConfigError(f"{key} = {text!r} must be yes or no.") from None
 

@@ -194,27 +194,27 @@ ACCOUNT = ("offsite", "duplicate", "refused", "local", "sealed")
 _FINDING = ("starting", "finding")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Snapshot:
-    """The input of `summary`."""
+    """How a crawl stands: the input of `summary`."""
 
     scheduler: SchedulerState
     earlier_versions: Sequence[str] = ()  #: versions that the crawl ran earlier
     code: Sequence[str] = ()  #: remarks on these versions
-    state: str
-    duration: float
-    counts: Mapping[str, int]  #: counts of found URLs, by `ACCOUNT`
-    buffered: int  #: requests found and not in a batch yet
+    state: str = ""
+    duration: float = 0.0
+    counts: Mapping[str, int] = field(default_factory=dict)  #: counts of found URLs, by `ACCOUNT`
+    buffered: int = 0  #: requests found and not in a batch yet
     unheeded: str = ""  #: why no process of the crawl follows throttle rules; empty if they do
     index_pages: int = 0
     index_total: int | None = None  #: all pages; None if unknown
     index_failed: int = 0
     own_items: int = 0
-    local_missed: Mapping[str, int] = field(default_factory=dict)  #: requests crawled locally in vain: gone, failed
+    local_missed: Counter[str] = field(default_factory=Counter)  #: requests crawled locally in vain: gone, failed
     output: Sequence[str] = ()
-    misses: str | None = None
-    warnings: Sequence[str] = ()
-    message: str = ""
+    misses: str | None = None  #: path of the list of URLs without a result
+    warnings: list[str] = field(default_factory=list)
+    message: str = ""  #: one paragraph for people: why it stopped
     progress: Progress = field(default_factory=Progress)  #: updated with the members
 
 
@@ -267,8 +267,8 @@ def summary(snap: Snapshot) -> dict[str, Any]:
         "per_s": _rates(snap),
         "pages": snap.index_pages + counters.pages + running["pages"],
         "items": snap.own_items + counters.items + running["items"],
-        "gone_urls": counters.gone + snap.local_missed.get("gone", 0),
-        "failed_urls": counters.failed_urls + snap.local_missed.get("failed", 0),
+        "gone_urls": counters.gone + snap.local_missed["gone"],
+        "failed_urls": counters.failed_urls + snap.local_missed["failed"],
         "dead_urls": counters.dead_urls,
         "index": {"pages": snap.index_pages, "total": snap.index_total, "failed": snap.index_failed},
         "index_failed": snap.index_failed,
@@ -356,22 +356,18 @@ def sample_of(summary: Mapping[str, Any], shards: Mapping[str, Sequence[float]])
     `shards`: shard number -> index pages, target requests found, start time, last activity (seconds since the epoch);
     only shards that changed since the last sample.
     """
-    requests, index = summary.get("requests") or {}, summary.get("index") or {}
+    requests, index = summary["requests"], summary["index"]
     return {
-        "state": summary.get("state"),
-        "found": int(summary.get("urls_distinct") or 0) - sum(int(summary.get(n) or 0) for n in ("local", "refused")),
-        "sealed": int(requests.get("total") or 0),
-        "sent": int(requests.get("sent") or 0),
-        "done": int(requests.get("done") or 0),
-        "pages": int(summary.get("pages") or 0),
-        "items": int(summary.get("items") or 0),
-        "index": [int(index.get("pages") or 0), index.get("total")],
+        "state": summary["state"],
+        "found": summary["urls_distinct"] - summary["local"] - summary["refused"],
+        "sealed": requests["total"],
+        "sent": requests["sent"],
+        "done": requests["done"],
+        "pages": summary["pages"],
+        "items": summary["items"],
+        "index": [index["pages"], index["total"]],
         "nodes": {  # pages, items, number of jobs out, and state
-            str(node["name"]): [
-                *(int(node.get(name) or 0) for name in ("pages", "items", "running")),
-                str(node.get("state") or ""),
-            ]
-            for node in summary.get("nodes") or ()
+            node["name"]: [node["pages"], node["items"], node["running"], node["state"]] for node in summary["nodes"]
         },
         "shards": {number: list(values) for number, values in shards.items()},
     }

@@ -146,7 +146,7 @@ def _manage(
 ) -> int:
     import asyncio
 
-    from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess, ConsumeRequest
+    from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess
 
     for text in wanted.label or ():
         if "," in text:
@@ -155,7 +155,17 @@ def _manage(
             )
     given = pairs("-s", wanted.setting)
     refuse_store(given)
-    errand = ConsumeRequest(
+    # A row of arguments is a job of its own, which has no need to reach the store.
+    ours = {"DISTRIBUTED_MODE": "push" if rows else "pull", "DISTRIBUTED_CRAWL": wanted.frontier, SETTING: where(root)}
+    settings = settings_of({**given, **wanted.settings(), **ours, "DISTRIBUTED_OUTPUTS": outputs})
+
+    def look_on(summary: dict[str, Any]) -> None:
+        if summary["batches"]["total"]:  # it has been looked at
+            show(_line(wanted.frontier, summary))
+
+    process = ConsumeProcess(
+        settings=settings,
+        show=look_on,
         spider=wanted.spider,
         scaling=wanted.scaling(),
         args=pairs("-a", wanted.arg),
@@ -165,21 +175,13 @@ def _manage(
         rows=rows,
         before=before,
     )
-    # A row of arguments is a job of its own, which has no need to reach the store.
-    ours = {"DISTRIBUTED_MODE": "push" if rows else "pull", "DISTRIBUTED_CRAWL": wanted.frontier, SETTING: where(root)}
-    settings = settings_of({**given, **wanted.settings(), **ours, "DISTRIBUTED_OUTPUTS": outputs})
-
-    def look_on(summary: dict[str, Any]) -> None:
-        if summary["batches"]["total"]:  # it has been looked at
-            show(_line(wanted.frontier, summary))
-
     logger, announcer = logging.getLogger("scrapyd_dist"), _Announcer(level=logging.WARNING)
     propagated, logger.propagate = logger.propagate, False
     logger.addHandler(announcer)
     silence = nullcontext(lambda _: None)
     try:
         with silence if wanted.quiet else waiting() as show:
-            return asyncio.run(ConsumeProcess(errand, settings, look_on).run())
+            return asyncio.run(process.run())
     finally:
         logger.propagate = propagated
         logger.removeHandler(announcer)

@@ -189,8 +189,8 @@ def _unlogged() -> Iterator[None]:
     """Keep what urllib3 logs of this exchange out of the crawl's log: it names the whole path."""
     thread, logger = threading.get_ident(), logging.getLogger("urllib3.connectionpool")
 
-    def is_of_others(repository: logging.LogRecord) -> bool:
-        return repository.thread != thread
+    def is_of_others(record: logging.LogRecord) -> bool:
+        return record.thread != thread
 
     logger.addFilter(is_of_others)
     try:

@@ -24,7 +24,7 @@ from scrapyd_dist.errors import ConfigError, StoreError
 from scrapyd_dist.frontier.backlog import UNFAIR
 from scrapyd_dist.items.delivery import deliver
 from scrapyd_dist.items.merging import ItemOutput
-from scrapyd_dist.progress import exit_code
+from scrapyd_dist.progress import Snapshot, exit_code
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.settings import complaints
@@ -32,25 +32,25 @@ from scrapyd_dist.transports import AsyncSender
 from scrapyd_dist.transports.requests import ThreadTransport
 
 from ..throttle.install import why_not_heeded
-from .crawl_nodes import CrawlNodes, stop_code
+from .crawl_nodes import CrawlNodes
 from .crawl_repository import CrawlRepository, find_row, open_thread
 from .crawl_request import CrawlRequest, check_mode, check_parts, find_project
-from .lifecycle import Lifecycle
+from .lifecycle import INTERRUPTED, Lifecycle
 from .process import check_known
 from .producer_options import read_options
 from .status_reporter import FrontierReporter
 
 logger = logging.getLogger(__name__)
-#: seconds between two looks at the clock, and two summaries
-TICK = 0.5
-#: exit codes: it failed, not all was found, the time was up, Ctrl-C
-FAILED, PARTIAL, TIME_UP, INTERRUPTED = 1, 3, 124, 130
+#: exit codes: it failed, not all was found, the time was up
+FAILED, PARTIAL, TIME_UP = 1, 3, 124
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConsumeRequest:
-    """What a user asked for."""
+@dataclass(kw_only=True)
+class ConsumeProcess:
+    """Starts the consumption of a frontier, which is DISTRIBUTED_CRAWL, as a user has asked for it."""
 
+    settings: Settings
+    show: Callable[[dict[str, Any]], None]  #: is given the summary now and then
     spider: str
     scaling: ScalingPolicy  #: but for the terms, which are settings
     args: Mapping[str, str] = field(default_factory=dict)  #: of -a
@@ -60,33 +60,28 @@ class ConsumeRequest:
     rows: bool = False  #: the frontier's rows are arguments, each of which is a job
     before: tuple[int | None, str] = (None, "")  #: the process and machine that the row named when it was looked at
 
-
-class ConsumeProcess:
-    """Starts the consumption of a frontier, which is DISTRIBUTED_CRAWL; `show` is given the summary now and then."""
-
-    def __init__(self, wanted: ConsumeRequest, settings: Settings, show: Callable[[dict[str, Any]], None]) -> None:
-        check_args(wanted.args)
-        self._wanted, self._settings, self._show = wanted, settings, show
-        options = read_options(settings)
-        if not wanted.rows and wanted.scaling.prefix and (fair := options.scaling.terms.fair) != UNFAIR:
+    def __post_init__(self) -> None:
+        check_args(self.args)
+        options = read_options(self.settings)
+        if not self.rows and self.scaling.prefix and (fair := options.scaling.terms.fair) != UNFAIR:
             raise ConfigError(
                 f"Workers that share slots fairly ({fair}: --fair, DISTRIBUTED_FAIR) take from all of them, and"
-                f" --slots {wanted.scaling.prefix} binds each to one. Leave out one of the two; `-s DISTRIBUTED_FAIR=`"
+                f" --slots {self.scaling.prefix} binds each to one. Leave out one of the two; `-s DISTRIBUTED_FAIR=`"
                 " takes back what the project's settings say."
             )
         self._request = CrawlRequest(
-            spider=wanted.spider, options=options, project=find_project(settings), args=wanted.args, given=wanted.given
+            spider=self.spider, options=options, project=find_project(self.settings), args=self.args, given=self.given
         )
         self._interrupted = asyncio.Event()
         self._begun = time.monotonic()
 
     async def run(self) -> int:
         """Do it; the exit code. DistError if nothing was started."""
-        check_known(self._settings, self._wanted.spider)
+        check_known(self.settings, self.spider)
         thread, sender = open_thread(self._request), ThreadTransport()
         try:
-            frontier, before = str(self._request.options.crawl), self._wanted.before
-            if not await thread(thread.store.claim, frontier, pid=os.getpid(), host=gethostname(), before=before):
+            frontier = str(self._request.options.crawl)
+            if not await thread(thread.store.claim, frontier, pid=os.getpid(), host=gethostname(), before=self.before):
                 raise _taken(frontier)
             repository = CrawlRepository(thread, await find_row(thread, self._request), self._request)
             await repository.take_up()
@@ -103,36 +98,33 @@ class ConsumeProcess:
 
     async def _begin(self, repository: CrawlRepository, sender: AsyncSender) -> ConsumeRun:
         self._listen()
-        wanted, settings = self._wanted, self._settings
-        if not wanted.rows:
+        settings = self.settings
+        if not self.rows:
             check_mode(self._request.options, settings)
             check_parts(settings)
         nodes = await CrawlNodes.prepare(self._request, repository)
-        spec = await nodes.job_request(settings, rows=wanted.rows)
-        if wanted.labels:
-            spec = replace(spec, settings={**spec.settings, "DISTRIBUTED_LABELS": ",".join(wanted.labels)})
-        scheduler = await nodes.scheduler(spec, sender=sender, staffing=wanted.scaling)
+        spec = await nodes.job_request(settings, rows=self.rows)
+        if self.labels:
+            spec = replace(spec, settings={**spec.settings, "DISTRIBUTED_LABELS": ",".join(self.labels)})
+        scheduler = nodes.scheduler(spec, sender=sender, staffing=self.scaling)
         await _check_mine(repository)
-        outputs = repository.outputs(settings) if wanted.merge else []
-        if wanted.merge:
+        outputs = repository.outputs(settings) if self.merge else []
+        if self.merge:
             await _check_parts(repository)
         await scheduler.recover()
-        warnings = [*complaints(settings), *await repository.warnings(), *nodes.prepared.warnings]
+        endangered = await repository.thread(repository.thread.store.warnings)
+        warnings = [*complaints(settings), *endangered, *nodes.prepared.warnings]
+        snapshot = Snapshot(scheduler=scheduler.state, unheeded=why_not_heeded(settings), warnings=warnings)
         reporter = FrontierReporter(
-            repository=repository,
-            scheduler=scheduler,
-            show=self._show,
-            begun=self._begun,
-            unheeded=why_not_heeded(settings),
-            warnings=warnings,
+            repository=repository, scheduler=scheduler, snapshot=snapshot, show=self.show, begun=self._begun
         )
         await reporter.recall()
         for warning in warnings:
             logger.warning("%s", warning)
-        await reporter.tell(CrawlState.WORKING, version=nodes.prepared.version, spider=wanted.spider)
+        await reporter.tell(CrawlState.WORKING, version=nodes.prepared.version, spider=self.spider)
         if not self._interrupted.is_set():
             scheduler.start()
-        return ConsumeRun(wanted, nodes, reporter, outputs, self._interrupted)
+        return ConsumeRun(self, nodes, reporter, outputs, self._interrupted)
 
     def _listen(self) -> None:
         """Let Ctrl-C end the work in good order; a second one ends this process as it stands."""
@@ -185,13 +177,13 @@ class ConsumeRun(Lifecycle):
 
     def __init__(
         self,
-        wanted: ConsumeRequest,
+        wanted: ConsumeProcess,
         nodes: CrawlNodes,
         reporter: FrontierReporter,
         outputs: list[ItemOutput],
         interrupted: asyncio.Event,
     ) -> None:
-        super().__init__(TICK)
+        super().__init__()
         self._wanted, self._nodes = wanted, nodes
         self._reporter, self._repository, self._scheduler = reporter, reporter.repository, reporter.scheduler
         self._outputs, self._interrupted = outputs, interrupted
@@ -219,7 +211,6 @@ class ConsumeRun(Lifecycle):
             raise
 
     async def tick(self) -> None:
-        """Do what users ask for, and report."""
         await _check_mine(self._repository)
         wanted = await self._repository.wanted()
         if wanted == "cancel":
@@ -246,7 +237,7 @@ class ConsumeRun(Lifecycle):
             return await self._good_end()
         limit = self._wanted.scaling.max_time
         time_up = limit and not scheduler.failed and time.monotonic() - self._reporter.begun > limit
-        return await self._stop(scheduler.state.stopped, TIME_UP if time_up else stop_code(scheduler))
+        return await self._stop(scheduler.state.stopped, TIME_UP if time_up else scheduler.stop_code)
 
     async def _good_end(self) -> int:
         """Nothing is left to do here: merge what came home, if that was asked for."""
@@ -261,7 +252,7 @@ class ConsumeRun(Lifecycle):
         delivered = await asyncio.to_thread(
             deliver, repository.folder, own=[], outputs=self._outputs, feed_url=None, **stored
         )
-        reporter.output, reporter.misses = delivered.outputs, delivered.misses
+        reporter.snapshot.output, reporter.snapshot.misses = delivered.outputs, delivered.misses
         if self._scheduler.incomplete:
             left = "All that it left here is done. Start it again, it goes on in its place; and then"
             why = f"{self._scheduler.state.stopped} {left}: {self._command}"
@@ -286,8 +277,7 @@ class ConsumeRun(Lifecycle):
         return f"sdist consume {self._wanted.spider} {self._repository.id}"
 
     async def _let_go(self, state: CrawlState, code: int, message: str) -> int:
-        """Give the frontier's row its end."""
         await self.stop_clock()
-        self._reporter.message = message
+        self._reporter.snapshot.message = message
         await _end_row(self._repository, state, code, message, self._reporter.summary(state))
         return code

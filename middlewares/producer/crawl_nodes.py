@@ -73,7 +73,7 @@ class NodeSources:
         options = self._options
         if options.nodes:
             return tuple(node for entry in options.nodes for node in self._of_entry(entry))
-        return tuple(config.with_netrc(Node.parse(text)) for text in options.hosts) or self._targets()
+        return tuple(config.with_netrc(Node.parse(text)) for text in options.target_hosts) or self._targets()
 
     def _targets(self) -> tuple[Node, ...]:
         if self._project.config is None:
@@ -84,8 +84,8 @@ class NodeSources:
     def _of_entry(self, entry: str) -> tuple[Node, ...]:
         if entry.startswith(FILE):
             path = self._project.root / Path(entry.removeprefix(FILE)).expanduser()
-            name = f"the list of nodes {path}"
-            return self._list(name, _stamp(path), lambda: self._nodes_in(_text_of(path), str(path)))
+            read = partial(config.read_text, path, f"The list of nodes {path} (DISTRIBUTED_NODES)")
+            return self._list(entry, _stamp(path), lambda: self._nodes_in(read(), str(path)))
         if entry.startswith(COMMAND):
             command = entry.removeprefix(COMMAND)
             read = partial(_output_of, command, self._project.root, self._options.limits.request_timeout)
@@ -178,14 +178,6 @@ def _stamp(path: Path) -> object:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"The list of nodes {path} (DISTRIBUTED_NODES) cannot be read: {why}.") from error
-
-
 def _output_of(command: str, folder: Path, timeout: float) -> str:
     """What a command prints; ConfigError if it cannot be run, takes too long, or ends with another code than 0."""
     what = f"The command that lists nodes, {_program(command)} (DISTRIBUTED_NODES),"
@@ -226,18 +218,12 @@ class CrawlNodes:
         sources = NodeSources(request)
         nodes = await asyncio.to_thread(sources.read, await repository.thread(repository.thread.store.nodes))
         prepared = await asyncio.to_thread(prepare, request, nodes, code=code)
-        ways, members = ways_to(request.store, prepared.key), prepared.members
-        await asyncio.to_thread(note_unreached, request.options, members, ways)
+        ways, members, rules = ways_to(request.store, prepared.key), prepared.members, await repository.rules()
+        prepared.warnings.extend(await asyncio.to_thread(check_reach, request.options, members, ways, rules=rules))
         able = [member for member in members if member.able]
         if able and all(member.unreached for member in able):
             request = replace(request, options=replace(request.options, leases=False))
-        return cls(
-            request=request,
-            repository=repository,
-            sources=sources,
-            prepared=prepared,
-            ways=ways,
-        )
+        return cls(request=request, repository=repository, sources=sources, prepared=prepared, ways=ways)
 
     async def job_request(self, settings: BaseSettings, **own: Any) -> JobRequest:
         """What all jobs of the crawl, with these settings, have in common; `own` are further fields."""
@@ -255,18 +241,13 @@ class CrawlNodes:
             **own,
         )
 
-    async def scheduler(
-        self, spec: JobRequest, *, sender: AsyncSender, staffing: ScalingPolicy | None = None
-    ) -> Scheduler:
-        """The scheduler of the batches of a crawl or frontier; errors as of `check_reach`.
+    def scheduler(self, spec: JobRequest, *, sender: AsyncSender, staffing: ScalingPolicy | None = None) -> Scheduler:
+        """The scheduler of the batches of a crawl or frontier.
 
         `spec` says what a frontier's rows are, `staffing` how many workers `sdist consume` was asked for; None: for a
         crawl, which fills its own frontier.
         """
         options = self.request.options
-        rules = await self.repository.rules()
-        unfit = await asyncio.to_thread(check_reach, options, self.prepared.members, self.ways, rules=rules)
-        self.prepared.warnings.extend(unfit)
         limits, scaling, own = options.limits, options.scaling, dict[str, Any]()
         if staffing is None:
             own = {"placement": Placement(options.placement), "producer": PRODUCER}
@@ -304,31 +285,18 @@ class CrawlNodes:
             return None
 
 
-def stop_code(scheduler: Scheduler) -> int:
-    """The exit code of a scheduler that has stopped before the end: there is something to set right, or to go on."""
-    if scheduler.unreached:
-        return 2
-    return 1 if scheduler.failed else 3
-
-
-def note_unreached(options: ProducerOptions, members: Sequence[NodeState], ways: Callable[[Node], Way]) -> None:
-    """Note why the workers of a node do not reach the store, where it is sent its batches then. Blocking."""
-    if options.leases and options.sends:
-        for member in members:
-            if member.able:
-                member.unreached = ways(member.node).reason
-
-
 def check_reach(
     options: ProducerOptions, members: Sequence[NodeState], ways: Callable[[Node], Way], *, rules: int
 ) -> list[str]:
     """Where workers need the store, mark the nodes whose workers do not reach it as unfit, with a warning for each.
 
-    They need it where a setting says so, and where the store has rules that the crawl is to heed. Without rules, nodes
-    whose workers would not hear of a later one are noted as `deaf`. ConfigError if workers need the store, and those of
-    no node reach it. Blocking.
+    They need it where a setting says so, and where the store has rules that the crawl is to heed. Elsewhere such nodes
+    are `unreached` if the others lease, and `deaf`: their workers would not hear of a later rule. ConfigError if
+    workers need the store, and those of no node reach it. Blocking.
     """
     usable = [member for member in members if member.able]
+    for member in usable if options.leases and options.sends else ():
+        member.unreached = ways(member.node).reason
     needs = options.why_reach or (RULES if options.heeds and rules else "")
     if not needs:
         for member in usable if options.heeds else ():

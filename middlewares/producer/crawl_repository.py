@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from socket import gethostname
 from typing import Any
@@ -90,7 +91,7 @@ def _kept(request: CrawlRequest, outputs: list[dict[str, Any]]) -> dict[str, Any
 def asked_outputs(options: ProducerOptions, crawl: str) -> list[dict[str, Any]]:
     """The merged files that were asked for, or the one that a crawl without a feed URL writes anyway."""
     usual = {"path": str(Path.cwd() / f"{crawl}.jl"), "format": "jsonlines", "overwrite": True}
-    return [dict(output) for output in options.outputs] or ([] if options.feed_url else [usual])
+    return [dict(output) for output in options.outputs] or ([] if options.target_feed_url else [usual])
 
 
 class CrawlRepository:
@@ -133,10 +134,6 @@ class CrawlRepository:
     @property
     def parts(self) -> Path:
         return self.folder / PARTS
-
-    async def warnings(self) -> list[str]:
-        """What endangers the record itself."""
-        return await self.thread(self._db.warnings)
 
     async def rules(self) -> int:
         """How many rules of `sdist throttle` there are."""
@@ -187,20 +184,18 @@ class CrawlRepository:
         return tuple(home_of(one.id, one.created) for one in over if one.id != self.id)[:COLLECTED]
 
     async def accepted(self) -> list[Attempt]:
-        """What an earlier process had accepted."""
         return await self.thread(self._db.attempts, self.id, {AttemptState.ACCEPTED})
 
     async def seal(self, cuts: Sequence[BatchDraft], key: bytes | None, counts: dict[str, int]) -> list[Batch]:
         """Keep cuts that are sent to nodes, each in as many batches as its encoded size needs."""
         batches = []
         for cut in cuts:
-            start = 0
-            for values, payload in fit(cut.values, key=key):
-                prints = cut.fingerprints[start : start + len(values)]
-                start += len(values)
+            prints = (one.fingerprint for one in cut)
+            for values, payload in fit([one.value for one in cut], key=key):
                 told = {**counts, "sealed": len(values)}
-                new = NewBatch(payload=payload, size=len(prints), sealed_at=time.time())
-                batches.append(await self.thread(self._db.seal, self.id, new, prints, told))
+                new = NewBatch(payload=payload, size=len(values), sealed_at=time.time())
+                own = list(islice(prints, new.size))
+                batches.append(await self.thread(self._db.seal, self.id, new, own, told))
                 self._add(told)
                 counts = {}
         return batches
@@ -208,9 +203,8 @@ class CrawlRepository:
     async def add_batches(self, cuts: Sequence[BatchDraft], key: bytes | None, counts: dict[str, int]) -> list[Batch]:
         """Keep cuts for workers to lease, without what they and other producers have found before; in one step."""
         add = partial(self._db.add_batches, self.id)
-        found = [one for cut in cuts for one in cut.found]
-        size = max(len(cut.values) for cut in cuts)
-        batches, told = await self.thread(partial(add_unseen, add, found, size=size, key=key, counts=counts))
+        size = max(map(len, cuts))
+        batches, told = await self.thread(partial(add_unseen, add, chain(*cuts), size=size, key=key, counts=counts))
         self._add(told)
         return batches
 
@@ -255,7 +249,6 @@ class CrawlRepository:
         return due(time.time(), self._sampled, self.row.created)
 
     async def sample(self, values: dict[str, Any]) -> None:
-        """Write down how the whole crawl stands."""
         self._sampled = time.time()
         await self.thread(self._db.add_sample, self.id, self._sampled, values)
 
@@ -303,6 +296,3 @@ class CrawlRepository:
             )
             for one in asked_outputs(self._options, self.id)
         ]
-
-    def close(self) -> None:
-        self.thread.close()

@@ -134,8 +134,8 @@ def asked_for(settings: BaseSettings) -> tuple[dict[str, str], dict[str, str]]:
 def job_settings(given: Mapping[str, str], options: ProducerOptions) -> dict[str, str]:
     """The settings that all jobs of the crawl get besides their batch; `given` are those of -s."""
     settings = {**passed_on(given), "DISTRIBUTED_PROFILE": options.profile}
-    if options.feed_url is not None and options.send_feed_url:
-        settings["DISTRIBUTED_TARGET_FEED_URL"] = options.feed_url
+    if options.target_feed_url is not None and options.send_feed_url:
+        settings["DISTRIBUTED_TARGET_FEED_URL"] = options.target_feed_url
     return settings
 
 
@@ -213,10 +213,7 @@ def shards_of(options: ProducerOptions, spider: Spider) -> list[Shard]:
         return shards_of_pages(template, pages=options.pages, shards=options.shards, first_page=options.first_page)
     if options.start_urls_file is not None:
         path = Path(options.start_urls_file)
-        try:
-            lines = path.read_text("utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"The list of start URLs {path} cannot be read: {error}.") from error
+        lines = config.read_text(path, f"The list of start URLs {path}").splitlines()
         return shards_of_urls([line.strip() for line in lines if line.strip() and not line.startswith("#")])
     own = type(spider)
     # Scrapy 2.16 and later never call `start_requests`: such a spider makes no request, and ends well.

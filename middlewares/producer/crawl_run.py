@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -18,19 +19,19 @@ from scrapy.crawler import Crawler
 from scrapyd_dist.batches import NOT_MADE, CrawlState, FinishReason, Miss, meaning
 from scrapyd_dist.errors import ConfigError, DistError, StoreError
 from scrapyd_dist.items.delivery import deliver
-from scrapyd_dist.progress import exit_code
+from scrapyd_dist.progress import Snapshot, exit_code
 from scrapyd_dist.scheduling.batcher import BatchDraft, Demand, portions
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet
 from scrapyd_dist.settings import complaints
 
 from ..classifier import count_found
 from ..engine_compat import close_spider
-from ..targets import find_target
+from ..targets import Target, find_target
 from ..throttle.install import charge_pages_to, why_not_heeded
 from ..throttle.install import problem_of as throttle_problem
 from .completion_hooks import judge_items, read_on_finish, refusal, tell
 from .crawl_code import code_of, note_on_process
-from .crawl_nodes import CrawlNodes, stop_code
+from .crawl_nodes import CrawlNodes
 from .crawl_repository import CrawlRepository, find_row, open_thread
 from .crawl_request import (
     CrawlRequest,
@@ -44,17 +45,12 @@ from .crawl_request import (
     template_of,
 )
 from .discovery import IndexWalk, OwnItems, new_capture
-from .lifecycle import Fault, Lifecycle, ending, signals
+from .lifecycle import INTERRUPTED, TICK, Fault, Lifecycle, ending, signals
 from .lifecycle import exit_code as process_exit
 from .producer_options import read_options
-from .status_reporter import CrawlParts, StatusReporter
+from .status_reporter import StatusReporter
 
 logger = logging.getLogger(__name__)
-
-#: seconds between two looks at the clock: ages of batches, counts, the summary
-TICK = 0.5
-#: a signal ended it; `sdist resume` goes on
-INTERRUPTED = 130
 
 
 class CrawlStart:
@@ -92,7 +88,7 @@ class CrawlStart:
         await repository.take_up()
         charge_pages_to(self._crawler, repository.home)
         rules = await self._rules(repository, heeds=options.heeds)
-        warnings = [*complaints(settings), *await repository.warnings(), *rules]
+        warnings = [*complaints(settings), *await thread(thread.store.warnings), *rules]
         for warning in warnings:
             logger.warning("%s", warning)
         code = await thread(code_of, row, repository.folder, project.root, request.store)
@@ -100,36 +96,35 @@ class CrawlStart:
         kept, options = await repository.keep_code(nodes.prepared), nodes.request.options
         index = IndexWalk(await repository.take_shards(shards), template_of(options))
         own = OwnItems(repository.parts)
-        feed = options.feed_url is not None
+        feed = options.target_feed_url is not None
         spec = await nodes.job_request(settings, feed=feed, lease=options.scaling.terms.lease, ways=nodes.ways)
-        scheduler = await nodes.scheduler(spec, sender=sender)
+        scheduler = nodes.scheduler(spec, sender=sender)
 
         def demand() -> Demand:
-            return scheduler.demand(index.more(repository.counts["sealed"] + capture.buffered, capture.room))
+            return scheduler.demand(index.more(repository.counts["sealed"] + len(capture.cutter), capture.room))
 
         capture = new_capture(options, self._crawler, demand, project=project.name, key=nodes.prepared.key)
-        capture.remember(await thread(lambda: FingerprintSet(thread.store.fingerprints(row.id))))
+        capture.before = await thread(lambda: FingerprintSet(thread.store.fingerprints(row.id)))
         if options.limit:
             capture.room = max(0, options.limit - repository.counts["sealed"])
         own.recall(keep=not index.unfinished())
         await scheduler.recover()
-        parts = CrawlParts(
-            options=options, target=target, nodes=nodes, index=index, capture=capture, own=own,
-            on_finish=self._on_finish,
-        )  # fmt: skip
-        reporter = StatusReporter(
-            repository=repository,
-            scheduler=scheduler,
-            parts=parts,
-            warnings=warnings,
+        snapshot = Snapshot(
+            scheduler=scheduler.state,
+            earlier_versions=repository.earlier_versions,
             code=[*nodes.prepared.code, *note_on_process(code, row, repository.folder)],
             unheeded=why_not_heeded(settings),
+            warnings=warnings,
+        )
+        reporter = StatusReporter(
+            repository=repository, scheduler=scheduler, snapshot=snapshot, index=index, capture=capture, own=own
         )
         await reporter.recall()
-        await reporter.enter(CrawlState.FINDING, **kept)
+        await reporter.tell(CrawlState.FINDING, **kept)
         scheduler.start()
-        _log_start(parts, reporter)
-        return CrawlRun(self._crawler, parts, reporter)
+        run = CrawlRun(self._crawler, target, nodes, reporter, self._on_finish)
+        run.log_start()
+        return run
 
     async def refused(self, error: DistError) -> None:
         """Give the crawl's row its end, and tell `DISTRIBUTED_ON_FINISH`."""
@@ -137,7 +132,7 @@ class CrawlStart:
         if self._repository is not None:
             crawl = self._repository.id
             await self._repository.refuse(code=error.exit_code, message=str(error))
-            self._repository.close()
+            self._repository.thread.close()
         if not self._on_finish:  # a process that is refused for its reactor has no loop to wait in
             return
         if wrong := await asyncio.to_thread(tell, self._on_finish, refusal(crawl, self._crawler.spider, error)):
@@ -155,40 +150,43 @@ class CrawlStart:
         return [f"rules of `sdist throttle` in the store: {rules}; {heeding}"]
 
 
-def _log_start(parts: CrawlParts, reporter: StatusReporter) -> None:
-    nodes, prepared = parts.nodes, parts.nodes.prepared
-    reporter.warn(*prepared.warnings)
-    for note in reporter.code:
-        logger.warning("%s", note)
-    for member in prepared.members:
-        if member.unreached:
-            logger.info("%s is sent its batches: %s", member.node.name, member.unreached)
-    logger.info(
-        "Crawl %s: target requests (%s) %s %d nodes in batches of up to %d; version %s%s; state in %s",
-        nodes.repository.id,
-        parts.target.how,
-        "are leased by workers on" if parts.options.leases else "go to",
-        len(prepared.members),
-        parts.options.batch_size,
-        prepared.version,
-        f", uploaded to {', '.join(prepared.uploaded)}" if prepared.uploaded else "",
-        nodes.request.project.state,
-    )
-
-
 class CrawlRun(Lifecycle):
     """One crawl, from its first request to the merged file."""
 
-    def __init__(self, crawler: Crawler, parts: CrawlParts, reporter: StatusReporter) -> None:
-        super().__init__(TICK)
-        self.parts = parts
-        self._crawler = crawler
-        self.reporter = reporter
+    def __init__(
+        self, crawler: Crawler, target: Target, nodes: CrawlNodes, reporter: StatusReporter, on_finish: str
+    ) -> None:
+        super().__init__()
+        self._crawler, self.target, self._nodes, self.reporter = crawler, target, nodes, reporter
+        self.options = nodes.request.options
+        self._on_finish = on_finish
+        self.index, self.capture, self._own = reporter.index, reporter.capture, reporter.own
         self._scheduler, self._repository = reporter.scheduler, reporter.repository
         self._done = self._closing = self._cancelled = False
         #: why nothing more is found, though there may be more
-        self._enough = FinishReason.LIMITED.value if parts.capture.room == 0 else ""
+        self._enough = FinishReason.LIMITED.value if self.capture.room == 0 else ""
         self._start_fault = ""
+
+    def log_start(self) -> None:
+        """Log what was found out about nodes and code, and what begins."""
+        prepared = self._nodes.prepared
+        self.reporter.warn(*prepared.warnings)
+        for note in self.reporter.snapshot.code:
+            logger.warning("%s", note)
+        for member in prepared.members:
+            if member.unreached:
+                logger.info("%s is sent its batches: %s", member.node.name, member.unreached)
+        logger.info(
+            "Crawl %s: target requests (%s) %s %d nodes in batches of up to %d; version %s%s; state in %s",
+            self._repository.id,
+            self.target.how,
+            "are leased by workers on" if self.options.leases else "go to",
+            len(prepared.members),
+            self.options.batch_size,
+            prepared.version,
+            f", uploaded to {', '.join(prepared.uploaded)}" if prepared.uploaded else "",
+            self._nodes.request.project.state,
+        )
 
     # find
 
@@ -208,14 +206,14 @@ class CrawlRun(Lifecycle):
             self.tasks.add(self._seal(some))
 
     async def _seal(self, cuts: Sequence[BatchDraft]) -> None:
-        keep = self._repository.add_batches if self.parts.options.leases else self._repository.seal
-        for batch in await keep(cuts, self.parts.nodes.prepared.key, self.parts.capture.take_counts()):
+        keep = self._repository.add_batches if self.options.leases else self._repository.seal
+        for batch in await keep(cuts, self._nodes.prepared.key, self.capture.take_counts()):
             self._scheduler.add(batch)
 
     def own_item(self, item: Any, shard: int, url: str) -> None:
         """An item of the producer's own pages."""
         try:
-            self.parts.own.add(item, shard)
+            self._own.add(item, shard)
         except (TypeError, ValueError) as error:
             self.reporter.local_missed(url, "failed", f"an item of it has no JSON form: {error}")
 
@@ -234,15 +232,14 @@ class CrawlRun(Lifecycle):
         """Cut the batches that are due, write the status down, and obey the users' commands."""
         if self._done:
             return
-        self.seal(*self.parts.capture.due())
-        self.parts.own.flush()
+        self.seal(*self.capture.cutter.due(time.monotonic()))
+        self._own.flush()
         await self.reporter.write_down()
         if not self._done:
-            await self.reporter.enter(self._repository.state)
-            await self.reporter.sample()
+            await self.reporter.tell(self._repository.state)
         self.reporter.log_now_and_then()
         await self._obey()
-        if self._scheduler.enough and not self.parts.index.walked:
+        if self._scheduler.enough and not self.index.walked:
             self.found_enough(self._scheduler.enough)
         if self._scheduler.state.stopped:
             self.hold()
@@ -300,60 +297,59 @@ class CrawlRun(Lifecycle):
 
     async def _seal_as_wanted(self) -> None:
         """All is found: what is in no batch yet is cut when the fleet can use it, as before."""
-        parts = self.parts
-        parts.index.walked = True
-        held_back = parts.options.batch_adapt and not parts.options.leases  # what workers lease may wait in the store
+        self.index.walked = True
+        held_back = self.options.batch_adapt and not self.options.leases  # what workers lease may wait in the store
         while held_back and not (self._scheduler.state.stopped or self.tasks.fault):
-            self.seal(*parts.capture.due())
-            if not parts.capture.buffered:
+            self.seal(*self.capture.cutter.due(time.monotonic()))
+            if len(self.capture.cutter) == 0:
                 return
             await asyncio.sleep(TICK / 2)
 
     async def _seal_rest(self) -> None:
-        self.seal(*self.parts.capture.rest())
+        self.seal(*self.capture.cutter.take())
         await self.tasks.settle()  # what could not be sealed is found again: its shard stays unfinished
         await self.reporter.write_down()
 
     async def _found_all(self) -> None:
-        index = self.parts.index
+        index = self.index
         losses, ends = ([], []) if self._enough else index.short()
         index.failed += len(losses)
         self._repository.missed(*(Miss(url="", kind="index", reason=text) for text in losses))
-        self.reporter.warn(*self.parts.capture.stayed(), *losses, *ends)
+        self.reporter.warn(*self.capture.stayed(), *losses, *ends)
         await self.reporter.write_down()
         await self._repository.finish_shards([shard.number for shard in index.unfinished()])
-        await self.reporter.enter(CrawlState.WORKING)
+        await self.reporter.tell(CrawlState.WORKING)
         self._scheduler.no_more()
 
     async def _end(self) -> None:
         await self.reporter.write_down()  # with what workers have found up to their last batch
         if self._scheduler.state.stopped:
-            code = INTERRUPTED if self._cancelled or signals.came else stop_code(self._scheduler)
+            code = INTERRUPTED if self._cancelled or signals.came else self._scheduler.stop_code
             state = CrawlState.INCOMPLETE if self._scheduler.incomplete else CrawlState.STOPPED
             await self._stop(self._scheduler.state.stopped, code, state)
-        elif not self.parts.options.limits.wait:
+        elif not self.options.limits.wait:
             await self._stop("All batches are sent, and nothing waits for them (DISTRIBUTED_WAIT is off).", 0)
         else:
             await self._collect()
 
     async def _collect(self) -> None:
-        parts, repository, reporter = self.parts, self._repository, self.reporter
-        await reporter.enter(CrawlState.COLLECTING)
-        parts.own.close()
-        stored = await repository.for_delivery(parts.nodes.prepared.key)
+        options, repository, reporter = self.options, self._repository, self.reporter
+        await reporter.tell(CrawlState.COLLECTING)
+        self._own.close()
+        stored = await repository.for_delivery(self._nodes.prepared.key)
         stored |= {"outputs": repository.outputs(self._crawler.settings, self._crawler)}
         delivered = await asyncio.to_thread(
-            deliver, repository.folder, own=parts.own.parts(), feed_url=parts.options.feed_url, **stored
+            deliver, repository.folder, own=self._own.parts(), feed_url=options.target_feed_url, **stored
         )
-        reporter.output, reporter.misses = delivered.outputs, delivered.misses
+        reporter.snapshot.output, reporter.snapshot.misses = delivered.outputs, delivered.misses
         reporter.warn(*delivered.warnings, *self._left_out(stored["misses"]))
         where = ", ".join(delivered.outputs) or "the feeds that its manifest lists"
         logger.info("Crawl %s is complete: %d items in %s", repository.id, delivered.items, where)
         await self._scheduler.left()
-        code = exit_code(reporter.summary(CrawlState.FINISHED), max_failed=parts.options.max_failed)
-        unusual, too_few = await judge_items(parts.options, repository, self._scheduler.state.spec, delivered.items)
+        code = exit_code(reporter.summary(CrawlState.FINISHED), max_failed=options.max_failed)
+        unusual, too_few = await judge_items(options, repository, self._scheduler.state.spec, delivered.items)
         reporter.warn(*unusual)
-        reporter.message = " ".join(filter(None, (too_few, self._start_fault)))
+        reporter.snapshot.message = " ".join(filter(None, (too_few, self._start_fault)))
         empty_by_fault = self._start_fault and not (repository.counts["sealed"] or delivered.items)
         await self._close_row(CrawlState.FINISHED, 1 if too_few or empty_by_fault else code)
 
@@ -362,7 +358,7 @@ class CrawlRun(Lifecycle):
         warnings = []
         if self._enough == FinishReason.LIMITED.value:
             warnings.append(
-                f"The crawl was limited to {self.parts.options.limit:,} target requests (--limit, DISTRIBUTED_LIMIT);"
+                f"The crawl was limited to {self.options.limit:,} target requests (--limit, DISTRIBUTED_LIMIT);"
                 " what else there may be was not looked for."
             )
         elif self._enough:
@@ -388,7 +384,7 @@ class CrawlRun(Lifecycle):
         self._closing = True
         if not self._done and not signals.came and meaning(reason).by_settings:
             process_exit.set(INTERRUPTED)  # as below
-            self._enough = self._enough or ("" if self.parts.index.walked else reason)
+            self._enough = self._enough or ("" if self.index.walked else reason)
             await self.tasks.start("complete", self._complete)
         if not self._done:
             process_exit.set(INTERRUPTED)  # a second signal may end the process at any of the waits below
@@ -399,7 +395,7 @@ class CrawlRun(Lifecycle):
                 logger.exception("Not everything that was found could be kept; it will be found again")
             why, code = ending(reason, self._log())
             await self._scheduler.stop(why)
-            self.parts.own.close()
+            self._own.close()
             await self._stop(self._scheduler.state.stopped, code)
             self._done = True
         else:
@@ -407,21 +403,22 @@ class CrawlRun(Lifecycle):
         await self.stop_clock()
         state = self._repository.state
         document = {**self.reporter.summary(state), "exit_code": process_exit.code}
-        if wrong := await asyncio.to_thread(tell, self.parts.on_finish, document):
+        if wrong := await asyncio.to_thread(tell, self._on_finish, document):
             self.reporter.warn(wrong)
             with suppress(StoreError):  # the crawl itself has ended well
                 await self._repository.amend(self.reporter.summary(state))
         self._scheduler.state.sender.close()
-        self._repository.close()
+        self._repository.thread.close()
 
     async def _stop(self, reason: str, code: int, state: CrawlState = CrawlState.STOPPED) -> None:
-        self.reporter.message = f"{reason} What was found is kept; go on with: sdist resume {self._repository.id}"
-        logger.warning(self.reporter.message)
+        message = f"{reason} What was found is kept; go on with: sdist resume {self._repository.id}"
+        self.reporter.snapshot.message = message
+        logger.warning(message)
         await self._close_row(state, code)
 
     async def _close_row(self, state: CrawlState, code: int) -> None:
         process_exit.set(code)
-        with suppress(StoreError):  # the crawl ends without its last sample
-            await self.reporter.sample(state)
         summary = self.reporter.summary(state)
-        await self._repository.end(state, code=code, message=self.reporter.message, summary=summary)
+        with suppress(StoreError):  # the crawl ends without its last sample
+            await self.reporter.sample(summary)
+        await self._repository.end(state, code=code, message=self.reporter.snapshot.message, summary=summary)

@@ -35,12 +35,8 @@ class Capture(FrontierFeed):
 
     cutter: Batcher | SlotBatcher
     room: int | None = None  #: how many more are wanted; None: all that there are
+    before: FingerprintSet = field(default_factory=FingerprintSet)  #: sealed by an earlier process, and not found again
     _seen: FingerprintSet = field(default_factory=FingerprintSet)
-    _before: FingerprintSet = field(default_factory=FingerprintSet)  #: sealed earlier, and not found again yet
-
-    def remember(self, fingerprints: Iterable[bytes]) -> None:
-        """What an earlier process sealed."""
-        self._before = fingerprints if isinstance(fingerprints, FingerprintSet) else FingerprintSet(fingerprints)
 
     def stayed(self) -> list[str]:
         """What became of the requests that cannot travel and why, the most frequent reason first."""
@@ -48,18 +44,6 @@ class Capture(FrontierFeed):
         told = [f"{count} target requests {fate}: {why}" for why, count in self.reasons.most_common(REASONS)]
         lost = self.undelivered.most_common(REASONS)
         return told + [f"{count} requests for another spider are in the list of misses: {why}" for why, count in lost]
-
-    def due(self) -> list[BatchDraft]:
-        """Batches that have waited long enough, or that the fleet can use."""
-        return self.cutter.due(time.monotonic())
-
-    def rest(self) -> list[BatchDraft]:
-        """The last batches."""
-        return self.cutter.take()
-
-    @property
-    def buffered(self) -> int:
-        return len(self.cutter)
 
     def take(self, request: Request, shard: int) -> tuple[Disposition, BatchDraft | None]:
         """Sort one found request in: its fate, and a batch that it filled."""
@@ -73,22 +57,23 @@ class Capture(FrontierFeed):
     def _is_known(self, fingerprint: bytes) -> Disposition | None:
         if not self._seen.add(fingerprint):
             return Disposition.DUPLICATE
-        return Disposition.SEALED if self._before.discard(fingerprint) else None
+        return Disposition.SEALED if self.before.discard(fingerprint) else None
 
 
 def new_capture(
     options: ProducerOptions, crawler: Crawler, demand: Callable[[], Demand], *, project: str, key: bytes | None
 ) -> Capture:
     """What sorts the target requests of this crawl and cuts them into batches; `demand` tells what can be used now."""
-    size, age, adapt = options.batch_size, options.batch_max_age, options.batch_adapt
-    if not options.leases:
-        cutter = Batcher(size=size, max_age=age, demand=demand if adapt else None, fair=options.scaling.terms.fair)
-        return Capture(crawler=crawler, cutter=cutter, key=key, stay=options.stay)
-    idle = (lambda: demand().idle) if adapt else None
-    slots = SlotBatcher(size=size, max_age=age, idle=idle, many_slots=bool(options.scaling.terms.fair))
-    assert crawler.spider
-    slotting = SlotRouting.from_settings(crawler.settings, project=project, spider=crawler.spider.name)
-    return Capture(crawler=crawler, cutter=slots, key=key, stay=options.stay, slotting=slotting)
+    kind: type[Batcher | SlotBatcher] = SlotBatcher if options.leases else Batcher
+    cutter = kind(
+        size=options.batch_size, max_age=options.batch_max_age, demand=demand if options.batch_adapt else None,
+        fair=options.scaling.terms.fair,
+    )  # fmt: skip
+    slotting = None
+    if options.leases:
+        assert crawler.spider
+        slotting = SlotRouting.from_settings(crawler.settings, project=project, spider=crawler.spider.name)
+    return Capture(crawler=crawler, cutter=cutter, key=key, stay=options.unsendable, slotting=slotting)
 
 
 class OwnItems:

@@ -12,7 +12,7 @@ from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings, Settings
 from scrapy.spiderloader import SpiderLoader
 from scrapyd_dist.deploy.local_nodes import cores
-from scrapyd_dist.deploy.node_versions import NodeVersions, look
+from scrapyd_dist.deploy.node_versions import look
 from scrapyd_dist.deploy.rollout import common_name
 
 from scrapyd_dist.batches import Shard
@@ -32,10 +32,10 @@ from scrapyd_dist.store.reach import ways_to
 from ..targets import find_target
 from ..throttle.install import why_not_heeded
 from .crawl_code import TODAYS, CrawlCode
-from .crawl_nodes import NodeSources, check_reach, note_unreached
+from .crawl_nodes import NodeSources, check_reach
 from .crawl_request import CrawlRequest, check_mode, check_parts, check_spider, find_project, shards_of, template_of
 from .discovery import IndexWalk
-from .preflight import LOCAL_NODES, Prepared, other_than_deployed, prepare
+from .preflight import LOCAL_NODES, notes_on, prepare
 from .producer_options import ProducerOptions, read_options
 
 #: settings that counted for the whole crawl in one process, and count for each job now
@@ -80,7 +80,6 @@ def plan(
     prepared = prepare(request, NodeSources(request).read(), code=code, dry_run=True)
     throttle = _throttle(request, crawler.settings)
     ways, members = ways_to(request.store, prepared.key), prepared.members
-    note_unreached(options, members, ways)
     warnings = [
         *complaints(crawler.settings),
         *prepared.warnings,
@@ -93,10 +92,12 @@ def plan(
         ),
     ]
     there = look([p.asked for p in prepared.probes if p.error is None], request.project.name)
-    version = code.version  # None: it would get a new one
-    if version is None and prepared.egg is not None:
-        known = [one.versions for one in there if one.error is None]
-        version = common_name(known, prepared.egg.content_hash, for_crawl=True)
+    version, shown = code.version, ""  # None: it would get a new one
+    if prepared.egg is not None:
+        content, known = prepared.egg.content_hash, [one.versions for one in there if one.error is None]
+        version = version or common_name(known, content, for_crawl=True)
+        # a name that is not made yet tells the content all the same
+        shown = version or version_name(content, datetime.now(timezone.utc), for_crawl=True)
     nodes = [
         {
             "name": found.asked.name,
@@ -130,7 +131,7 @@ def plan(
         "batch_size": options.batch_size,
         "bytes_per_batch": describe_payload(values, encode(values, key=prepared.key)),
         "output": [output["path"] for output in options.outputs],
-        "code": _notes(prepared, code, version, there),
+        "code": notes_on(code, shown or None, {one.node.name: one.versions for one in there}),
         "warnings": [*warnings, *_warnings(crawler.settings, options, nodes)],
         **found,
     }
@@ -154,15 +155,6 @@ def _forecast(
         batch=0 if options.leases or options.batch_adapt else options.batch_size,
     )
     return {"probed": asdict(probed), **asdict(forecast(probed, shape)), "crawl": asdict(shape)}
-
-
-def _notes(prepared: Prepared, code: CrawlCode, version: str | None, there: Iterable[NodeVersions]) -> list[str]:
-    """What is to be said of the code that the crawl would take."""
-    if code.note or prepared.egg is None:
-        return [code.note] if code.note else []
-    # A name that is not made yet tells the content all the same.
-    shown = version or version_name(prepared.egg.content_hash, datetime.now(timezone.utc), for_crawl=True)
-    return other_than_deployed(shown, {one.node.name: one.versions for one in there})
 
 
 def _throttle(request: CrawlRequest, settings: BaseSettings) -> dict[str, Any]:

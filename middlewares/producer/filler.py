@@ -11,6 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
+from itertools import chain
 from typing import Any
 from uuid import uuid4
 
@@ -151,9 +152,9 @@ class Filler(LifecycleMiddleware["FillerRun"]):
         key = await asyncio.to_thread(state_key, project.state)
         capture = Capture(
             crawler=self._crawler,
-            cutter=SlotBatcher(size=size, max_age=age, many_slots=bool(options.scaling.terms.fair)),
+            cutter=SlotBatcher(size=size, max_age=age, fair=options.scaling.terms.fair),
             key=key,
-            stay=options.stay,
+            stay=options.unsendable,
             slotting=SlotRouting.from_settings(settings, project=project.name),
             salt=uuid4().hex,
         )
@@ -195,13 +196,12 @@ class FillerRun(Lifecycle):
             return True
         fate, cut = self._capture.take(request, 0)
         if cut is not None:
-            self._writer.take(cut.found, {})
+            self._writer.take(cut, {})
             await self._writer.room()
         return fate is Disposition.LOCAL
 
     async def tick(self) -> None:
-        for cut in self._capture.due():
-            self._writer.take(cut.found, {})
+        self._writer.take(chain(*self._capture.cutter.due(time.monotonic())), {})
         await self._write()
 
     async def _write(self) -> None:
@@ -219,8 +219,7 @@ class FillerRun(Lifecycle):
         """Write all that is left; wait for a store that is away, for some time."""
         await self.stop_clock()
         frontier, writer = self._producer.frontier, self._writer
-        for cut in self._capture.rest():
-            writer.take(cut.found, {})
+        writer.take(chain(*self._capture.cutter.take()), {})
         give_up = time.monotonic() + LAST_PATIENCE
         await self._write()
         while writer.fault and time.monotonic() < give_up:

@@ -28,6 +28,10 @@ ASKING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK
 _HARMLESS = ("scrapy.core.scraper", "scrapy.utils.signal", "scrapy.downloadermiddlewares", "scrapyd_dist")
 #: what Scrapy's engine says when it is closed before it was open: the error before that one is the reason
 _NOT_OPEN = ("Engine slot not assigned", "Spider not opened")
+#: seconds between two looks at the clock
+TICK = 0.5
+#: exit code: a signal ended it
+INTERRUPTED = 130
 #: characters of an exception's text that are shown
 WORDS = 300
 
@@ -68,16 +72,13 @@ class Faults(logging.Handler):
 class Signals:
     """Whether the process was asked to end."""
 
-    def __init__(self) -> None:
-        self.came = False
-        self._before: dict[int, Any] = {}
+    came = False
 
     def look_out(self) -> None:
         """Notice signals, and leave what they do as it is; to be called when Scrapy's own handlers are there."""
         for number in ASKING:
             before = signal.getsignal(number)
-            if self._before.get(number) is None and callable(before):
-                self._before[number] = before
+            if callable(before):
                 with suppress(ValueError):  # not in the main thread, where no signal arrives either
                     signal.signal(number, partial(self._notice, before))
 
@@ -97,7 +98,7 @@ def ending(reason: str, where: str) -> tuple[str, int]:
     `reason` is Scrapy's word for it, and `where` the log that has the whole traceback.
     """
     if signals.came:
-        return f"The crawl was interrupted ({reason}).", 130
+        return f"The crawl was interrupted ({reason}).", INTERRUPTED
     if reason != "shutdown":
         return f"The spider was closed before the crawl was done, by a setting or by CloseSpider: {reason}.", 3
     if faults.last is not None:
@@ -108,16 +109,13 @@ def ending(reason: str, where: str) -> tuple[str, int]:
 class ExitCode:
     """The code that this process ends with, once there is one to tell."""
 
-    def __init__(self) -> None:
-        self.code = 0
-        self.refusal = ""  #: why nothing was started, in words
-        self._registered = False
+    code = 0
+    refusal = ""  #: why nothing was started, in words
 
     def set(self, code: int, *, refusal: str = "") -> None:
         """End with this code; the last call counts."""
         self.code, self.refusal = code, refusal
-        if code and not self._registered:
-            self._registered = True
+        if code:
             # scrapy.cmdline calls sys.exit(0) by then: only the very end of the process can still say otherwise.
             atexit.register(self._leave)
 
@@ -191,7 +189,7 @@ class Lifecycle(ABC):
     It is made when everything is checked and open; `begin` does that for processes of Scrapy.
     """
 
-    def __init__(self, every: float) -> None:
+    def __init__(self, every: float = TICK) -> None:
         self.tasks = TaskGroup(self.failed)
         self._every = every
         self._over = asyncio.Event()
@@ -238,10 +236,6 @@ class LifecycleMiddleware(Generic[WorkT]):
         crawler.signals.connect(self._closed, scrapy_signals.spider_closed)
         # Again: a signal during a normal close abandons that handler.
         crawler.signals.connect(self._closed, scrapy_signals.engine_stopped)
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> LifecycleMiddleware[WorkT]:
-        return cls(crawler)
 
     @property
     def run(self) -> WorkT:

@@ -98,7 +98,7 @@ def prepare(
     if not nodes and not dry_run:
         nodes = local_nodes.up(request.project.state, LOCAL_NODES)
     probes = probe(nodes, timeout=options.limits.request_timeout)
-    warnings = _check(probes, feed=options.feed_url is not None) if nodes else []
+    warnings = _check(probes, feed=options.target_feed_url is not None) if nodes else []
     egg, key = (code.egg, code.files.key) if code.files is not None else _build(request)
     if dry_run:
         members = _members(probes, {})
@@ -113,7 +113,7 @@ def prepare(
         version=version,
         key=key if all(node.same_code for node in result.ready) else None,
         egg=egg,
-        code=tuple(_notes_on(code, version, {node.node.name: node.before for node in result.ready})),
+        code=tuple(notes_on(code, version, {node.node.name: node.before for node in result.ready})),
         uploaded=tuple(node.node.name for node in result.ready if node.uploaded),
         warnings=warnings,
     )
@@ -178,7 +178,7 @@ def bring(request: CrawlRequest, node: Node, prepared: Prepared) -> str:
     found = probe([node], timeout=request.options.limits.request_timeout)[0]
     if found.error is not None:
         raise found.error
-    if not found.value and request.options.feed_url is None:
+    if not found.value and request.options.target_feed_url is None:
         return f"{node.name} has no log folder, so items have no way home from there"
     try:
         version = None if request.options.deploy == "never" else prepared.version
@@ -190,26 +190,21 @@ def bring(request: CrawlRequest, node: Node, prepared: Prepared) -> str:
     return ""
 
 
-def _notes_on(code: CrawlCode, version: str | None, there: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Remarks on the code that a crawl runs under the name `version`; `there` is that of `other_than_deployed`."""
+def notes_on(code: CrawlCode, version: str | None, there: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Remarks on the code that a crawl runs under the name `version`, such as that something else was deployed last.
+
+    `there`: node name -> the versions that it had before, in Scrapyd's order.
+    """
     notes = [code.note] if code.note else []
     if code.before is not None and code.before != version and version is not None:
         why = "today's code, as --new-code says," if code.new else "the same code with today's part of scrapyd-dist,"
         notes.append(f"This crawl goes on with {why} {version}; it began with {code.before}.")
-    if code.before is None and code.egg is None and version is not None:
-        notes += other_than_deployed(version, there)
+    if code.before is not None or code.egg is not None or version is None:
+        return notes
+    deployed = map(current, there.values())
+    found = {name for name in deployed if name is not None and not is_crawls(name)}
+    if found and {told_content(name) for name in found} != {told_content(version)}:
+        latest = newest(found) or max(found)
+        taken = f"This crawl takes the working tree's code, {version}."
+        notes.append(f"{taken} What was deployed last is {latest}, and a crawl runs that with --version {latest}.")
     return notes
-
-
-def other_than_deployed(version: str, there: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """A remark where something else was deployed last than `version`, the working tree's code that a crawl takes.
-
-    `there`: node name -> the versions that it had before, in Scrapyd's order.
-    """
-    deployed = {name: current(known) for name, known in there.items()}
-    found = {name for name in deployed.values() if name is not None and not is_crawls(name)}
-    if not found or {told_content(name) for name in found} == {told_content(version)}:
-        return []
-    latest = newest(found) or max(found)
-    taken = f"This crawl takes the working tree's code, {version}."
-    return [f"{taken} What was deployed last is {latest}, and a crawl runs that with --version {latest}."]

@@ -72,10 +72,6 @@ class Probe:
         Probe.last = self
         crawler.signals.connect(self._idle, signals.spider_idle)
 
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> "Probe":
-        return cls(crawler)
-
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         try:
             await self._begin(start)

@@ -31,27 +31,16 @@ from scrapyd_dist.store.address import chosen
 
 from ..assignment import PROBE
 from .crawl_code import TODAYS, CrawlCode, import_code
-from .lifecycle import Fault, exit_code, faults, signals
+from .lifecycle import exit_code, faults, signals
 
 
-class CrawlRefused(DistError):
-    """The producer would not begin; the code is that of the reason."""
+class CrawlFailed(DistError):
+    """The crawl did not begin, or did not come to its end; the code is that of the reason."""
 
-    def __init__(self, message: str, code: int) -> None:
+    def __init__(self, message: str, code: int, *, told: bool = False) -> None:
         super().__init__(message)
-        self.exit_code = code  # type: ignore[misc]  # of this one refusal, not of the class
-
-
-class CrawlAborted(DistError):
-    """The process came to its end, and the crawl did not."""
-
-    def __init__(self, fault: Fault | None, log: str) -> None:
-        if fault is not None and fault.refusal is not None:
-            self.exit_code = fault.refusal  # type: ignore[misc]  # of this one, not of the class
-            super().__init__(fault.text)
-            return
-        why = f"a part of it failed: {fault}" if fault is not None else "its process ended, and said no reason"
-        super().__init__(f"The crawl broke off: {why}. The whole traceback is in {log}.")
+        self.exit_code = code  # type: ignore[misc]  # of this one, not of the class
+        self.told = told  #: the producer has told DISTRIBUTED_ON_FINISH
 
 
 def main() -> None:
@@ -87,7 +76,7 @@ def _crawl(crawl: str, store: str) -> int:
         changes = {"state": database.crawl(crawl).when_refused, "exit_code": code, "message": message, "pid": None}
         database.update_crawl(crawl, **changes, ended=time.time())
         on_finish = row.options["settings"].get("DISTRIBUTED_ON_FINISH")
-        if on_finish and not isinstance(error, CrawlRefused):  # of that one its own process has told
+        if on_finish and not (isinstance(error, CrawlFailed) and error.told):
             from scrapyd_dist.progress import told
 
             from .completion_hooks import tell
@@ -102,9 +91,15 @@ def _crawl(crawl: str, store: str) -> int:
 
 
 def _check_ended(row: Crawl, log: str | None) -> None:
-    """Raise `CrawlAborted` when Scrapy has come to its end, and nothing has said how the crawl ended."""
-    if not row.state.ended and not signals.came:
-        raise CrawlAborted(faults.last, log or str(Path(STATE_FOLDER, "crawls", row.id, "producer.log").absolute()))
+    """Raise `CrawlFailed` when Scrapy has come to its end, and nothing has said how the crawl ended."""
+    if row.state.ended or signals.came:
+        return
+    fault = faults.last
+    if fault is not None and fault.refusal is not None:
+        raise CrawlFailed(fault.text, fault.refusal)
+    why = f"a part of it failed: {fault}" if fault is not None else "its process ended, and said no reason"
+    log = log or str(Path(STATE_FOLDER, "crawls", row.id, "producer.log").absolute())
+    raise CrawlFailed(f"The crawl broke off: {why}. The whole traceback is in {log}.", DistError.exit_code)
 
 
 def broken(error: Exception) -> str:
@@ -163,7 +158,7 @@ def _execute(settings: Settings, spider: str, options: Mapping[str, Any]) -> Non
         if end.code == 2:
             raise DistError("Scrapy refused the command line; its own words are above.") from None
     if exit_code.refusal:  # it may have been refused before the producer took up the row
-        raise CrawlRefused(exit_code.refusal, exit_code.code)
+        raise CrawlFailed(exit_code.refusal, exit_code.code, told=True)
 
 
 def _plan(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,8 +41,8 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         run = self._run = await begin(start_of_crawl.start, start_of_crawl.refused)
         if run is None or run.enough:
             return
-        index = run.parts.index
-        if run.parts.options.sharded:
+        index = run.index
+        if run.options.sharded:
             for shard in index.unfinished():
                 yield self._index_request(run, Request(shard.url, dont_filter=True), shard.number)
             return
@@ -63,9 +63,9 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
             raise
 
     def _index_request(self, run: CrawlRun, request: Request, shard: int) -> Request:
-        number = run.parts.index.asked(shard)
+        number = run.index.asked(shard)
         meta = {**request.meta, SHARD: shard, PAGE: number}
-        return request.replace(meta=meta, errback=WatchedDict(self._index_failed, own_errback(request)))
+        return request.replace(meta=meta, errback=WatchedDict(self._failed, own_errback(request)))
 
     # what comes out
 
@@ -80,64 +80,61 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
                 elif (kept := self._sort(run, output, shard, response)) is not None:
                     yield kept
         except Exception as error:
-            self._lost(response.meta, response.url, f"{type(error).__name__} in the callback: {str(error)[:200]}")
+            why = f"{type(error).__name__} in the callback: {str(error)[:200]}"
+            self._lost(response.meta, response.url, "failed", why)
             raise
         if PAGE in response.meta:
-            run.parts.index.came(shard, response.meta[PAGE], _first_url(response))
+            run.index.came(shard, response.meta[PAGE], _first_url(response))
 
     def process_spider_exception(self, response: Response, exception: Exception, spider: Spider | None = None) -> None:
         if not isinstance(exception, HttpError):  # that one came by the errback, and is counted there
-            self._lost(response.meta, _first_url(response), f"{type(exception).__name__}: {str(exception)[:200]}")
+            why = f"{type(exception).__name__}: {str(exception)[:200]}"
+            self._lost(response.meta, _first_url(response), "failed", why)
 
     def _sort(self, run: CrawlRun, request: Request, shard: int, response: Response | None = None) -> Request | None:
         """The request as the producer crawls it, or None when it is for the fleet, or is not crawled at all."""
         for name in (SHARD, PAGE, LOCAL):
             request.meta.pop(name, None)  # a callback may have passed the whole meta of its response on
-        spider, parts = self._crawler.spider, run.parts
+        spider = self._crawler.spider
         assert spider
         if run.enough:
             return None
         if response is not None and LOCAL in response.meta:
             return request  # what a locally crawled page leads to stays here as well
-        if not parts.target.takes(request, spider, start=response is None):
-            if response is not None and parts.options.sharded and parts.index.is_border(request.url):
+        if not run.target.takes(request, spider, start=response is None):
+            if response is not None and run.options.sharded and run.index.is_border(request.url):
                 return None
             return self._index_request(run, request, shard)
-        fate, cut = parts.capture.take(request, shard)
+        fate, cut = run.capture.take(request, shard)
         if cut is not None:
             run.seal(cut)
-        if parts.capture.room == 0:
+        if run.capture.room == 0:
             run.found_enough()
-        if fate is Disposition.SEALED and shard in parts.index.walks:
-            parts.index.walks[shard].found += 1
+        if fate is Disposition.SEALED and shard in run.index.walks:
+            run.index.walks[shard].found += 1
         if fate is not Disposition.LOCAL:
             return None
         meta = {**request.meta, SHARD: shard, LOCAL: True}
-        return request.replace(meta=meta, errback=WatchedDict(self._local_failed, own_errback(request)))
+        return request.replace(meta=meta, errback=WatchedDict(self._failed, own_errback(request)))
 
     # failures
 
-    def _index_failed(self, errback: Any, failure: Failure) -> Any:
+    def _failed(self, errback: Any, failure: Failure) -> Any:
         request = failure.request  # type: ignore[attr-defined]  # Scrapy adds it
-        self._lost(request.meta, _first_url(request), judge(failure)[1])
+        self._lost(request.meta, request.url if LOCAL in request.meta else _first_url(request), *judge(failure))
         return errback(failure) if errback else failure
 
-    def _lost(self, meta: dict[str, Any], url: str, reason: str) -> None:
-        """An index page failed for good: it is listed, and the walk goes on behind it."""
+    def _lost(self, meta: dict[str, Any], url: str, kind: str, reason: str) -> None:
+        """A page failed for good: it is listed, and a walk goes on behind it."""
         run = self.run
+        if LOCAL in meta:
+            run.reporter.local_missed(url, kind, reason)
         if PAGE not in meta:
-            if LOCAL in meta:
-                run.reporter.local_missed(url, "failed", reason)
             return
-        shard, index = meta[SHARD], run.parts.index
+        shard, index = meta[SHARD], run.index
         following = index.lost(shard, meta[PAGE], url, reason)
         if following is not None and not index.is_border(following):
             self._crawler.engine.crawl(self._index_request(run, Request(following, dont_filter=True), shard))
-
-    def _local_failed(self, errback: Any, failure: Failure) -> Any:
-        request = failure.request  # type: ignore[attr-defined]  # Scrapy adds it
-        self.run.reporter.local_missed(request.url, *judge(failure))
-        return errback(failure) if errback else failure
 
     # signals
 
@@ -148,7 +145,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
 
     def _dropped(self, request: Request) -> None:
         if PAGE in request.meta and self._run is not None:  # seen before: nothing is lost
-            self._run.parts.index.walks[request.meta[SHARD]].pending.discard(request.meta[PAGE])
+            self._run.index.walks[request.meta[SHARD]].pending.discard(request.meta[PAGE])
 
     def _idle(self) -> None:
         if self._run is not None and self._run.hold():

@@ -34,7 +34,7 @@ class ProducerOptions:
 
     crawl: str | None = None
     nodes: tuple[str, ...] = ()  #: targets of scrapy.cfg, addresses, `file:` and `cmd:` with what lists nodes
-    hosts: tuple[str, ...] = ()  #: addresses of nodes, where `nodes` is empty
+    target_hosts: tuple[str, ...] = ()  #: addresses of nodes, where `nodes` is empty
     nodes_every: float = 10.0  #: seconds after which commands and names are asked again
     index: str | None = None
     pages: int | None = None
@@ -44,12 +44,12 @@ class ProducerOptions:
     sent_size: int = LARGEST  #: requests in a batch that is sent, at most
     batch_adapt: bool = True  #: batches are as large as the fleet can use, batch_size at most
     batch_max_age: float = 30.0
-    feed_url: str | None = None
-    feed_format: str = "jsonlines"
+    target_feed_url: str | None = None
+    target_feed_format: str = "jsonlines"
     send_feed_url: bool = False  #: whether the feed URL may travel as a setting
     outputs: tuple[Mapping[str, Any], ...] = ()
     deploy: str = "if-missing"
-    stay: str = "local"
+    unsendable: str = "local"
     placement: str = Placement.KINDS[0]
     profile: str = "usual"
     max_failed: int = 0
@@ -89,23 +89,18 @@ class ProducerOptions:
 def read_options(settings: BaseSettings) -> ProducerOptions:
     """The options in these settings; ConfigError if a value is not of its kind, or two do not go together."""
     reader, throttle = SettingReader(settings), ThrottleOptions.from_settings(settings)
-    read, feed_url = reader.value, reader.value("DISTRIBUTED_TARGET_FEED_URL")
-    crawl, hosts = read("DISTRIBUTED_CRAWL"), read("DISTRIBUTED_TARGET_HOSTS")
-    adapts, mode = _adapts(reader), read("DISTRIBUTED_MODE")
+    read, values = reader.value, reader.values_for(ProducerOptions)
+    crawl, mode, feed_url, adapts = values["crawl"], values["mode"], values["target_feed_url"], _adapts(reader)
     # What a job uploads when it closes would have items of lost leases; without waiting, all is sent at once.
     may_lease = not (feed_url or uploading_feeds(settings)) and read("DISTRIBUTED_WAIT")
     options = ProducerOptions(**{
-        **reader.values_for(ProducerOptions),
+        **values,
         "crawl": check_crawl_name(crawl) if crawl else None,
-        "nodes": read("DISTRIBUTED_NODES") or (() if hosts else _old_lists(reader)),
-        "hosts": hosts,
+        "nodes": values["nodes"] or (() if values["target_hosts"] else _old_lists(reader)),
         "sent_size": _fixed_size(reader) or (LARGEST if adapts else BATCH_SIZE),
         "batch_adapt": adapts,
-        "feed_url": feed_url,
         "send_feed_url": _may_travel(feed_url, settings),
-        "feed_format": read("DISTRIBUTED_TARGET_FEED_FORMAT"),
-        "stay": read("DISTRIBUTED_UNSENDABLE"),
-        "store": read("DISTRIBUTED_STORE") if reader.given("DISTRIBUTED_STORE") else None,
+        "store": values["store"] if reader.given("DISTRIBUTED_STORE") else None,
         "limits": SchedulerLimits(**reader.values_for(SchedulerLimits), poll=read("DISTRIBUTED_POLL_INTERVAL")),
         "leases": mode == "pull" or (mode == "auto" and may_lease),
         "only_leased": ", ".join(name for name, row in SETTINGS.items() if row.pull_only and reader.value(name)),
@@ -150,12 +145,12 @@ def _check_together(options: ProducerOptions) -> None:
         )
     if options.index is not None and options.pages is None:
         raise ConfigError("An index address needs the number of its pages: --pages N (DISTRIBUTED_PAGES).")
-    if options.feed_url and options.outputs and options.feed_format not in LINES:
+    if options.target_feed_url and options.outputs and options.target_feed_format not in LINES:
         raise ConfigError(
-            f"Feeds in the format {options.feed_format!r} (DISTRIBUTED_TARGET_FEED_FORMAT) cannot be merged into one"
-            " item file, only JSON lines can. Leave out -o, or the format."
+            f"Feeds in the format {options.target_feed_format!r} (DISTRIBUTED_TARGET_FEED_FORMAT) cannot be merged into"
+            " one item file, only JSON lines can. Leave out -o, or the format."
         )
-    if options.mode == "pull" and options.feed_url is not None:
+    if options.mode == "pull" and options.target_feed_url is not None:
         raise ConfigError(
             "Workers that lease (--pull, DISTRIBUTED_MODE) bring items home batch by batch, and a feed URL (--feed,"
             " DISTRIBUTED_TARGET_FEED_URL) is written job by job: what a lost lease leaves in it would count twice."

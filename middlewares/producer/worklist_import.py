@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TypeAlias
 from uuid import uuid4
 
@@ -105,10 +106,10 @@ def fill(
         for some in _read_ahead(rows):
             for row in some:
                 filling.take(row)
-            if filling.write_due():
+            if filling.write():
                 yield filling.account
     finally:
-        filling.write_rest()
+        filling.write(rest=True)
         producer.sign_off()
     yield filling.account
 
@@ -128,8 +129,7 @@ class _ImportRun:
         account.rows += 1
         if not reason:
             try:
-                cut = self._cutter.add(self._read(row), time.monotonic())
-                self._waiting += [] if cut is None else cut.found
+                self._waiting += self._cutter.add(self._read(row), time.monotonic()) or []
             except (ValueError, TypeError) as error:
                 reason = str(error) or type(error).__name__
         if reason:
@@ -137,19 +137,14 @@ class _ImportRun:
             if len(account.told) < TOLD:
                 account.told.append(WorklistRow(row.line, reason=reason))
 
-    def write_due(self) -> bool:
-        """Write what has waited long enough, or is enough for a step; whether there was something."""
+    def write(self, *, rest: bool = False) -> bool:
+        """Write what has waited long enough, or is enough for a step, or all the rest; whether there was something."""
         now = time.monotonic()
-        self._waiting += [one for cut in self._cutter.due(now) for one in cut.found]
+        self._waiting += chain(*(self._cutter.take() if rest else self._cutter.due(now)))
         self._producer.renew()
-        return self._write() if len(self._waiting) >= STEP or now - self._written >= MAX_AGE else False
-
-    def write_rest(self) -> None:
-        self._waiting += [one for cut in self._cutter.take() for one in cut.found]
-        self._write()
-
-    def _write(self) -> bool:
-        self._written = time.monotonic()
+        if not rest and len(self._waiting) < STEP and now - self._written < MAX_AGE:
+            return False
+        self._written = now
         if not self._waiting:
             return False
         kept = self._producer.keep(self._waiting)

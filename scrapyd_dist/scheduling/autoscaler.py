@@ -31,7 +31,7 @@ from scrapyd_dist.scheduling.dispatcher import note_refusal
 from scrapyd_dist.scheduling.foreign_projects import ForeignProjects
 from scrapyd_dist.scheduling.job_request import call_for_worker
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
-from scrapyd_dist.scheduling.scaling_policy import ALL, CircuitBreaker
+from scrapyd_dist.scheduling.scaling_policy import CircuitBreaker
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.store.worker_thread import StoreThread
 
@@ -51,12 +51,12 @@ class Autoscaler:
     ending: int = field(default=0, init=False)  #: workers that have ended and are not judged yet
     retired: dict[str, list[str]] = field(default_factory=dict, init=False)  #: pool -> why its workers ended
 
-    def start(self, pool: str) -> bool:
-        """Start a worker on the node with the most room; False when no node has room."""
+    def start(self, pool: str) -> None:
+        """Start a worker on the node with the most room, if a node has room."""
         project, spider = spider_of_slot(pool)
         member = max(self._with_room(pool, project), key=lambda one: room(one) / max(1, one.slots), default=None)
         if member is None:
-            return False
+            return
         self.last = number = self.last + 1
         entry = WorkerEntry(
             number=number, job=worker_id(self.state.spec.crawl, number), url=member.node.url, pool=pool,
@@ -64,7 +64,6 @@ class Autoscaler:
         )  # fmt: skip
         worker = self._run_of(entry, member, at_once=True)
         self.state.send_out(worker, self._post(worker, entry))
-        return True
 
     def _run_of(self, one: WorkerEntry, member: NodeState, *, at_once: bool = False, posted: bool = False) -> WorkerRun:
         # where a batch is expected, one without requests stands for the worker
@@ -72,8 +71,7 @@ class Autoscaler:
         return WorkerRun(
             batch=batch, number=1, job=one.job, member=member, since=one.since,
             start_by=one.since + self.state.limits.start_timeout, at_once=at_once, posted=posted, pool=one.pool,
-            slots=() if one.pool == ALL else (one.pool,), project=one.project, spider=one.spider,
-            version=one.version, introduces=one.introduces,
+            project=one.project, spider=one.spider, version=one.version, introduces=one.introduces,
         )  # fmt: skip
 
     def _with_room(self, pool: str, project: str) -> list[NodeState]:
@@ -198,9 +196,9 @@ class Autoscaler:
         out.report = report
         self._forget(out)
         self.ending += 1
-        if meaning(report.finish_reason).by_settings:  # another worker in its place would end there as well
+        if meaning(report.finish_reason).by_settings and not self.again:  # one in its place would end there as well
             self.retired.setdefault(out.pool, []).append(report.finish_reason)
-            out.member.retired += not self.again
+            out.member.retired += 1
         self.state.spawn(self._ended(out, _why(report), blame=report.blames_batch))
 
     async def failed(self, out: JobRun, reason: str, *, blame: bool = False) -> None:

@@ -51,6 +51,7 @@ class BatchCounters:
     done: int = 0  #: batches done
     failed: int = 0  #: failed attempts
     dead: int = 0  #: dead batches
+    cuts: int = 0  #: batches that were cut by this process
     requests_done: int = 0
     pages: int = 0
     items: int = 0  #: items, where those of a retry replace those of the failed request
@@ -63,10 +64,6 @@ class BatchCounters:
     def accepted(self, batch: int, report: Mapping[str, Any], misses: Sequence[Miss]) -> None:
         """Count a batch that is done; `report` is what the store keeps of its report."""
         self.done += 1
-        self._add(batch, report)
-        self._missed(misses)
-
-    def _add(self, batch: int, report: Mapping[str, Any]) -> None:
         self.requests_done += report.get("done", 0)
         self.pages += report.get("pages", 0)
         self.items += report.get("items", 0)
@@ -75,6 +72,7 @@ class BatchCounters:
         for place, runs in places(report).items():
             if runs:
                 self._of_failed[batch, place] = number(runs)
+        self._missed(misses)
 
     def died(self, batch: Batch) -> None:
         self.dead += 1
@@ -82,14 +80,13 @@ class BatchCounters:
 
     def recall(self, slots: Sequence[SlotCount], attempts: Sequence[Attempt], misses: Sequence[Miss]) -> None:
         """Count the batches that an earlier process left in the store."""
-        done, dead = BatchState.DONE.value, BatchState.DEAD.value
+        dead = BatchState.DEAD.value
         self.sent = len(attempts)
-        self.done = sum(slot.batches.get(done, 0) for slot in slots)
         self.dead = sum(slot.batches.get(dead, 0) for slot in slots)
         self.dead_urls = sum(slot.requests.get(dead, 0) for slot in slots)
         accepted = [attempt for attempt in attempts if attempt.state is AttemptState.ACCEPTED]
         for attempt in sorted(accepted, key=lambda attempt: attempt.batch):  # a retry has a higher batch number
-            self._add(attempt.batch, attempt.report)
+            self.accepted(attempt.batch, attempt.report, ())
         self._missed([miss for miss in misses if miss.batch])
 
     def _missed(self, misses: Sequence[Miss]) -> None:

@@ -3,13 +3,13 @@
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import TypeAlias
 
 from scrapyd_dist.frontier.backlog import SPREAD, UNFAIR
 from scrapyd_dist.frontier.intake import FrontierIntake
 from scrapyd_dist.frontier.slots import site_of
-from scrapyd_dist.payload import RequestValue
 
 #: seconds of work in a batch in the middle of a crawl: starting a job costs a node more than a second of CPU
 MIDDLE = 90.0
@@ -32,24 +32,8 @@ HELD_REQUESTS = 50_000
 #: requests per write to the store, approximately
 PORTION = 2_000
 
-
-@dataclass(kw_only=True)
-class BatchDraft:
-    """Requests that are about to become a batch."""
-
-    found: list[FrontierIntake] = field(default_factory=list)
-    slot: str | None = None  #: the frontier slot that workers lease it from; None for a batch that is sent to a node
-    priority: int = 0
-
-    @property
-    def values(self) -> list[RequestValue]:
-        """The requests as JSON."""
-        return [one.value for one in self.found]
-
-    @property
-    def fingerprints(self) -> list[bytes]:
-        """One for each value."""
-        return [one.fingerprint for one in self.found]
+#: requests that are about to become a batch; those that workers lease are of one slot and priority
+BatchDraft: TypeAlias = list[FrontierIntake]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,12 +105,12 @@ class Buffer:
         """The time at which the oldest request was added; the buffer must not be empty."""
         return min(group[0][1] for group in self._groups.values())
 
-    def take(self, number: int) -> list[FrontierIntake]:
+    def take(self, number: int) -> BatchDraft:
         """Take up to this many requests for one batch."""
         return self._take_in_turn(number) if self._fair == SPREAD else self._take_grouped(number)
 
-    def _take_in_turn(self, number: int) -> list[FrontierIntake]:
-        taken: list[FrontierIntake] = []
+    def _take_in_turn(self, number: int) -> BatchDraft:
+        taken: BatchDraft = []
         while self._groups and len(taken) < number:
             site = next(iter(self._groups))
             taken += self._take_from(site, 1)
@@ -134,7 +118,7 @@ class Buffer:
                 self._groups[site] = self._groups.pop(site)  # it moves to the end
         return taken
 
-    def _take_grouped(self, number: int) -> list[FrontierIntake]:
+    def _take_grouped(self, number: int) -> BatchDraft:
         whole, room = [], number
         for site, group in self._groups.items():
             if not room:
@@ -148,7 +132,7 @@ class Buffer:
             taken += self._take_from(largest, number - len(taken))
         return taken
 
-    def _take_from(self, site: str, number: int) -> list[FrontierIntake]:
+    def _take_from(self, site: str, number: int) -> BatchDraft:
         group = self._groups[site]
         taken = [group.popleft()[0] for _ in range(min(number, len(group)))]
         if not group:
@@ -181,7 +165,7 @@ class Batcher:
     def add(self, found: FrontierIntake, now: float) -> BatchDraft | None:
         """Add a request; returns a full batch when this completes one."""
         self._waiting.add(found, now)
-        return self._cut(self._usual) if len(self._waiting) >= self._hold else None
+        return self._waiting.take(self._usual) if len(self._waiting) >= self._hold else None
 
     def due(self, now: float) -> list[BatchDraft]:
         """The batches that are due: too old, or wanted by the fleet."""
@@ -193,7 +177,7 @@ class Batcher:
         self._usual = sizes.next(sizes.left)
         cuts = [*self._for_idle_slots(sizes, now), *self._for_later(sizes, now)]
         if sizes.demand.more == 0 and 0 < len(self._waiting) <= FEWEST:
-            cuts.append(self._cut(FEWEST))
+            cuts.append(self._waiting.take(FEWEST))
         return cuts
 
     def take(self) -> list[BatchDraft]:
@@ -203,14 +187,14 @@ class Batcher:
         sizes = self._sizes(replace(self._demand(), more=0.0))
         cuts = []
         while self._waiting:
-            cuts.append(self._cut(sizes.next(len(self._waiting))))
+            cuts.append(self._waiting.take(sizes.next(len(self._waiting))))
         return cuts
 
     def _overdue(self, now: float) -> list[BatchDraft]:
         """What has waited long enough, in batches of the given size."""
         cuts = []
         while self._waiting and now - self._waiting.oldest() >= self._max_age:
-            cuts.append(self._cut(self._size))
+            cuts.append(self._waiting.take(self._size))
         return cuts
 
     def _sizes(self, demand: Demand) -> BatchSizes:
@@ -222,7 +206,7 @@ class Batcher:
             return []
         size = sizes.first(len(self._waiting))
         count = min(max(0, sizes.demand.idle), len(self._waiting) // min(size, FEWEST))
-        return [self._cut(size) for _ in range(count) if self._waiting]
+        return [self._waiting.take(size) for _ in range(count) if self._waiting]
 
     def _for_later(self, sizes: BatchSizes, now: float) -> list[BatchDraft]:
         """One waiting batch per slot, and what has waited long enough."""
@@ -233,11 +217,8 @@ class Batcher:
             wanted = len(cuts) < room and len(self._waiting) >= size + sizes.reserve
             if not wanted and now - self._waiting.oldest() < self._max_age:
                 break
-            cuts.append(self._cut(size))
+            cuts.append(self._waiting.take(size))
         return cuts
-
-    def _cut(self, size: int) -> BatchDraft:
-        return BatchDraft(found=self._waiting.take(size))
 
 
 def portions(cuts: Iterable[BatchDraft]) -> Iterator[list[BatchDraft]]:
@@ -245,43 +226,37 @@ def portions(cuts: Iterable[BatchDraft]) -> Iterator[list[BatchDraft]]:
 
     A portion has at most one cut per slot and priority, because two would be merged into one batch.
     """
-    some: dict[tuple[str | None, int], BatchDraft] = {}
+    some: dict[tuple[str, int], BatchDraft] = {}
     count = 0
     for cut in cuts:
-        if count >= PORTION or (cut.slot, cut.priority) in some:
+        place = cut[0].slot, cut[0].priority
+        if count >= PORTION or place in some:
             yield list(some.values())
             some, count = {}, 0
-        some[cut.slot, cut.priority] = cut
-        count += len(cut.found)
+        some[place] = cut
+        count += len(cut)
     if some:
         yield list(some.values())
-
-
-@dataclass(kw_only=True)
-class _OpenBatch:
-    """Requests of one slot and priority that are not in a batch yet."""
-
-    since: float  #: when the first request was added
-    found: list[FrontierIntake] = field(default_factory=list)
 
 
 class SlotBatcher:
     """Collects requests per slot and priority until a batch is full or its first request has reached the maximum age.
 
-    With `idle`, batches are also cut early while workers are idle, so that each worker gets some. With `many_slots`,
+    With `demand`, batches are also cut early while workers are idle, so that each worker gets some. If they are `fair`,
     workers take the slots in turn, of which there may be thousands: only as many batches are cut early as there are
     idle workers, oldest first, so that the other slots keep filling up; and full batches wait for `due`, to be written
     together.
     """
 
     def __init__(
-        self, *, size: int, max_age: float, idle: Callable[[], int] | None = None, many_slots: bool = False
+        self, *, size: int, max_age: float, demand: Callable[[], Demand] | None = None, fair: str = UNFAIR
     ) -> None:
         self._size = size
         self._max_age = max_age
-        self._idle = idle
-        self._many_slots = many_slots
-        self._waiting: dict[tuple[str, int], _OpenBatch] = {}  #: oldest first
+        self._demand = demand
+        self._many_slots = bool(fair)
+        #: by slot and priority, oldest first: when the first request was added, and the requests
+        self._waiting: dict[tuple[str, int], tuple[float, BatchDraft]] = {}
         self._full: list[BatchDraft] = []
         self._count = 0
 
@@ -291,17 +266,15 @@ class SlotBatcher:
     def add(self, found: FrontierIntake, now: float) -> BatchDraft | None:
         """Add a request; returns a batch if one must be written now."""
         place = found.slot, found.priority
-        waiting = self._waiting.get(place)
-        if waiting is None:
-            waiting = self._waiting[place] = _OpenBatch(since=now)
-        waiting.found.append(found)
+        _, waiting = self._waiting.setdefault(place, (now, []))
+        waiting.append(found)
         self._count += 1
-        cut = self._cut(place, self._size)[0] if len(waiting.found) >= self._size else None
+        cut = self._cut(place, self._size)[0] if len(waiting) >= self._size else None
         if not self._many_slots:
             return cut or self._overdue()
         if cut is not None:
             self._full.append(cut)
-            self._count += len(cut.found)
+            self._count += len(cut)
         return self._overdue()
 
     def _overdue(self) -> BatchDraft | None:
@@ -310,7 +283,7 @@ class SlotBatcher:
             return None
         if self._full:
             cut = self._full.pop(0)
-            self._count -= len(cut.found)
+            self._count -= len(cut)
             return cut
         return self._cut(next(iter(self._waiting)), self._size)[0]
 
@@ -319,7 +292,7 @@ class SlotBatcher:
         cuts = self._take_full()
         for place in self._in_order(self._older_than(self._max_age, now)):
             cuts += self._cut(place, self._size)
-        idle = 0 if self._idle is None else self._idle() - len(cuts)
+        idle = 0 if self._demand is None else self._demand().idle - len(cuts)
         if idle <= 0:
             return cuts
         if self._many_slots:
@@ -338,12 +311,12 @@ class SlotBatcher:
 
     def _take_full(self) -> list[BatchDraft]:
         cuts, self._full = self._full, []
-        self._count -= sum(len(cut.found) for cut in cuts)
+        self._count -= sum(map(len, cuts))
         return cuts
 
     def _older_than(self, age: float, now: float) -> list[tuple[str, int]]:
         """Slots and priorities whose first request is at least `age` seconds old, oldest first."""
-        return list(takewhile(lambda place: now - self._waiting[place].since >= age, self._waiting))
+        return list(takewhile(lambda place: now - self._waiting[place][0] >= age, self._waiting))
 
     @staticmethod
     def _in_order(places: list[tuple[str, int]]) -> list[tuple[str, int]]:
@@ -351,10 +324,6 @@ class SlotBatcher:
         return sorted(places, key=lambda place: (-place[1], place[0]))
 
     def _cut(self, place: tuple[str, int], size: int) -> list[BatchDraft]:
-        found = self._waiting.pop(place).found
+        _, found = self._waiting.pop(place)
         self._count -= len(found)
-        slot, priority = place
-        return [
-            BatchDraft(found=found[start : start + size], slot=slot, priority=priority)
-            for start in range(0, len(found), size)
-        ]
+        return [found[start : start + size] for start in range(0, len(found), size)]

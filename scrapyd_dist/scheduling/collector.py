@@ -36,33 +36,30 @@ CUTS = 200
 BLIND = 10
 
 
-@dataclass(kw_only=True)
-class PoisonBisector:
-    """Bisects a batch that kills its workers, until the request that does it is alone and named."""
+# A batch that kills its workers is bisected, until the request that does it is alone and named.
 
-    key: bytes | None = None  #: key of encrypted batches
-    made: int = 0
 
-    def attempts(self, batch: Batch, most: int) -> int:
-        """The attempts of a batch that may kill its workers: a piece of a cut batch is cut again at once."""
-        if not batch.parent:
-            return most
-        return min(most, 1 if batch.size > 1 else ALONE)
+def attempts_of(batch: Batch, most: int) -> int:
+    """The attempts of a batch that may kill its workers: a piece of a cut batch is cut again at once."""
+    if not batch.parent:
+        return most
+    return min(most, 1 if batch.size > 1 else ALONE)
 
-    def wants(self, batch: Batch, counters: BatchCounters) -> bool:
-        """Whether to cut it now that its attempts are used up."""
-        return batch.size > 1 and self.made < (CUTS if counters.done else BLIND)
 
-    def halves(self, batch: Batch, payload: Mapping[str, str]) -> list[NewBatch]:
-        """Its two halves in the same slot; more when a half does not fit into one job."""
-        self.made += 1
-        values = decode(payload.get, key=self.key)
-        middle = (len(values) + 1) // 2
-        pieces = fit(values[:middle], key=self.key) + fit(values[middle:], key=self.key)
-        return [
-            NewBatch(payload=settings, size=len(piece), slot=batch.slot, priority=batch.priority)
-            for piece, settings in pieces
-        ]
+def may_be_cut(batch: Batch, counters: BatchCounters) -> bool:
+    """Whether to cut it now that its attempts are used up."""
+    return batch.size > 1 and counters.cuts < (CUTS if counters.done else BLIND)
+
+
+def halves(batch: Batch, payload: Mapping[str, str], key: bytes | None) -> list[NewBatch]:
+    """Its two halves in the same slot; more when a half does not fit into one job."""
+    values = decode(payload.get, key=key)
+    middle = (len(values) + 1) // 2
+    pieces = fit(values[:middle], key=key) + fit(values[middle:], key=key)
+    return [
+        NewBatch(payload=settings, size=len(piece), slot=batch.slot, priority=batch.priority)
+        for piece, settings in pieces
+    ]
 
 
 @dataclass(kw_only=True)
@@ -72,7 +69,7 @@ class Collector:
     state: SchedulerState
     folder: Path  #: the folder of fetched parts
     worked: Callable[[str], None]  #: called with the slot of each leased batch that was accepted
-    bisector: PoisonBisector
+    key: bytes | None = None  #: key of encrypted batches
     coming: set[tuple[int, int]] = field(default_factory=set)  #: batch and attempt of leased parts that are fetched
     _fetches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES))
 
@@ -152,7 +149,7 @@ class Collector:
     def _urls(self, leased: Leased) -> list[str]:
         """The URLs of a batch; as many empty ones when it cannot be read, so that the account balances."""
         try:
-            return [value["url"] for value in decode(leased.payload.get, key=self.bisector.key)]
+            return [value["url"] for value in decode(leased.payload.get, key=self.key)]
         except PayloadError:
             return [""] * leased.batch.size
 
@@ -246,7 +243,7 @@ class Collector:
         """The requests of earlier batches that this batch retried, as the store has them, whatever the worker says."""
         payload = await self.state.run(self.state.db.payload, number)
         try:
-            return replaced_by(decode(payload.get, key=self.bisector.key))
+            return replaced_by(decode(payload.get, key=self.key))
         except PayloadError as error:
             logger.warning("what batch %d tries again stays beside it: %s", number, error)
             return []
@@ -269,8 +266,8 @@ class Collector:
         """
         logger.warning("batch %d, attempt %d: %s", batch.number, number, reason)
         most, tried = self.state.limits.max_attempts, number - batch.forgiven
-        most = self.bisector.attempts(batch, most) if blame else most
-        cut = blame and tried >= most and self.bisector.wants(batch, self.state.counters)
+        most = attempts_of(batch, most) if blame else most
+        cut = blame and tried >= most and may_be_cut(batch, self.state.counters)
         if cut or harmless:
             most = tried + 1  # a failure that does not count leaves it waiting, not dead
         state = await self.state.run(
@@ -291,7 +288,8 @@ class Collector:
         state = self.state
         try:
             payload = await state.run(state.db.payload, batch.number)
-            pieces = await state.run(state.db.split, batch.number, self.bisector.halves(batch, payload))
+            state.counters.cuts += 1
+            pieces = await state.run(state.db.split, batch.number, halves(batch, payload, self.key))
         except StepRefused:  # a worker leased it meanwhile: it is cut if that one dies as well
             logger.warning("batch %d is crawled once more before it is cut", batch.number)
             return

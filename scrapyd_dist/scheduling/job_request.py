@@ -13,6 +13,7 @@ from scrapyd_dist.frontier.backlog import WorkerRequest
 from scrapyd_dist.frontier.worklists import row_in
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import JobRun, WorkerRun
+from scrapyd_dist.scheduling.scaling_policy import ALL
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.settings import LABELS, PREFIX, Travels, travelling
 from scrapyd_dist.store.address import is_url
@@ -100,11 +101,8 @@ def call_for_introduction(spec: JobRequest, worker: WorkerRun, terms: WorkerRequ
 
 
 def _orders(worker: WorkerRun, terms: WorkerRequest) -> dict[str, Any]:
-    node = worker.member.node
-    return {
-        "worker": worker.batch.number, "node": node.name, "url": node.url, "slots": list(worker.slots),
-        **asdict(terms),
-    }  # fmt: skip
+    node, slots = worker.member.node, [] if worker.pool == ALL else [worker.pool]
+    return {"worker": worker.batch.number, "node": node.name, "url": node.url, "slots": slots, **asdict(terms)}
 
 
 def _post(

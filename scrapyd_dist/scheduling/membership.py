@@ -47,7 +47,6 @@ class Membership:
                 await asyncio.wait_for(self.state.over.wait(), self.state.limits.poll)
 
     async def look(self) -> None:
-        """Read the lists and the store once."""
         await self._lists()
         await self._wishes()
 
@@ -70,9 +69,13 @@ class Membership:
         for node in nodes:
             member = known.pop(node.url, None)
             if member is None:
-                self.join(NodeState(node=node))
+                logger.info("%s joins the crawl", node)
+                member = NodeState(node=node, cancel_later=self.given_up.pop(node.url, []))
+                self.state.members.append(member)
             else:
                 self._update(member, node)
+            if self._begun:
+                self.monitor.begin(member)
         for member in known.values():
             if not member.left:
                 member.left = True
@@ -81,14 +84,6 @@ class Membership:
                     member.node,
                     len(member.out),
                 )
-
-    def join(self, member: NodeState) -> None:
-        """Add a node: watch it, and deploy the crawl's code to it."""
-        if member not in self.state.members:
-            logger.info("%s joins the crawl", member.node)
-            self.state.members.append(member)
-        member.cancel_later += self.given_up.pop(member.node.url, [])
-        self._begin(member)
 
     def _update(self, member: NodeState, node: Node) -> None:
         """It is still listed, or again; its name, password or number of slots may have changed."""
@@ -100,11 +95,6 @@ class Membership:
         if member.left:
             member.left = False
             logger.info("%s is back in the list of nodes", node)
-        self._begin(member)
-
-    def _begin(self, member: NodeState) -> None:
-        if self._begun:
-            self.monitor.begin(member)
 
     # what users ask of nodes
 

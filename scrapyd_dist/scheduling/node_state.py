@@ -188,7 +188,6 @@ class WorkerRun(JobRun):
     """A long-lived job that leases batches; its pseudo batch has the worker's number, and no requests."""
 
     pool: str
-    slots: tuple[str, ...] = ()  #: slots that it leases from; none: all but those of other spiders
     version: str = ""  #: of another project's code; empty for the crawl's own
     introduces: bool = False  #: it runs only to tell whose code it is
     dismissed: bool = False  #: it was told to end

@@ -19,7 +19,7 @@ from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.scheduling.autoscaler import Autoscaler, room
 from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.batcher import Demand
-from scrapyd_dist.scheduling.collector import Collector, PoisonBisector
+from scrapyd_dist.scheduling.collector import Collector
 from scrapyd_dist.scheduling.dispatcher import Dispatcher
 from scrapyd_dist.scheduling.foreign_projects import ForeignProjects
 from scrapyd_dist.scheduling.membership import Listed, Membership
@@ -73,9 +73,7 @@ class Scheduler:
         self.folder.mkdir(parents=True, exist_ok=True)
         state = self.state
         self.breaker = CircuitBreaker(attempts=state.limits.max_attempts)
-        self.collector = Collector(
-            state=state, folder=self.folder, worked=self._worked, bisector=PoisonBisector(key=self.key)
-        )
+        self.collector = Collector(state=state, folder=self.folder, worked=self._worked, key=self.key)
         self._autoscaler = Autoscaler(
             state=state,
             breaker=self.breaker,
@@ -102,9 +100,11 @@ class Scheduler:
         return self.state.fault is not None or bool(self.breaker.closed or self.breaker.unfit)
 
     @property
-    def unreached(self) -> bool:
-        """True when nothing was done because no answering node's workers reach the store."""
-        return bool(self.state.stopped and self.breaker.unreached) and not self.state.counters.sent
+    def stop_code(self) -> int:
+        """The exit code when it has stopped before the end: there is something to set right, or to go on."""
+        if self.state.stopped and self.breaker.unreached and not self.state.counters.sent:
+            return 2  # nothing was done because no answering node's workers reach the store
+        return 1 if self.failed else 3
 
     def demand(self, more: float | None = None) -> Demand:
         """What the fleet could take now; `more`: requests that are still to be found, None when unknown."""
@@ -354,7 +354,7 @@ class Scheduler:
         if self._autoscaler.ending:  # why these ended, and what they had leased, is not known yet
             return []
         working = Counter(worker.pool for worker in state.workers())
-        retired = {} if self._autoscaler.again else self._autoscaler.retired
+        retired = self._autoscaler.retired
         decision = decide(
             pools,
             working,

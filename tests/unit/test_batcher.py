@@ -16,12 +16,12 @@ def found(number: int, slot: str = "", priority: int = 0) -> FrontierIntake:
 
 
 def numbers(cuts: list[BatchDraft]) -> list[int]:
-    assert all(one == found(int(one.fingerprint)) for cut in cuts for one in cut.found)
-    return [int(fingerprint) for cut in cuts for fingerprint in cut.fingerprints]
+    assert all(one == found(int(one.fingerprint)) for cut in cuts for one in cut)
+    return [int(one.fingerprint) for cut in cuts for one in cut]
 
 
 def sizes(cuts: list[BatchDraft]) -> list[int]:
-    return [len(cut.values) for cut in cuts]
+    return [len(cut) for cut in cuts]
 
 
 @given(size=st.integers(1, 7), count=st.integers(0, 40))
@@ -183,9 +183,9 @@ def test_every_request_is_in_one_batch_of_its_slot_and_priority_in_order(
         cuts += cutter.due(float(number)) if late else []
     cuts += cutter.take()
     assert len(cutter) == 0
-    assert all(0 < len(cut.values) <= size for cut in cuts)
+    assert all(0 < len(cut) <= size for cut in cuts)
     for slot, priority in {(slot, priority) for slot, priority, _ in places}:
-        mine = [one for cut in cuts if (cut.slot, cut.priority) == (slot, priority) for one in cut.found]
+        mine = [one for cut in cuts if (cut[0].slot, cut[0].priority) == (slot, priority) for one in cut]
         assert mine == [found(n, s, p) for n, (s, p, _) in enumerate(places) if (s, p) == (slot, priority)]
 
 
@@ -194,20 +194,20 @@ def test_each_slot_waits_by_itself() -> None:
     cutter.add(found(1, "a"), 100.0)
     cutter.add(found(2, "b"), 103.0)
     assert cutter.due(104.9) == []
-    assert [cut.slot for cut in cutter.due(105.0)] == ["a"]
-    assert [cut.slot for cut in cutter.due(108.0)] == ["b"]
+    assert [cut[0].slot for cut in cutter.due(105.0)] == ["a"]
+    assert [cut[0].slot for cut in cutter.due(108.0)] == ["b"]
 
 
 def test_the_highest_priority_comes_first() -> None:
     cutter = SlotBatcher(size=10, max_age=5)
     for number, priority in enumerate((0, 5, -1)):
         cutter.add(found(number, priority=priority), 0.0)
-    assert [cut.priority for cut in cutter.take()] == [5, 0, -1]
+    assert [cut[0].priority for cut in cutter.take()] == [5, 0, -1]
 
 
 def test_idle_workers_get_what_there_is_before_a_batch_is_full() -> None:
     idle = 0
-    cutter = SlotBatcher(size=100, max_age=60, idle=lambda: idle)
+    cutter = SlotBatcher(size=100, max_age=60, demand=lambda: Demand(slots=3, idle=idle))
     for number in range(90):
         cutter.add(found(number), 0.0)
     assert cutter.due(1.0) == []
@@ -217,7 +217,7 @@ def test_idle_workers_get_what_there_is_before_a_batch_is_full() -> None:
 
 
 def test_a_batch_for_an_idle_worker_is_not_too_small_while_there_is_more() -> None:
-    cutter = SlotBatcher(size=100, max_age=60, idle=lambda: 50)
+    cutter = SlotBatcher(size=100, max_age=60, demand=lambda: Demand(slots=50, idle=50))
     for number in range(FEWEST + 5):
         cutter.add(found(number), 0.0)
     assert sizes(cutter.due(1.0)) == [FEWEST, 5]

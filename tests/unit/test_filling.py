@@ -23,6 +23,7 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.intake import FrontierIntake, pack
 from scrapyd_dist.payload import BATCH_MAX_BYTES, decode
 from scrapyd_dist.scheduling.batcher import Batcher, SlotBatcher
+from scrapyd_dist.scheduling.fingerprints import FingerprintSet
 
 KEY = Fernet.generate_key()
 HOME = {"project": "shop", "spider": "links"}
@@ -347,8 +348,9 @@ class Captured(Bench):
     ) -> None:  # fmt: skip
         super().__init__()
         cutter: Any = SlotBatcher(size=size, max_age=60) if slotting else Batcher(size=size, max_age=60)
-        self.capture = Capture(crawler=self.crawler, cutter=cutter, key=key, stay=stay, slotting=slotting)
-        self.capture.remember(iter(before))
+        self.capture = Capture(
+            crawler=self.crawler, cutter=cutter, key=key, stay=stay, slotting=slotting, before=FingerprintSet(before)
+        )
 
     def take(self, url: str = "http://web/", shard: int = 0, **fields: Any) -> str:
         return self.capture.take(Request(url, **fields), shard)[0].value
@@ -357,13 +359,13 @@ class Captured(Bench):
 def test_a_batch_is_cut_when_it_is_full_and_its_fingerprints_are_scrapys() -> None:
     bench = Captured(size=2)
     assert bench.capture.take(Request("http://web/1"), 0) == (Disposition.SEALED, None)
-    assert bench.capture.buffered == 1
+    assert len(bench.capture.cutter) == 1
     _, cut = bench.capture.take(Request("http://web/2"), 0)
     assert cut
-    assert [from_value(value, bench.spider).url for value in cut.values] == ["http://web/1", "http://web/2"]
+    assert [from_value(one.value, bench.spider).url for one in cut] == ["http://web/1", "http://web/2"]
     fingerprinter = bench.spider.crawler.request_fingerprinter
-    assert cut.fingerprints == [fingerprinter.fingerprint(Request(f"http://web/{n}")) for n in (1, 2)]
-    assert (bench.capture.buffered, bench.capture.rest()) == (0, [])
+    assert [one.fingerprint for one in cut] == [fingerprinter.fingerprint(Request(f"http://web/{n}")) for n in (1, 2)]
+    assert (len(bench.capture.cutter), bench.capture.cutter.take()) == (0, [])
 
 
 def test_each_fate_is_counted_and_sealed_ones_with_their_batch() -> None:
@@ -389,7 +391,7 @@ def found_by(bench: Captured) -> list[bytes]:
         for n in (1, 2, 1):
             bench.take(f"http://web/{n}", shard)
             bench.take(f"http://web/{n}", shard, dont_filter=True)
-    return [fingerprint for cut in bench.capture.rest() for fingerprint in cut.fingerprints]
+    return [one.fingerprint for cut in bench.capture.cutter.take() for one in cut]
 
 
 def test_a_shard_that_is_walked_again_seals_only_what_was_not_sealed_before() -> None:
@@ -400,7 +402,7 @@ def test_a_shard_that_is_walked_again_seals_only_what_was_not_sealed_before() ->
 
     bench = Captured(size=99, before=every)
     assert [bench.take("http://web/1") for _ in range(2)] == ["sealed", "duplicate"]
-    assert bench.capture.buffered == 0
+    assert len(bench.capture.cutter) == 0
 
 
 @pytest.mark.parametrize(
@@ -442,15 +444,13 @@ def test_reasons_are_told_the_most_frequent_first() -> None:
     assert told[1].startswith("1 target requests are refused, and not crawled: its meta has a set")
 
 
-@pytest.mark.parametrize(
-    ("slotting", "cut_by"), [(None, (None, 0)), (SlotRouting(project="shop", spider="links"), ("0", 4))]
-)
+@pytest.mark.parametrize(("slotting", "slot"), [(None, ""), (SlotRouting(project="shop", spider="links"), "0")])
 def test_a_crawl_that_sends_its_batches_has_no_slots_and_a_pulled_one_cuts_by_slot_and_priority(
-    slotting: SlotRouting | None, cut_by: tuple[str | None, int]
+    slotting: SlotRouting | None, slot: str
 ) -> None:
     _, cut = Captured(size=1, slotting=slotting).capture.take(Request("http://web/", priority=4), 0)
     assert cut
-    assert (cut.slot, cut.priority) == cut_by
+    assert [(one.slot, one.priority) for one in cut] == [(slot, 4)]
 
 
 def test_what_goes_nowhere_is_told_at_the_end() -> None:

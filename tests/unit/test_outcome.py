@@ -16,7 +16,7 @@ from scrapyd_dist.joblogs.verdict import Outcome, by_log, by_report
 from scrapyd_dist.joblogs.worker_report import BadReport, kept, misses, part_path, read_report, refusal, report_path
 from scrapyd_dist.payload import decode, encode
 from scrapyd_dist.scheduling.base import BatchCounters
-from scrapyd_dist.scheduling.collector import ALONE, BLIND, CUTS, PoisonBisector
+from scrapyd_dist.scheduling.collector import ALONE, BLIND, CUTS, attempts_of, halves, may_be_cut
 from scrapyd_dist.scrapyd.api import JobState
 
 PART = {"file": "c.b1.a1.jl", "items": 2, "bytes": 9, "sha256": "00"}
@@ -154,29 +154,25 @@ def test_only_an_end_without_a_known_cause_blames_the_batch(cause: str) -> None:
 
 
 def test_a_piece_of_a_cut_batch_gets_fewer_attempts() -> None:
-    cuts = PoisonBisector()
-    assert cuts.attempts(BATCH, 4) == 4
-    assert cuts.attempts(replace(BATCH, parent=1), 4) == 1
-    assert cuts.attempts(replace(BATCH, parent=1, size=1), 4) == ALONE
-    assert cuts.attempts(replace(BATCH, parent=1, size=1), 1) == 1
+    assert attempts_of(BATCH, 4) == 4
+    assert attempts_of(replace(BATCH, parent=1), 4) == 1
+    assert attempts_of(replace(BATCH, parent=1, size=1), 4) == ALONE
+    assert attempts_of(replace(BATCH, parent=1, size=1), 1) == 1
 
 
 def test_code_that_cannot_do_any_page_is_not_cut_for_ever() -> None:
-    works, broken = BatchCounters(done=1), BatchCounters()
-    assert not PoisonBisector().wants(replace(BATCH, size=1), works)
-    assert PoisonBisector(made=BLIND - 1).wants(BATCH, broken)
-    assert not PoisonBisector(made=BLIND).wants(BATCH, broken)
-    assert PoisonBisector(made=BLIND).wants(BATCH, works)
-    assert not PoisonBisector(made=CUTS).wants(BATCH, works)
+    assert not may_be_cut(replace(BATCH, size=1), BatchCounters(done=1))
+    cases = [(BLIND - 1, 0, True), (BLIND, 0, False), (BLIND, 1, True), (CUTS, 1, False)]
+    assert [may_be_cut(BATCH, BatchCounters(cuts=cuts, done=done)) for cuts, done, _ in cases] == [c[2] for c in cases]
 
 
 @pytest.mark.parametrize("count", [2, 3, 7])
 def test_the_halves_have_all_requests_in_their_order(count: int) -> None:
     values = [{"url": f"http://site/{number}", "rule": 1} for number in range(count)]
-    halves = PoisonBisector().halves(replace(BATCH, slot="s", priority=3), encode(values))
-    assert [half.size for half in halves] == [(count + 1) // 2, count // 2]
-    assert [value for half in halves for value in decode(half.payload.get)] == values
-    assert {(half.slot, half.priority) for half in halves} == {("s", 3)}
+    both = halves(replace(BATCH, slot="s", priority=3), encode(values), None)
+    assert [half.size for half in both] == [(count + 1) // 2, count // 2]
+    assert [value for half in both for value in decode(half.payload.get)] == values
+    assert {(half.slot, half.priority) for half in both} == {("s", 3)}
 
 
 # the judgement on jobs

@@ -110,7 +110,7 @@ def test_a_fault_at_the_start_is_told_with_its_traceback(
     module: ModuleType, middleware: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     exits = ExitCode()
-    exits._registered = True  # this process is not to end with it
+    monkeypatch.setattr(exits, "_leave", lambda: None)  # this process is not to end with it
     monkeypatch.setattr(lifecycle, "exit_code", exits)
     monkeypatch.setattr(module, "read_options", broken)
 

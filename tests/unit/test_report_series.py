@@ -54,7 +54,6 @@ def test_a_sample_counts_what_goes_to_nodes_only() -> None:
     assert (sample["found"], sample["sealed"], sample["sent"], sample["done"]) == (10, 9, 7, 3)
     assert sample["nodes"] == {"web1": [3, 2, 1, "up"]}
     assert json.loads(json.dumps(sample)) == sample
-    assert sample_of({}, {})["nodes"] == {}
 
 
 def test_a_line_never_goes_back_though_a_batch_is_done_again_and_a_time_without_work_is_marked() -> None:

@@ -21,7 +21,7 @@ from scrapyd_dist.frontier.backlog import BY_DOMAIN, FAIR, SPREAD, UNFAIR, SlotC
 from scrapyd_dist.frontier.intake import FrontierIntake
 from scrapyd_dist.frontier.slots import MOST, SITE, SlotRule, site_of, slot_of_site, slot_of_spider, spider_of_slot
 from scrapyd_dist.scheduling import batcher
-from scrapyd_dist.scheduling.batcher import BatchDraft, Batcher, Buffer, SlotBatcher, portions
+from scrapyd_dist.scheduling.batcher import BatchDraft, Batcher, Buffer, Demand, SlotBatcher, portions
 
 
 def prints(count: int) -> list[bytes]:
@@ -115,9 +115,8 @@ def found(number: int, site: str = "a.com", priority: int = 0) -> FrontierIntake
     return FrontierIntake(value=value, fingerprint=f"{site}{number}".encode(), slot=site, priority=priority)
 
 
-def sites(cut: BatchDraft | list[FrontierIntake]) -> str:
-    values = cut.values if isinstance(cut, BatchDraft) else [one.value for one in cut]
-    return "".join(str(value["url"])[11] for value in values)
+def sites(cut: BatchDraft) -> str:
+    return "".join(str(one.value["url"])[11] for one in cut)
 
 
 def test_a_number_of_slots_means_nothing_there_and_the_prefix_of_a_callback_does() -> None:
@@ -176,7 +175,7 @@ def test_every_worker_has_the_queue_that_lets_no_slow_site_fill_the_downloader()
 
 def test_of_many_slots_only_what_can_be_used_is_cut_early_and_the_oldest_first() -> None:
     idle = [0]
-    cutter = SlotBatcher(size=10, max_age=30, idle=lambda: idle[0], many_slots=True)
+    cutter = SlotBatcher(size=10, max_age=30, demand=lambda: Demand(slots=2, idle=idle[0]), fair=SPREAD)
     for at, site in enumerate("abcde"):
         cutter.add(found(0, site), float(at))
         cutter.add(found(1, site), 9.0)
@@ -190,33 +189,31 @@ def test_of_many_slots_only_what_can_be_used_is_cut_early_and_the_oldest_first()
 
 
 def test_what_is_full_goes_with_the_next_look() -> None:
-    cutter = SlotBatcher(size=3, max_age=30, many_slots=True)
+    cutter = SlotBatcher(size=3, max_age=30, fair=SPREAD)
     assert [cutter.add(found(at, "ab"[at % 2]), 0.0) for at in range(9)] == [None] * 9
     assert len(cutter) == 9
     assert [sites(cut) for cut in cutter.due(0.0)] == ["aaa", "bbb"]
     assert len(cutter) == 3
 
 
-@pytest.mark.parametrize("many_slots", [True, False])
-def test_what_is_held_back_is_bounded_however_many_slots_there_are(
-    many_slots: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("fair", [SPREAD, UNFAIR])
+def test_what_is_held_back_is_bounded_however_many_slots_there_are(fair: str, monkeypatch: pytest.MonkeyPatch) -> None:
     most = 500
     monkeypatch.setattr(batcher, "HELD_REQUESTS", most)
-    cutter = SlotBatcher(size=10, max_age=1e9, many_slots=many_slots)
+    cutter = SlotBatcher(size=10, max_age=1e9, fair=fair)
     cuts = []
     for number in range(most + 100):
         one = FrontierIntake(value={"url": "http://a/"}, fingerprint=b"", slot=str(number % (most - 9)))
         cuts += [cut for cut in [cutter.add(one, 0.0)] if cut]
         assert len(cutter) <= most
     assert len(cuts) >= 50  # of the oldest slots, which have two by now
-    assert cuts[0].slot == "0"
-    assert sum(len(cut.values) for cut in [*cuts, *cutter.take()]) == most + 100
+    assert cuts[0][0].slot == "0"
+    assert sum(map(len, [*cuts, *cutter.take()])) == most + 100
 
 
 def test_many_cuts_are_written_together_and_no_two_of_one_place() -> None:
-    cuts = [BatchDraft(found=[found(0)] * 1000, slot=slot) for slot in "abcda"]
-    assert [[cut.slot for cut in some] for some in portions([*cuts, cuts[0]])] == [["a", "b"], ["c", "d"], ["a"], ["a"]]
+    cuts = [[found(0, slot)] * 1000 for slot in "abcda"]
+    assert [[cut[0].slot for cut in some] for some in portions([*cuts, cuts[0]])] == [[*"ab"], [*"cd"], ["a"], ["a"]]
     assert list(portions([])) == []
 
 

@@ -69,7 +69,7 @@ def test_the_account_balances() -> None:
     assert document["urls_distinct"] == 20 + 4 + 3 + 5
     assert document["requests"] == {"total": 20, "sent": 20, "done": 10, "succeeded": 8}
     assert summary(snapshot(waiting=12))["requests"]["sent"] == 8
-    with_own = summary(snapshot(local_missed={"gone": 2, "failed": 3}))  # of what the producer crawled itself
+    with_own = summary(snapshot(local_missed=Counter(gone=2, failed=3)))  # of what the producer crawled itself
     assert (with_own["gone_urls"], with_own["failed_urls"]) == (3, 4)
 
 
