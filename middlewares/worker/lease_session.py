@@ -33,7 +33,7 @@ from .lease_client import LeaseClient, LeaseContext, Notifier, StoreLost
 from .lease_renewer import Key, LeaseLoss, LeaseRenewer
 from .request_feeder import RequestFeeder
 from .request_tracker import RequestTracker
-from .work_unit import REPEATED, SESSION, OwnPages, UnitMark, WorkRefused, WorkUnit, mark_of
+from .work_unit import REPEATED, SESSION, BatchUnit, RequestLedger, UnitMark, WorkRefused, WorkUnit, mark_of
 
 Fail = Callable[[str, FinishReason], None]  # a problem, and why the worker ends before its work is done
 
@@ -91,7 +91,8 @@ class OwnRequests:
         """Make the requests that `make` gives, and wait for all that follows; why one of them failed, if one did."""
         self._times += 1
         client, finds = self._context.client, self._context.finds(f"{self._context.job.name}:{self._times}:")
-        own = OwnPages(self._times, finds)
+        own = WorkUnit(0, self._times, finds, RequestLedger([]))
+        own.making = True
         self._tracker.enter(own)
         try:
             async for output in each(make()):
@@ -124,7 +125,7 @@ class OwnRequests:
 
     def again(self, begun: WorkUnit, mark: UnitMark, request: Request) -> bool:
         """Repeat a request whose session has expired, once there is a new one; False when it will not be repeated."""
-        if self.log_in is None or isinstance(begun, OwnPages) or request.meta.get(REPEATED, 0) >= MOST_REPEATS:
+        if self.log_in is None or not isinstance(begun, BatchUnit) or request.meta.get(REPEATED, 0) >= MOST_REPEATS:
             return False
         self._waiting.append((begun, self._tracker.watched(_afresh(request), begun, mark.position, mark.source)))
         if self._task is None:

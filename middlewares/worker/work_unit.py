@@ -162,7 +162,10 @@ def mark_of(page: Any) -> UnitMark | None:
 
 
 class WorkUnit:
-    """Requests that belong together, with all that follows from them."""
+    """Requests that belong together, with all that follows from them.
+
+    Those of a batch, or of pages that the worker asks for on its own account: the spider's start requests, or a login.
+    """
 
     def __init__(self, batch: int, attempt: int, finds: FoundRequests | None, ledger: RequestLedger) -> None:
         self.key, self.ledger = (batch, attempt), ledger
@@ -209,19 +212,7 @@ class WorkUnit:
 
     @property
     def over(self) -> bool:
-        return not self.busy
-
-
-class OwnPages(WorkUnit):
-    """Pages that the worker asks for on its own account: the spider's start requests, or a login."""
-
-    def __init__(self, number: int, finds: FoundRequests) -> None:
-        super().__init__(0, number, finds, RequestLedger([]))
-        self.making = True
-
-    @property
-    def over(self) -> bool:
-        return not self.making and super().over
+        return not (self.making or self.busy)
 
 
 class BatchUnit(WorkUnit):

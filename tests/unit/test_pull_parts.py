@@ -26,7 +26,7 @@ from scrapyd_dist.middlewares.worker.lease_client import MAY_RETURN, LeaseClient
 from scrapyd_dist.middlewares.worker.lease_renewer import LeaseRenewer
 from scrapyd_dist.middlewares.worker.lease_session import introduce
 from scrapyd_dist.middlewares.worker.request_tracker import use_batch_filter
-from scrapyd_dist.middlewares.worker.work_unit import BATCH, BatchUnit, OwnPages, UnitMark, attempt_over
+from scrapyd_dist.middlewares.worker.work_unit import BATCH, BatchUnit, RequestLedger, UnitMark, WorkUnit, attempt_over
 
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused, StoreError
@@ -71,8 +71,7 @@ def test_a_batch_is_over_when_all_its_requests_and_items_have_ended(leased: Call
 
 @given(st.lists(st.tuples(st.sampled_from(["begin", "end", "again", "in", "out"]), st.integers(0, 5)), max_size=40))
 def test_nothing_is_counted_twice(steps: list[tuple[str, int]]) -> None:
-    pages = OwnPages(1, None)  # type: ignore[arg-type]  # nothing is found
-    pages.making = False
+    pages = WorkUnit(0, 1, None, RequestLedger([]))
     marks: list[UnitMark] = []
     open_: set[UnitMark] = set()
     items = 0
@@ -98,7 +97,8 @@ def test_nothing_is_counted_twice(steps: list[tuple[str, int]]) -> None:
 
 
 def test_own_pages_are_not_over_while_more_are_made_and_keep_the_first_failure() -> None:
-    pages = OwnPages(1, None)  # type: ignore[arg-type]  # nothing is found
+    pages = WorkUnit(0, 1, None, RequestLedger([]))
+    pages.making = True
     assert not pages.over
     pages.making = False
     assert pages.over
