@@ -16,7 +16,7 @@ from scrapyd_dist.errors import (
     NoReply,
 )
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scrapyd.api import Call, Upload
+from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.reply import document
 
 from ..context import Context
@@ -80,7 +80,7 @@ def _call(endpoint: str, parameters: list[str], *, post: bool) -> Call[dict[str,
         elif upload is None:
             path = Path(value[1:])
             try:
-                upload = Upload(name=key, filename=path.name, content=path.read_bytes())
+                upload = (key, path.name, path.read_bytes())
             except OSError as error:
                 raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
         else:

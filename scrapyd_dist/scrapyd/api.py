@@ -22,15 +22,6 @@ SILENCE = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Upload:
-    """A file of a multipart form."""
-
-    name: str
-    filename: str
-    content: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Call(Generic[T]):
     """A request to an endpoint or file of a node, and the function that reads its reply."""
 
@@ -39,7 +30,8 @@ class Call(Generic[T]):
     method: str = "GET"
     params: tuple[tuple[str, str], ...] = ()
     data: tuple[tuple[str, str], ...] = field(default=(), repr=False)  #: form fields of a POST; names may repeat
-    upload: Upload | None = None
+    #: a file that makes the form a multipart one: the field's name, the file's name, its content
+    upload: tuple[str, str, bytes] | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict)
     timeout: float = TIMEOUT  #: default timeout in seconds for the whole reply; with a sink, for the next bytes
     start: int | None = None  #: first byte of a raw file to fetch, or None for any
@@ -56,8 +48,9 @@ class Call(Generic[T]):
         if self.upload is not None:
             from urllib3 import encode_multipart_formdata  # noqa: PLC0415 - only an upload needs it
 
-            file = (self.upload.filename, self.upload.content, "application/octet-stream")
-            body, content_type = encode_multipart_formdata([*self.data, (self.upload.name, file)])
+            name, filename, content = self.upload
+            file = (filename, content, "application/octet-stream")
+            body, content_type = encode_multipart_formdata([*self.data, (name, file)])
             return content_type, body
         if self.method == "POST":
             return "application/x-www-form-urlencoded", urlencode(self.data).encode("ascii")
@@ -190,9 +183,10 @@ def addversion(project: str, version: str, egg: bytes) -> Call[int]:
 
     A node that refuses the egg with `ApiRefused` keeps it nevertheless, possibly as the default: delete it then.
     """
-    upload = Upload(name="egg", filename="project.egg", content=egg)
-    data = _given(project=project, version=version)
-    return _post("addversion", lambda doc: doc.number("spiders"), data, upload=upload, timeout=SLOW_TIMEOUT)
+    return _post(
+        "addversion", lambda doc: doc.number("spiders"), _given(project=project, version=version),
+        upload=("egg", "project.egg", egg), timeout=SLOW_TIMEOUT,
+    )  # fmt: skip
 
 
 def delversion(project: str, version: str) -> Call[None]:
@@ -214,7 +208,7 @@ def _post(
     read: Callable[[Document], T],
     data: tuple[tuple[str, str], ...],
     *,
-    upload: Upload | None = None,
+    upload: tuple[str, str, bytes] | None = None,
     timeout: float = TIMEOUT,
 ) -> Call[T]:
     return replace(_get(page, read, timeout=timeout), method="POST", data=data, upload=upload)
