@@ -5,7 +5,7 @@ import signal
 import sys
 import traceback
 from contextlib import suppress
-from typing import Annotated, Any, Literal, NoReturn, Optional
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -59,9 +59,8 @@ def _print_version(wanted: bool) -> None:
 
 def top(
     version: Annotated[
-        Optional[bool],
-        typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True),
-    ] = None,
+        bool, typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True)
+    ] = False,
     # main() takes it from anywhere on the line; here it only appears in the help.
     debug: Annotated[bool, typer.Option(DEBUG, help="Show tracebacks; works behind any command.")] = False,
 ) -> None:

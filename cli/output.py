@@ -85,11 +85,6 @@ def put_values(text: str) -> None:
     print(_HAZARDS.sub(lambda found: json.dumps(found[0])[1:-1].replace("\x7f", "\\u007f"), text), flush=True)
 
 
-def put_json(document: Mapping[str, Any]) -> None:
-    """The one document that `--json` promises."""
-    put_values(json.dumps({"schema": 1, **document}, indent=2, ensure_ascii=False))
-
-
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows, in colours on a terminal."""
     cells = [[_text(cell) for cell in row] for row in rows]
@@ -135,7 +130,7 @@ class Output:
     def document(self, document: Mapping[str, Any]) -> bool:
         """Print the document if it was asked for; False tells the command to print its lines instead."""
         if self.as_json:
-            put_json(document)
+            put_values(json.dumps({"schema": 1, **document}, indent=2, ensure_ascii=False))
         return self.as_json
 
     def table(self, document: Mapping[str, Any], headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

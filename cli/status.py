@@ -19,7 +19,7 @@ from .crawls.watcher import WatchOptions
 from .frontier import frontier_list
 from .nodes import fleet_view
 from .options import option
-from .output import Output, put, put_json
+from .output import Output, put
 
 Fleet = Annotated[bool, option("All nodes and the jobs of any kind that run there, instead of a crawl.")]
 
@@ -72,12 +72,13 @@ def report(
         Path | None, option("Where the page goes; CRAWL.html if left out.", "-o", "--output", metavar="FILE")
     ] = None,
     ask_nodes: Annotated[bool, option("Ask the nodes, too, which versions they have now.")] = False,
-    as_json: Annotated[bool, option("The series behind the pictures, as one document.", "--json")] = False,
+    series: Output = Output(),
 ) -> None:
     """Make a page of one crawl: how it grew, what each node did, what failed.
 
     The page is one file without scripts, for a browser, a mail or an archive. It
-    works while the crawl runs, too, and says then when it may end.
+    works while the crawl runs, too, and says then when it may end. The document of
+    --json has the series behind its pictures.
 
     Example: sdist report easy-20260102T030405Z -o easy.html
     """
@@ -91,12 +92,12 @@ def report(
         seen = look(context.nodes(), row.project, timeout=5.0)
         now = [NodeNow(name=one.node.name, versions=one.versions, reason=str(one.error or "")) for one in seen]
         facts = replace(facts, nodes_now=tuple(now))
-    if as_json:
-        put_json(document(facts))
-    if output is not None or not as_json:
+    if series.as_json:
+        series.document(document(facts))
+    if output is not None or not series.as_json:
         place = output or Path(f"{row.id}.html")
         _write(place, page(facts))
-        if not as_json:
+        if not series.as_json:
             put(str(place))
 
 

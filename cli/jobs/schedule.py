@@ -44,7 +44,7 @@ class JobFleet:
     known: Mapping[str, float] = field(default_factory=dict)  #: when versions were sent whose names do not tell it
     version: str = ""  #: what every job is pinned to
     why: str = ""  #: why that one, where it was not named
-    errors: list[NodeError] = field(default_factory=list)
+    errors: dict[Node, NodeError] = field(default_factory=dict)  #: of those that did not answer
     _seen: dict[Node, NodeStatus] = field(default_factory=dict)
     _given: Counter[str] = field(default_factory=Counter)
     _spiders: tuple[str, ...] | None = None
@@ -57,9 +57,9 @@ class JobFleet:
             one.ask_load(self.sender, self.timeout)
             one.ask_versions(self.sender, "", self.timeout)
 
-        self.errors += [answer.error for answer in sweep(seen, look) if answer.error is not None]
+        self.errors |= {answer.asked.node: answer.error for answer in sweep(seen, look) if answer.error is not None}
         self._seen = {one.node: one for one in seen if one.versions is not None}
-        must_answer(len(seen), self.errors)
+        must_answer(len(seen), self.errors.values())
         self.version = self._common(version)
 
     def _common(self, wanted: str | None) -> str:
@@ -112,7 +112,7 @@ class JobFleet:
         Raises NodeError if a node does not tell: a second job beside the first would be worse than none.
         """
         if self.errors:
-            raise self.errors[0]
+            raise next(iter(self.errors.values()))
         found: dict[str, Node] = {}
 
         def ask(node: Node) -> list[Listed]:
@@ -135,10 +135,9 @@ class JobFleet:
         if name is not None and not nodes:
             if any(node.name == name for node in self.draining):
                 raise is_draining(name)
-            for node in self.nodes:
+            for node, error in self.errors.items():
                 if node.name == name:
-                    own = [error for error in self.errors if str(error).startswith(str(node))]
-                    raise (own or self.errors)[0]
+                    raise error
             raise ConfigError(f"There is no node {name!r}. There are: {', '.join(node.name for node in self.nodes)}.")
         chosen = min(nodes, key=self._load)
         self._given[chosen.url] += 1
@@ -268,7 +267,7 @@ def schedule(
     jobs = _placed(fleet, wishes, all_nodes=all_nodes, unless_running=unless_running)
     _send(jobs, fleet)
     _tell(jobs, fleet, output)
-    missed = fleet.errors if all_nodes else []
+    missed = fleet.errors.values() if all_nodes else []
     posted = sum(job.state != "skipped" for job in jobs)
     raise typer.Exit(exit_code(posted + len(missed), [*(job.error for job in jobs), *missed]))
 
@@ -347,7 +346,7 @@ def _tell(jobs: Sequence[PostedJob], fleet: JobFleet, output: Output) -> None:
     ]  # fmt: skip
     document = {"version": fleet.version, "jobs": rows}
     output.columns(document, "jobs", ("node", "spider", "job", "state", "reason"))
-    complain_each([*fleet.errors, *(job.error for job in jobs)])
+    complain_each([*fleet.errors.values(), *(job.error for job in jobs)])
     begun = [job for job in jobs if job.state == "scheduled"]
     if begun and fleet.why:
         say(f"Version {fleet.version}, {fleet.why}.")

@@ -149,7 +149,7 @@ def test_a_named_node_and_all_nodes() -> None:
     assert [node.host for node in made.places(None, all_nodes=True)] == ["web1", "web2", "web3"]
     with pytest.raises(ConfigError, match="web2:6800"):
         made.places("nosuch", all_nodes=False)
-    made = replace(made, errors=[ConnectionRefused.at(str(NODES[1]))], _seen={NODES[0]: made._seen[NODES[0]]})
+    made = replace(made, errors={NODES[1]: ConnectionRefused.at("web2")}, _seen={NODES[0]: made._seen[NODES[0]]})
     with pytest.raises(ConnectionRefused, match="web2"):
         made.places("web2:6800", all_nodes=False)
 

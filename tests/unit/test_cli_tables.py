@@ -71,7 +71,7 @@ def test_every_line_of_ours_goes_that_way(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_json_is_exact_and_as_harmless(capsys: pytest.CaptureFixture[str]) -> None:
-    output.put_json({"name": EVIL, "tag": "\U000e0041", "plain": "ü"})
+    output.Output(as_json=True).document({"name": EVIL, "tag": "\U000e0041", "plain": "ü"})
     said = capsys.readouterr().out
     assert json.loads(said) == {"schema": 1, "name": EVIL, "tag": "\U000e0041", "plain": "ü"}
     assert "ü" in said
