@@ -89,27 +89,28 @@ def test_what_has_to_be_known_is_said_once(capsys: Captured, entries: list[NodeR
     assert capsys.readouterr().err.count(said) == 1
 
 
-class TestChosen:
-    @pytest.fixture
-    def context(self, tmp_path: Path) -> Context:
-        targets = [*((node.name, node.url) for node in (A, B, C)), ("alias", A.url)]
-        sections = [f"[deploy:{name}]\nurl = {url}\n" for name, url in targets]
-        (tmp_path / "scrapy.cfg").write_text("".join(["[settings]\ndefault = x\n", *sections]), "utf-8")
-        return Context(tmp_path)
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    targets = [*((node.name, node.url) for node in (A, B, C)), ("alias", A.url)]
+    sections = [f"[deploy:{name}]\nurl = {url}\n" for name, url in targets]
+    (tmp_path / "scrapy.cfg").write_text("".join(["[settings]\ndefault = x\n", *sections]), "utf-8")
+    return Context(tmp_path)
 
-    @pytest.mark.parametrize(
-        ("patterns", "names"),
-        [
-            (None, ["web-a", "web-b", "eu 1"]),
-            (["web-?"], ["web-a", "web-b"]),
-            (["eu 1"], ["eu 1"]),
-            (["alias"], ["alias"]),
-            (["web-b", "*a*"], ["web-a", "web-b"]),
-        ],
-    )
-    def test_names_and_globs(self, context: Context, patterns: list[str] | None, names: list[str]) -> None:
-        assert [node.name for node in context.nodes(patterns)] == names
 
-    def test_one_that_means_nothing(self, context: Context) -> None:
-        with pytest.raises(NothingMatched, match=r"'WEB-a'\. The targets are: web-a, web-b, 'eu 1', alias"):
-            context.nodes(["web-b", "WEB-a"])
+@pytest.mark.parametrize(
+    ("patterns", "names"),
+    [
+        (None, ["web-a", "web-b", "eu 1"]),
+        (["web-?"], ["web-a", "web-b"]),
+        (["eu 1"], ["eu 1"]),
+        (["alias"], ["alias"]),
+        (["web-b", "*a*"], ["web-a", "web-b"]),
+    ],
+)
+def test_nodes_are_chosen_by_names_and_globs(context: Context, patterns: list[str] | None, names: list[str]) -> None:
+    assert [node.name for node in context.nodes(patterns)] == names
+
+
+def test_a_name_that_means_no_node_is_told(context: Context) -> None:
+    with pytest.raises(NothingMatched, match=r"'WEB-a'\. The targets are: web-a, web-b, 'eu 1', alias"):
+        context.nodes(["web-b", "WEB-a"])
