@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import typer
 from scrapyd_dist.deploy import local_nodes
 
 from scrapyd_dist.config import STATE_FOLDER, ProjectConfig, read_files, shared_files
@@ -210,7 +209,7 @@ def config(
     every: Annotated[bool, option("Also the settings that have their default.", "--all")] = False,
     check: Annotated[bool, option("Exit code 10 when a setting or a key is misspelt.")] = False,
     output: Output,
-) -> None:
+) -> int:
     """Show the options in force: the project, its targets, its DISTRIBUTED_ settings.
 
     They come from scrapy.cfg (the project's, the user's, the machine's), from the
@@ -234,7 +233,7 @@ def config(
     if len(shown) < len(options) and not output.as_json:
         say(f"{len(options) - len(shown)} more have their default: sdist config --all shows them.")
     complain_each([*wrong, problem or None])
-    raise typer.Exit(2 if problem else 10 if check and wrong else 0)
+    return 2 if problem else 10 if check and wrong else 0
 
 
 def settings_of(found: ProjectConfig) -> tuple[dict[str, list[Any]], str]:

@@ -10,8 +10,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from scrapyd_dist.config import ProjectConfig, find_root, load, write_file
 from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.nodes import Node
@@ -127,7 +125,7 @@ def init(
     dry_run: Annotated[bool, option("Print the lines that would be added; exit code 10.")] = False,
     output: Output,
     timeout: Timeout = TIMEOUT,
-) -> None:
+) -> int:
     """Name the nodes of this project: write them into its scrapy.cfg, and ask each one once whether it answers.
 
     What the file has stays as it is; sections are added behind it. Without
@@ -139,7 +137,7 @@ def init(
     """
     if node_conf:  # with a comment for each thing that is chosen there
         put(files("scrapyd_dist.deploy").joinpath("node.conf").read_text(encoding="utf-8").rstrip("\n"))
-        return
+        return 0
     if find_root() is None:
         raise ConfigError(
             f"There is no scrapy.cfg in {Path.cwd()} or in a folder above it. Go to the folder of your Scrapy project, "
@@ -154,7 +152,7 @@ def init(
             put("\n".join([*section(one), ""]))
         if not new:
             say(f"{file} has all of these already.")
-        raise typer.Exit(10 if new else 0)
+        return 10 if new else 0
     if new:
         place = file.resolve()
         try:
@@ -163,6 +161,7 @@ def init(
         except OSError as error:
             raise ConfigError(f"{file} cannot be written: {error.strerror}. Nothing was changed.") from error
     _tell(file, new, there, timeout, output)
+    return 0
 
 
 def _wanted(

@@ -20,6 +20,8 @@ from scrapyd_dist.store.address import is_url
 
 from .context import Context, where
 
+#: what a user calls; gives its exit code, None for 0
+Command = Callable[..., int | None]
 #: value and explanation
 Candidates = list[tuple[str, str]]
 _SPIDER = re.compile(r"""^\s+name\s*(?::\s*\w+\s*)?=\s*["']([^"'\n]+)["']""", re.MULTILINE)
@@ -141,7 +143,7 @@ def seconds(option: str, text: str) -> float:
     return value
 
 
-def asks(command: Callable[..., None]) -> Callable[..., None]:
+def asks(command: Command) -> Command:
     """A command with parameters that are groups of options, dataclasses such as `Output`: typer sees their fields.
 
     A parameter of type `Context` is no option: it gets one, which is closed when the command ends.
@@ -160,13 +162,13 @@ def asks(command: Callable[..., None]) -> Callable[..., None]:
     for parameter in flat:
         _name(parameter)
 
-    def run(**values: Any) -> None:
+    def run(**values: Any) -> int | None:
         for name, group in groups.items():
             values[name] = group(**{entry.name: values.pop(entry.name) for entry in fields(group)})
         with ExitStack() as stack:
             for name in contexts:
                 values[name] = stack.enter_context(closing(Context()))
-            command(**values)
+            return command(**values)
 
     run.__name__, run.__doc__, run.__annotations__ = command.__name__, command.__doc__, {}
     run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]  # typer reads it
@@ -180,7 +182,7 @@ def _name(parameter: inspect.Parameter) -> None:
             info.param_decls = [f"--{parameter.name.strip('_').replace('_', '-')}"]
 
 
-def group(text: str | None = None, *, alone: Callable[..., None] | None = None, **commands: Callable[..., None]) -> Any:
+def group(text: str | None = None, *, alone: Command | None = None, **commands: Command) -> Any:
     """A command that has commands below it; alone: what runs when none of them is named, its docstring is the help."""
     found = typer.Typer(help=text) if alone is None else typer.Typer()
     if alone is not None:

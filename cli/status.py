@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.progress import told
 
@@ -24,7 +22,7 @@ from .output import Output, put
 Fleet = Annotated[bool, option("All nodes and the jobs of any kind that run there, instead of a crawl.")]
 
 
-def watch(context: Context, watched: WatchOptions, crawl: SomeCrawl = None, fleet: Fleet = False) -> None:
+def watch(context: Context, watched: WatchOptions, crawl: SomeCrawl = None, fleet: Fleet = False) -> int:
     """Watch a crawl to its end, and end with its exit code; or watch the fleet. Ctrl-C leaves all running.
 
     Of a crawl: how far the index is, what is found, sent and done, what each
@@ -36,19 +34,19 @@ def watch(context: Context, watched: WatchOptions, crawl: SomeCrawl = None, flee
     """
     if fleet:
         _no_crawl(crawl)
-        raise typer.Exit(fleet_view.watch(context, watched))
+        return fleet_view.watch(context, watched)
     name = crawl_or_latest(context.store, crawl).id
-    raise typer.Exit(watcher.watch(context.root, context.store, name, watched))
+    return watcher.watch(context.root, context.store, name, watched)
 
 
-def status(context: Context, crawl: SomeCrawl = None, fleet: Fleet = False, output: Output = Output()) -> None:
+def status(context: Context, crawl: SomeCrawl = None, fleet: Fleet = False, output: Output = Output()) -> int:
     """Say how a crawl stands, once; or how the fleet does.
 
     Example: sdist status easy-20260102T030405Z --json
     """
     if fleet:
         _no_crawl(crawl)
-        raise typer.Exit(fleet_view.status(context, output))
+        return fleet_view.status(context, output)
     row = crawl_or_latest(context.store, crawl)
     if row.kind == "frontier":
         frontier_list.status(context.store, row, output)
@@ -58,6 +56,7 @@ def status(context: Context, crawl: SomeCrawl = None, fleet: Fleet = False, outp
             put(line)
         if watcher.alive_state(row) == "died":
             put(watcher.died(context.root, row))
+    return 0
 
 
 def _no_crawl(crawl: str | None) -> None:

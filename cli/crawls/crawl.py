@@ -10,8 +10,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.progress import told
 
@@ -91,7 +89,7 @@ CrawlId = Annotated[str, argument("CRAWL", "The crawl's name, as `sdist crawls` 
 
 def crawl(
     context: Context, asked: CrawlOptions, watched: WatchOptions, name: Name = None, detach: Detach = False
-) -> None:
+) -> int:
     """Spread one crawl over the nodes, watch it, and bring the items home as one file.
 
     The code that is here is uploaded to nodes that lack it; plain jobs go on with
@@ -108,7 +106,7 @@ def crawl(
     code = follow(context, begun, process, watched, detach=detach)
     if not detach:
         producer_process.forget_refused(context.root, context.store, begun.id)
-    raise typer.Exit(code)
+    return code
 
 
 def follow(
@@ -126,7 +124,7 @@ def follow(
     return 0
 
 
-def plan(context: Context, asked: CrawlOptions, probe: Probe = None, output: Output = Output()) -> None:
+def plan(context: Context, asked: CrawlOptions, probe: Probe = None, output: Output = Output()) -> int:
     """Show what `sdist crawl` with the same options would do, without doing it.
 
     Which shard starts where, which nodes take part and would get the code, how
@@ -156,14 +154,14 @@ def plan(context: Context, asked: CrawlOptions, probe: Probe = None, output: Out
         answer = {"error": error, "exit_code": 1}
     if "plan" not in answer:
         complain(answer["error"])
-        raise typer.Exit(answer["exit_code"])
-    if not output.document(answer["plan"]):
+    elif not output.document(answer["plan"]):
         show(answer["plan"])
+    return int(answer.get("exit_code", 0))
 
 
 def resume(
     context: Context, crawl: CrawlId, watched: WatchOptions, new_code: NewCode = False, detach: Detach = False
-) -> None:
+) -> int:
     """Go on with a crawl that was stopped, refused or paused, or whose process died.
 
     Batches that are done stay done. Jobs that still run on the nodes are found
@@ -176,9 +174,9 @@ def resume(
     row = store.crawl(crawl)
     if not new_code and row.wanted == "pause" and producer_process.runs(row):  # it rests: its process is there
         store.want(crawl, "")
-        raise typer.Exit(0 if detach else watcher.watch(context.root, store, crawl, watched))
+        return 0 if detach else watcher.watch(context.root, store, crawl, watched)
     again, process = producer_process.begin_again(context.root, store, crawl, new_code=new_code)
-    raise typer.Exit(follow(context, again, process, watched, detach=detach))
+    return follow(context, again, process, watched, detach=detach)
 
 
 def crawls(context: Context, output: Output = Output()) -> None:

@@ -17,7 +17,6 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-import typer
 from scrapyd_dist.deploy import local_nodes
 from scrapyd_dist.deploy.local_nodes import Leader, stop
 from scrapyd_dist.examples.pages import Site
@@ -166,7 +165,7 @@ def _command(project: Path, *arguments: str) -> None:
         process.wait()
         raise
     if code != 0:
-        raise typer.Exit(code)
+        raise SystemExit(code)
 
 
 def differences(site: Site, rows: Iterable[dict[str, Any]]) -> list[str]:

@@ -14,8 +14,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from scrapyd_dist.batches import Attempt, AttemptState, BatchState, Crawl, Miss, check_crawl_name, home_of
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.frontier.backlog import NewBatch
@@ -180,7 +178,7 @@ def retry(
     batch: Numbers = None,
     new_code: NewCode = False,
     detach: Detach = False,
-) -> None:
+) -> int:
     """Try again what a crawl gave up: its dead batches and URLs and, if asked for, its failed URLs.
 
     A dead batch gets as many attempts as a new one. URLs of batches that are
@@ -209,7 +207,7 @@ def retry(
         batches = wording.counted(len(requeued), "dead batch", "dead batches")
         say(f"Trying again: {batches}, {wording.counted(urls, 'URL')} of others.")
     again, process = producer_process.begin_again(root, store, crawl, finished=True, new_code=new_code)
-    raise typer.Exit(follow(context, again, process, watched, detach=detach))
+    return follow(context, again, process, watched, detach=detach)
 
 
 def _anew(row: Crawl) -> dict[str, Any]:
@@ -261,7 +259,7 @@ def clean(
     dry_run: DryRun = False,
     yes: Yes = False,
     output: Output = Output(),
-) -> None:
+) -> int:
     """Remove crawls and all that is kept of them: batches, fingerprints, parts, the producer's log.
 
     The merged item files stay; so do files on the nodes, which have a term of
@@ -295,7 +293,7 @@ def clean(
             say(f"Nothing to remove: no crawl ended more than {older_than:g} days ago.")
         for line in lines:
             say(f"{'Would remove' if dry_run else 'Removed'} {line}")
-    raise typer.Exit(10 if dry_run and removed else 0)
+    return 10 if dry_run and removed else 0
 
 
 def _named(store: Store, names: Sequence[str]) -> list[Crawl]:

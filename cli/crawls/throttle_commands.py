@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import typer
-
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.config import find_root, load
 from scrapyd_dist.errors import ConfigError, NothingMatched
@@ -419,7 +417,7 @@ def apply(
     file: Annotated[str, argument("FILE", "YAML, as Scrapy Cluster has it; - is standard input.")],
     dry_run: DryRun = False,
     output: Output = Output(),
-) -> None:
+) -> int:
     """Make limits and blacklist those of a file; what it does not name loses its own.
 
     `domains:` has hits, window (in seconds) and, if wanted, scale for each
@@ -446,7 +444,7 @@ def apply(
             say(f"Nothing was changed; without --dry-run the rules would be those of {shown}.")
         else:
             say(f"The rules are those of {shown} now. {changed.notice}")
-    raise typer.Exit(10 if dry_run and changed.changes else 0)
+    return 10 if dry_run and changed.changes else 0
 
 
 throttle = group(

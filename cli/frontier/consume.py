@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.intake import has_arguments
 from scrapyd_dist.progress import told
@@ -100,7 +98,7 @@ class ConsumeOptions(SpiderOptions, Output):
         return outputs
 
 
-def consume(context: Context, wanted: ConsumeOptions) -> None:
+def consume(context: Context, wanted: ConsumeOptions) -> int:
     """Keep workers of a spider running at a frontier until nothing is left, and bring the items home.
 
     The code is uploaded to nodes that lack it. Workers are jobs that lease one
@@ -138,7 +136,7 @@ def consume(context: Context, wanted: ConsumeOptions) -> None:
     if not wanted.document(told(ended)):
         for line in wording.closing(ended, misses_of(context.root, ended.id)):
             put(line)
-    raise typer.Exit(code)
+    return code
 
 
 def _manage(

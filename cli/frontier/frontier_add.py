@@ -6,8 +6,6 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 from scrapyd_dist.batches import check_crawl_name
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY
@@ -55,7 +53,7 @@ def add(
         bool | None, option("Whether the frontier waits for more for ever, or can finish.", "--standing/--no-standing")
     ] = None,
     output: Output = Output(),
-) -> None:
+) -> int:
     """Add requests to a frontier, which is made if there is none; what it has seen before is left out.
 
     A list of URLs, one per line; JSON lines, each a URL or an object with url,
@@ -112,7 +110,7 @@ def add(
             if row.standing is not standing:
                 store.update_crawl(row.id, standing=standing)
         account, interrupted = _fill(producer, read, listed)
-    _tell(frontier, account, interrupted=interrupted, output=output)
+    return _tell(frontier, account, interrupted=interrupted, output=output)
 
 
 def _fill(producer: FrontierProducer, read: "RowReader", rows: Iterator[WorklistRow]) -> tuple["ImportResult", bool]:
@@ -129,7 +127,7 @@ def _fill(producer: FrontierProducer, read: "RowReader", rows: Iterator[Worklist
     return account, False
 
 
-def _tell(frontier: str, account: "ImportResult", *, interrupted: bool, output: Output) -> None:
+def _tell(frontier: str, account: "ImportResult", *, interrupted: bool, output: Output) -> int:
     for row in account.told:
         complain(f"line {row.line}: {row.reason}.")
     if account.bad > len(account.told):
@@ -145,6 +143,6 @@ def _tell(frontier: str, account: "ImportResult", *, interrupted: bool, output: 
         say(f"{counted(account.added, 'request')} added to {frontier}{told}, of {counted(account.rows, 'row')}.")
     if interrupted:
         say("Interrupted; the same command adds the rest, and leaves out what is there.")
-        raise typer.Exit(130)
+        return 130
     some = account.added or account.duplicate
-    raise typer.Exit(0 if not account.bad else 3 if some else 1)
+    return 0 if not account.bad else 3 if some else 1

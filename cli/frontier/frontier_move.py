@@ -4,9 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
-from typing import Annotated, Any, Literal, NoReturn
-
-import typer
+from typing import Annotated, Any, Literal
 
 from scrapyd_dist.batches import OUT, WAITING, AttemptState, Batch, BatchState
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused
@@ -50,8 +48,8 @@ class BatchWalk:
         """What is done: so many requests, so many batches."""
         return counted(self.requests, "request"), counted(len(self.done), "batch", "batches")
 
-    def end(self, output: Output, document: dict[str, Any], sentence: str) -> NoReturn:
-        """End the command with its document, or with this sentence and what was not done."""
+    def end(self, output: Output, document: dict[str, Any], sentence: str) -> int:
+        """Print the document, or this sentence and what was not done; gives the exit code."""
         left = [batch.number for batch in self.left]
         counts = {"batches": len(self.done), "requests": self.requests, "left": left, "interrupted": self.interrupted}
         if not output.document({**document, **counts}):
@@ -61,7 +59,7 @@ class BatchWalk:
             say(f"Left as they are, because workers have them now: batch {named}. Say the same again later.")
         if self.interrupted:
             say(f"Interrupted after {len(self.done):,} of {self.total:,} batches; the same command goes on.")
-        raise typer.Exit(130 if self.interrupted else 3 if left else 0)
+        return 130 if self.interrupted else 3 if left else 0
 
 
 def walk(batches: Sequence[Batch], step: Callable[[Batch], None], doing: str) -> BatchWalk:
@@ -105,7 +103,7 @@ def move(
         option("Move this one batch, waiting or dead, into the slot DEST, the only other argument.", metavar="NUMBER"),
     ] = None,
     output: Output = Output(),
-) -> None:
+) -> int:
     """Move what waits in some slots of a frontier to others: split slots, join them, or put one batch away.
 
     Workers and producers may go on meanwhile. A batch is moved in one step, so
@@ -127,7 +125,7 @@ def move(
                 " what belongs to moving whole slots."
             )
         _put_alone(context, frontier, batch, source, output)
-        return
+        return 0
     if dest is None or slots is None:
         raise ConfigError(
             "Name the slots to empty, the slots to fill and how many: sdist frontier move FRONTIER PREFIX DEST N."
@@ -135,10 +133,10 @@ def move(
         )
     check_own_slot(dest)
     goal = SlotRule(prefix=dest, number=slots, by=by)
-    _move_slots(context, frontier, source, goal, uniform=uniform, output=output)
+    return _move_slots(context, frontier, source, goal, uniform=uniform, output=output)
 
 
-def _move_slots(context: Context, frontier: str, prefix: str, goal: SlotRule, *, uniform: bool, output: Output) -> None:
+def _move_slots(context: Context, frontier: str, prefix: str, goal: SlotRule, *, uniform: bool, output: Output) -> int:
     root = context.root
     store, _ = opened(context, frontier)
     found = with_prefix(slots_in(store.backlog(frontier)), frontier, prefix)
@@ -157,7 +155,7 @@ def _move_slots(context: Context, frontier: str, prefix: str, goal: SlotRule, *,
     made = walk([one for one in store.batches(frontier, WAITING | OUT) if one.slot in names], cut, "moved")
     filled = f"{goal.prefix}0" + (f" … {goal.prefix}{goal.number - 1}" if goal.number > 1 else "")
     requests, batches = made.words()
-    made.end(
+    return made.end(
         output, {"frontier": frontier, "to": goal.names()}, f"Moved {requests} of {batches} of {frontier} to {filled}."
     )
 
@@ -262,7 +260,7 @@ def delete(
     all_: Annotated[bool, option("The whole frontier, and all that came home of it.")] = False,
     yes: Yes = False,
     output: Output = Output(),
-) -> None:
+) -> int:
     """Delete slots of a frontier, with what they remember: their requests can come again.
 
     What workers have now is left, and told. With --all the frontier itself goes,
@@ -295,13 +293,13 @@ def delete(
         made = {"batches": batches_in(counts), "requests": sum(total.values()), "left": [], "interrupted": False}
         if not output.document({**document, **made}):
             say(f"Deleted the frontier {frontier} and all that was kept of it.")
-        return
+        return 0
     names = {one.slot for one in counts}
     # What was cut has given all it had to its pieces, which may lie elsewhere.
     rows = [one for one in store.batches(frontier, set(BatchState) - {BatchState.SPLIT}) if one.slot in names]
     walked = walk(rows, lambda one: store.drop_batch(frontier, one.number, forget=True), "deleted")
     requests, batches = walked.words()
-    walked.end(output, document, f"Deleted {requests} in {batches}, of {slots} of {frontier}.")
+    return walked.end(output, document, f"Deleted {requests} in {batches}, of {slots} of {frontier}.")
 
 
 frontier = group(

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-import typer
-
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, home_of
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.items.delivery import PARTS, own_parts
@@ -50,7 +48,7 @@ def merge(
         option("Of items with the same value here the first counts; more fields make one key.", metavar="FIELD"),
     ] = None,
     report: Output = Output(),
-) -> None:
+) -> int:
     """Make one file of the items of crawls, or of files, as `sdist crawl -o` does.
 
     Of a crawl only the parts that count are taken, and each is checked against
@@ -70,7 +68,7 @@ def merge(
     count = write(items, outputs)
     problems = _compared(crawls, files, items.found, problems)
     _show(count, outputs, items.found, problems, report)
-    raise typer.Exit(3 if problems else 0)
+    return 3 if problems else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,7 +311,7 @@ def tail(
     items: Annotated[int, option("How many items, over all nodes.", "--items", "-n", min=0)] = 10,
     with_node: Annotated[bool, option("Put the node and the job into each item, as _node and _job.")] = False,
     timeout: Timeout = TIMEOUT,
-) -> None:
+) -> int:
     """Show the newest items of a crawl over all nodes, as JSON lines, while it runs or later.
 
     Standard output has the items and nothing else; which node and job they are of
@@ -337,7 +335,7 @@ def tail(
             time.sleep(LOOK)
     elif not show.count and items:
         say(f"{row.id} has no items yet that could be read here.")
-    raise typer.Exit(3 if streams.broken else 0)
+    return 3 if streams.broken else 0
 
 
 class Show:

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
 
-import typer
-
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
 from scrapyd_dist.items.delivery import FEEDS, PARTS, accepted_of, feeds_of, own_parts, read_back
@@ -237,7 +235,7 @@ def pull(
     node: Nodes = None,
     timeout: Timeout = TIMEOUT,
     output: Output = Output(),
-) -> None:
+) -> int:
     """Fetch the items of crawls and jobs, a file for each job, whether it runs or is over.
 
     Of a crawl these are the parts that count, those that grow now, and the
@@ -257,7 +255,7 @@ def pull(
     if not results:
         raise NothingMatched(f"{', '.join(name)}: no items yet, and no job that writes some.")
     _show(folder, results, output=output)
-    raise typer.Exit(_exit_code(results, puller.listed.errors))
+    return _exit_code(results, puller.listed.errors)
 
 
 def _bring(wishes: Sequence[PullRequest]) -> list[tuple[PullRequest, DownloadedFile]]:

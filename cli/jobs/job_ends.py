@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-import typer
-
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
 from scrapyd_dist.joblogs.log_reads import look
@@ -53,7 +51,7 @@ def wait(
     timeout: Annotated[float | None, span("--timeout", "Wait at most this long (90, 30m, 2h). Exit code 124.")] = None,
     node: Nodes = None,
     output: Output,
-) -> None:
+) -> int:
     """Wait until crawls are at their end, or jobs are over; say nothing before that.
 
     A crawl is at its end when no batch waits or runs and its output is closed, or
@@ -67,8 +65,8 @@ def wait(
         raise ConfigError("Wait for crawls or, with --job, for jobs; not for both at once.")
     deadline = time.monotonic() + timeout if timeout is not None else float("inf")
     if job:
-        raise typer.Exit(_for_jobs(context, job, context.nodes(node), deadline, output))
-    raise typer.Exit(_for_crawls(context, crawl or [None], deadline, output))
+        return _for_jobs(context, job, context.nodes(node), deadline, output)
+    return _for_crawls(context, crawl or [None], deadline, output)
 
 
 def combined(codes: Iterable[int]) -> int:
@@ -201,7 +199,7 @@ def cancel(
     query: JobQuery,
     how: SignalOptions,
     output: Output,
-) -> None:
+) -> int:
     """Cancel jobs, and wait until they are gone. A pending job just leaves its queue.
 
     A running job gets INT: it ends its requests, runs its pipelines to the end,
@@ -213,10 +211,10 @@ def cancel(
     """
     if bool(job) + (crawl is not None) + all_ != 1:
         raise ConfigError("Name what to cancel: ids of jobs, or --crawl CRAWL, or --all. One of the three.")
-    raise typer.Exit(_Cancellation(context, query, how, [crawl] if crawl else job or []).run(output))
+    return _Cancellation(context, query, how, [crawl] if crawl else job or []).run(output)
 
 
-def stop(*, context: Context, crawl: CrawlId, how: SignalOptions, timeout: Timeout = TIMEOUT, output: Output) -> None:
+def stop(*, context: Context, crawl: CrawlId, how: SignalOptions, timeout: Timeout = TIMEOUT, output: Output) -> int:
     """Stop a crawl: its producer first, then its jobs on all nodes. `sdist resume` goes on with it.
 
     What is done stays done. A running job gets INT: it ends its requests and
@@ -226,7 +224,7 @@ def stop(*, context: Context, crawl: CrawlId, how: SignalOptions, timeout: Timeo
 
     Example: sdist stop easy-20260102T030405Z
     """
-    raise typer.Exit(_Cancellation(context, JobQuery(timeout=timeout), how, [crawl]).run(output))
+    return _Cancellation(context, JobQuery(timeout=timeout), how, [crawl]).run(output)
 
 
 class _Cancellation:

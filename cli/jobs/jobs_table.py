@@ -13,8 +13,6 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, home_of
 from scrapyd_dist.config import STATE_FOLDER, state_dir
 from scrapyd_dist.errors import NodeError, NothingMatched
@@ -176,7 +174,7 @@ def jobs(
     since: Annotated[float | None, span("--since", "Only jobs that ran in the last 90 (seconds), 30m, 2h.")] = None,
     stall: Annotated[float, option("Minutes without progress after which a job is stalled.", min=0.1)] = STALL / 60,
     output: Output,
-) -> None:
+) -> int:
     """List the jobs of all nodes, and what each one really did: a failed job is not a finished one.
 
     A job of a crawl is judged by its worker's report, any other one by the end
@@ -201,7 +199,7 @@ def jobs(
     if not output.document({"jobs": rows, "nodes": listed.asked, "unreached": unreached}) and (rows or not unreached):
         _show(rows)
     complain_each(listed.errors)
-    raise typer.Exit(listed.exit_code)
+    return listed.exit_code
 
 
 def _rows(judged: Sequence[Judged], states: Collection[Outcome], since: float | None) -> list[dict[str, Any]]:
@@ -258,7 +256,7 @@ def stats(
     node: Nodes = None,
     timeout: Timeout = TIMEOUT,
     output: Output,
-) -> None:
+) -> int:
     """Add up the stats of Scrapy over jobs: sum, least and most of each.
 
     Of a crawl's batches only the attempts that count are taken. A job without a
@@ -280,7 +278,7 @@ def stats(
     if not told:
         raise NothingMatched(f"None of the {len(rows)} jobs of {', '.join(name)} left stats, nor a log.")
     _show_sums(add_up(told), len(told), sorted(silent), output)
-    raise typer.Exit(listed.exit_code)
+    return listed.exit_code
 
 
 def _stats_of(judge: Judge, row: Listed) -> Mapping[str, Any] | None:

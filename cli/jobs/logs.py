@@ -12,8 +12,6 @@ from datetime import datetime, timedelta, timezone
 from operator import itemgetter
 from typing import Annotated, Any
 
-import typer
-
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
 from scrapyd_dist.joblogs.joblog import LEVELS, LogLine
 from scrapyd_dist.joblogs.log_reads import LogTap, look
@@ -59,7 +57,7 @@ def logs(
     since: Annotated[float | None, span("--since", "Only lines of the last 90 (seconds), 30m, 2h.")] = None,
     query: JobQuery,
     raw: Raw = False,
-) -> None:
+) -> int:
     """Show the logs of jobs on all nodes as one, ordered by time, each line with its node and job.
 
     Without a name these are the jobs that run now. Logs are read from their end
@@ -83,7 +81,7 @@ def logs(
     complain_each(listed.errors)
     if follow:
         _follow(source, streams, raw=raw)
-    raise typer.Exit(listed.exit_code)
+    return listed.exit_code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +225,7 @@ def grep(
     query: JobQuery,
     raw: Raw = False,
     output: Output,
-) -> None:
+) -> int:
     """Search the logs of the jobs on all nodes, side by side; without a name, of all jobs that they list.
 
     Exit code 4 when nothing matches.
@@ -261,8 +259,8 @@ def grep(
     complain_each(listed.errors)
     output.document({"searched": len(rows), "matches": matches})
     if not found and len(listed.errors) < listed.asked:
-        raise typer.Exit(4)
-    raise typer.Exit(listed.exit_code)
+        return 4
+    return listed.exit_code
 
 
 def groups(

@@ -9,8 +9,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
 from scrapyd_dist.nodes import Node
@@ -241,7 +239,7 @@ def schedule(
     version: Annotated[str | None, option("The version to run; the newest deployment.", metavar="NAME")] = None,
     timeout: Timeout = 60.0,  # the first job of a version makes a node import the project
     output: Output,
-) -> None:
+) -> int:
     """Start plain jobs of spiders, each on the node with the least to do.
 
     Every job is pinned to a version that all nodes have: the newest deployment by
@@ -269,7 +267,7 @@ def schedule(
     _tell(jobs, fleet, output)
     missed = fleet.errors.values() if all_nodes else []
     posted = sum(job.state != "skipped" for job in jobs)
-    raise typer.Exit(exit_code(posted + len(missed), [*(job.error for job in jobs), *missed]))
+    return exit_code(posted + len(missed), [*(job.error for job in jobs), *missed])
 
 
 def _fleet(context: Context, nodes: Sequence[Node], timeout: float) -> JobFleet:

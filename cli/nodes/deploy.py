@@ -8,7 +8,6 @@ from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from scrapyd_dist.deploy import egg as eggs
 from scrapyd_dist.deploy import requirements
 from scrapyd_dist.deploy.egg import Egg
@@ -153,7 +152,7 @@ def deploy(
     context: Context,
     asked: DeployOptions,
     targets: Annotated[list[str] | None, argument("TARGET", "Names of targets, or globs.", nodes)] = None,
-) -> None:
+) -> int:
     """Build the project once and upload it to the named nodes at the same time.
 
     TARGET is the name of a target in scrapy.cfg, or a glob in quotes.
@@ -163,10 +162,10 @@ def deploy(
     """
     if not targets:
         raise ConfigError("Name the targets to deploy to, or globs like 'eu-*'. For all of them: sdist deploy-all.")
-    _deploy(context, targets, asked)
+    return _deploy(context, targets, asked)
 
 
-def deploy_all(context: Context, asked: DeployOptions) -> None:
+def deploy_all(context: Context, asked: DeployOptions) -> int:
     """Build the project once and upload it to all nodes at the same time.
 
     A node that has this code already is left alone; one that cannot import it
@@ -174,10 +173,10 @@ def deploy_all(context: Context, asked: DeployOptions) -> None:
 
     Example: sdist deploy-all -p properties
     """
-    _deploy(context, None, asked)
+    return _deploy(context, None, asked)
 
 
-def _deploy(context: Context, targets: Sequence[str] | None, asked: DeployOptions) -> None:
+def _deploy(context: Context, targets: Sequence[str] | None, asked: DeployOptions) -> int:
     root = context.root
     name, nodes = context.project_nodes(targets, asked.project)
     if asked.only_missing:
@@ -201,7 +200,7 @@ def _deploy(context: Context, targets: Sequence[str] | None, asked: DeployOption
     progress = not (asked.no_progress or asked.quiet)
     result = roll_out(root, name, nodes, egg, asked.timeout, wish, progress=progress)
     tell(result, name, wish, asked, quiet=asked.quiet)
-    raise typer.Exit(exit_code_of(result))
+    return exit_code_of(result)
 
 
 def _built(context: Context, asked: DeployOptions) -> Egg:

@@ -11,8 +11,6 @@ from datetime import datetime, timezone
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
-import typer
-
 from scrapyd_dist.diagnostics import Finding, KeptLogs, NodeDiagnosis, Severity, findings, fleet_findings, host_of
 from scrapyd_dist.errors import ApiRefused, NodeError, NotFound, NotJson
 from scrapyd_dist.joblogs.verdict import Place
@@ -183,7 +181,7 @@ def doctor(
     timeout: Timeout = 15.0,
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT,
     output: Output,
-) -> None:
+) -> int:
     """Look for what endangers work on the nodes; each finding says what to do.
 
     It changes nothing. Looked at: user name and password, TLS and certificate,
@@ -211,8 +209,8 @@ def doctor(
     # 1 when a node that answers endangers work; else by the nodes that do not answer.
     unreached = {one.node.name: one.error for one in exams if one.error is not None}
     if any(result.severity is Severity.DANGER and result.node not in unreached for result in results):
-        raise typer.Exit(1)
-    raise typer.Exit(exit_code(len(exams), unreached.values()))
+        return 1
+    return exit_code(len(exams), unreached.values())
 
 
 def _watch(context: Context, sender: Sender, exams: Sequence[NodeDiagnosis], timeout: float) -> None:

@@ -84,7 +84,7 @@ def drain(
     timeout: Annotated[float | None, span("--timeout", "Wait at most this long (90, 30m, 2h). Exit code 124.")] = None,
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT,
     output: Output,
-) -> None:
+) -> int:
     """Give nodes no new work, and wait until what they have is done.
 
     Crawls that run and `sdist schedule` pass them over from now on; nothing is
@@ -121,7 +121,7 @@ def drain(
     if not code and not no_wait:
         code = exit_code(len(waited), [one.error for one in waited])
         code = code or int(any(one.state == "wedged" for one in waited))
-    raise typer.Exit(code)
+    return code
 
 
 def _tell(
@@ -180,7 +180,7 @@ def list_nodes(
     output: Output,
     timeout: Timeout = TIMEOUT,
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT,
-) -> None:
+) -> int:
     """List the nodes, each with its state, load, latency, version and clock.
 
     These are the targets of scrapy.cfg or, where it names none, the local nodes.
@@ -192,7 +192,7 @@ def list_nodes(
     Example: sdist nodes --node 'eu-*'
     """
     if called.invoked_subcommand is not None:
-        return
+        return 0
     fleet = context.nodes(node)
     name = quick_project(context.project, project)
     sender, known = context.sender_within(connect_timeout), context.known_times(fleet, name)
@@ -202,7 +202,7 @@ def list_nodes(
     if not output.document({"project": name, "version": newest, "nodes": [one.document(newest) for one in seen]}):
         _show(seen, newest)
     context.note_unused_nodes()
-    raise typer.Exit(exit_code_of(seen))
+    return exit_code_of(seen)
 
 
 def _show(seen: Sequence[NodeStatus], newest: str | None) -> None:
@@ -238,7 +238,7 @@ def add(
     name: Annotated[str | None, option("What it is called; host and port if left out.", metavar="NAME")] = None,
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT,
     output: Output,
-) -> None:
+) -> int:
     """Add nodes to the fleet, beside those of scrapy.cfg.
 
     Crawls that run give them work within seconds. User name and password come
@@ -259,7 +259,7 @@ def add(
         elif not output.as_json:
             say(f"Added {one.node.name} ({one.node.url}).")
     context.note_unused_nodes()
-    raise typer.Exit(exit_code_of(seen))
+    return exit_code_of(seen)
 
 
 def _new(context: Context, addresses: Sequence[str], name: str | None) -> list[Node]:

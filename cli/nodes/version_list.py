@@ -32,7 +32,7 @@ def versions(
     check: Annotated[bool, option("Exit code 10 when the nodes would not run the same newest code.")] = False,
     timeout: Timeout = TIMEOUT,
     output: Output = Output(),
-) -> None:
+) -> int:
     """Show which node has which versions of the project.
 
     `default` is what a job runs that names no version: Scrapyd takes the one
@@ -54,7 +54,7 @@ def versions(
         _show_versions([entry for entry in seen if entry.error is None], name)
     errors = [entry.error for entry in seen]
     complain_each([*differing, *crawls, *errors])
-    raise typer.Exit(10 if check and differing else exit_code(len(seen), errors))
+    return 10 if check and differing else exit_code(len(seen), errors)
 
 
 def _row(entry: NodeVersions, jobs: str, **values: Any) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def spiders(
     version: Annotated[str | None, option("Of this version; otherwise of each node's newest deployment.")] = None,
     timeout: Timeout = SLOW_TIMEOUT,
     output: Output = Output(),
-) -> None:
+) -> int:
     """List the spiders of the project on the nodes, and where one is missing.
 
     Example: sdist spiders --json
@@ -132,7 +132,7 @@ def spiders(
             say(f"{one}: {', '.join(names)}")
     errors = [entry.error for entry in lists]
     complain_each(errors)
-    raise typer.Exit(exit_code(len(lists), errors))
+    return exit_code(len(lists), errors)
 
 
 def rollback(
@@ -143,7 +143,7 @@ def rollback(
     timeout: Annotated[float, option("Seconds that each node gets.", min=0.1)] = SLOW_TIMEOUT,
     output: Output = Output(),
     quiet: Quiet = False,
-) -> None:
+) -> int:
     """Make an earlier version current on all nodes.
 
     Its kept egg is sent again under a new name, since Scrapyd runs what sorts
@@ -172,7 +172,7 @@ def rollback(
         rows = [{**node_row(one, name), "spiders": None} for one in present]
         document = {"project": name, "version": RollOut(present).version, "dry_run": False, "nodes": rows}
         output.document(document)
-        raise typer.Exit
+        return 0
     there = [name for entry in seen for name in entry.versions]
     again = version_name(egg.content_hash, later_than(datetime.now(timezone.utc), there))
     wish = RollOutRequest(given={node.name: again for node in nodes}, retries=RETRIES, dry_run=dry_run)
@@ -181,14 +181,14 @@ def rollback(
     result = roll_out(context.root, name, nodes, egg, timeout, wish, progress=not quiet)
     tell(result, name, wish, output, quiet=quiet)
     if code := exit_code_of(result):
-        raise typer.Exit(code)
+        return code
     wrong = [entry for entry in result.ready if entry.default not in {None, entry.version} and not entry.planned]
     if wrong:
         complain(
             f"On {', '.join(entry.node.name for entry in wrong)} another version stays the default, since Scrapyd "
             f"sorts it last: {wrong[0].default}. Jobs that name no version go on with that one until it is deleted."
         )
-    raise typer.Exit(3 if wrong else 0)
+    return 3 if wrong else 0
 
 
 def prune(
@@ -200,7 +200,7 @@ def prune(
     dry_run: DryRun = False,
     timeout: Timeout = TIMEOUT,
     output: Output = Output(),
-) -> None:
+) -> int:
     """Delete old versions of the project from the nodes.
 
     The oldest by time go first, deployments and what crawls brought alike. What a
@@ -223,13 +223,13 @@ def prune(
                 confirm(f"Delete {what}?", lines, refusal=f"{what} would be deleted")
             except typer.Exit:  # a no is no failure here
                 say("Nothing was deleted.")
-                raise typer.Exit from None
+                return 0
         plans = list(node_versions.delete(plans, version_of, timeout=timeout))
     _tell(plans, name, output=output, dry_run=dry_run)
     complain_each(entry.error for entry in plans)
     if dry_run and doomed:
-        raise typer.Exit(10)
-    raise typer.Exit(exit_code(len(plans), [entry.error for entry in plans]))
+        return 10
+    return exit_code(len(plans), [entry.error for entry in plans])
 
 
 def _tell(plans: Sequence[NodeVersions], project: str, *, output: Output, dry_run: bool) -> None:

@@ -2,13 +2,11 @@
 
 import csv
 import json
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from scrapyd_dist.cli.crawls.producer_process import crawl_folder
 from scrapyd_dist.cli.jobs import item_commands, item_pull
 from scrapyd_dist.cli.jobs.item_pull import file_name
@@ -65,19 +63,12 @@ def shop(root: Path) -> Shop:
     return Shop(root)
 
 
-def code_of(command: Callable[..., None], **asked: Any) -> int:
-    """The exit code of a command with these arguments."""
-    with pytest.raises(typer.Exit) as left:
-        asks(command)(**asked)
-    return left.value.exit_code
+def merged(*names: str, out: str = "all.jl", key: list[str] | None = None) -> int | None:
+    return asks(item_commands.merge)(name=list(names), output=[out], overwrite=None, key=key, as_json=True)
 
 
-def merged(*names: str, out: str = "all.jl", key: list[str] | None = None) -> int:
-    return code_of(item_commands.merge, name=list(names), output=[out], overwrite=None, key=key, as_json=True)
-
-
-def pulled(*, as_json: bool) -> int:
-    return code_of(item_pull.pull, name=[CRAWL], folder=Path("items"), node=None, timeout=1, as_json=as_json)
+def pulled(*, as_json: bool) -> int | None:
+    return asks(item_pull.pull)(name=[CRAWL], folder=Path("items"), node=None, timeout=1, as_json=as_json)
 
 
 def rows(name: str = "all.jl") -> list[dict[str, Any]]:
@@ -192,7 +183,7 @@ def test_a_pull_of_what_is_home_needs_no_node(shop: Shop, capsys: Captured) -> N
 def test_the_newest_items_come_last(shop: Shop, capsys: Captured) -> None:
     def tailed(count: int, **more: Any) -> list[Any]:
         asked = {"crawl": None, "follow": False, "items": count, "with_node": False, "timeout": 1, **more}
-        assert code_of(item_commands.tail, **asked) == 0
+        assert asks(item_commands.tail)(**asked) == 0
         return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
     assert tailed(5) == []
