@@ -314,7 +314,7 @@ class DomainQueues:
     # what becomes of a queue
 
     def withdraw(self, changed: Collection[str]) -> None:
-        """The rules of these domains have changed (with `ALL` among them, of all): request permits ahead anew."""
+        """The rules, or the pace, of these domains have changed (with `ALL`, of all): request permits ahead anew."""
         now, is_all = self._clock(), ALL in changed
         for queue in [queue for queue in self._queues.values() if is_all or queue.key.domain in changed]:
             queue.ruled = self._owner.is_ruled(queue.key.domain)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import ClassVar
 from weakref import WeakKeyDictionary, WeakSet
@@ -331,10 +331,6 @@ class Gate:
         self.queues.heard(asking, None)
         for queue, _ in asking:
             self.queues.settle(queue)
-
-    def heed(self, changed: Collection[str]) -> None:
-        """The rules, or the pace, of these domains have changed; of all of them, with `ALL` among them."""
-        self.queues.withdraw(changed)
 
     def set_away(self, away: bool) -> None:
         """The store does not answer, or does again."""

@@ -7,7 +7,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from scrapyd_dist.throttle.permits import DomainLook, Permit, PermitRequest, Sit
 
 from ..assignment import Assignment
 from ..store_access import OutOfReach, reach
+from .domain_queues import DomainQueues
 from .throttle_options import ThrottleOptions, waits_by_address
 
 logger = logging.getLogger(__name__)
@@ -160,22 +162,17 @@ def _own(settings: BaseSettings) -> str:
 
 async def find_beside(crawler: Crawler) -> PermitStore:
     """As `find_for`, in a thread that the end of the process does not wait for; one that comes too late is closed."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[PermitStore] = loop.create_future()
+    answer: Future[PermitStore] = Future()
 
-    def take(found: PermitStore) -> None:
-        if not answer.done():
+    def run() -> None:
+        found = find_for(crawler)
+        if answer.set_running_or_notify_cancel():
             answer.set_result(found)
         elif found.store is not None:
             found.store.close()
 
-    def run() -> None:
-        found = find_for(crawler)
-        with suppress(RuntimeError):  # the loop is closed: the process ends
-            loop.call_soon_threadsafe(take, found)
-
     threading.Thread(target=run, name="sdist-beside", daemon=True).start()
-    return await answer
+    return await asyncio.wrap_future(answer)
 
 
 class ClockOffset:
@@ -217,11 +214,11 @@ class ReplyListener(Protocol):
     """What the client needs of the gate, which says what each method does; called in the event loop."""
 
     awake: bool
+    queues: DomainQueues
 
     def questions(self) -> list[PermitRequest]: ...
     def answered(self, taken: TakenPermits, received: float, took: float) -> None: ...
     def unanswered(self) -> None: ...
-    def heed(self, changed: Collection[str]) -> None: ...
     def ruled(self, domains: frozenset[str]) -> None: ...
     def set_away(self, away: bool) -> None: ...
     def failed(self) -> None: ...
@@ -317,7 +314,7 @@ class ThrottleClient:
     def _heed(self, look: DomainLook) -> None:
         self._known = look.version
         if look.changed:
-            self._listener.heed(look.changed)
+            self._listener.queues.withdraw(look.changed)
 
     async def _return(self) -> None:
         permits = [self._back.popleft() for _ in range(min(AT_ONCE, len(self._back)))]

@@ -368,9 +368,6 @@ class QueueStore(Protocol):
     All verbs but `peek` and `sign_off` raise `NothingMatched` when there is no such crawl.
     """
 
-    def seen(self, crawl: str, fingerprints: Collection[bytes]) -> set[bytes]:
-        """Those of them that are there already."""
-
     def lease_next(self, wanted: LeaseRequest) -> list[Leased]:
         """Open an attempt for each of the next batches that wait, and lease it; RUNNING from then on.
 

@@ -1,20 +1,18 @@
 """The Redis store's verbs about the frontier: adding and leasing; what is counted was counted as it came."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scrapyd_dist.batches import OUT, Batch, BatchState
 from scrapyd_dist.frontier.backlog import SLOT_NAME, Backlog, Leased, LeaseRequest, SlotCount
 from scrapyd_dist.store.base import QueueStore
-from scrapyd_dist.store.frontier_rows import HUNGRY, check_not_out, joined, slot_counts
+from scrapyd_dist.store.frontier_rows import HUNGRY, check_not_out, slot_counts
 from scrapyd_dist.store.redis_batches import RedisBatches, in_state
 from scrapyd_dist.store.redis_crawls import RedisCrawls, RedisRuns
 from scrapyd_dist.store.redis_link import RedisConnection, RedisPort, packed, unpacked, whole
 from scrapyd_dist.store.redis_throttle import RedisThrottle
 
-#: fingerprints that are looked for together
-_PRINTS = 5_000
 STATES = frozenset(state.value for state in BatchState)
 
 
@@ -22,14 +20,6 @@ class RedisFrontier(RedisPort, QueueStore):
     def __init__(self, connection: RedisConnection, batches: RedisBatches) -> None:
         super().__init__(connection)
         self._batches = batches
-
-    def seen(self, crawl: str, fingerprints: Collection[bytes]) -> set[bytes]:
-        prints, found = list(fingerprints), set()
-        for start in range(0, len(prints), _PRINTS):
-            some = prints[start : start + _PRINTS]
-            places = self._ask("seen", crawl, blobs=[joined(some)])["places"]
-            found |= {some[place - 1] for place in places}
-        return found
 
     def _ask(self, verb: str, crawl: str, **argument: Any) -> dict[str, Any]:
         """Make a step of a crawl that has to be there."""

@@ -109,8 +109,7 @@ def signed_row(signer: Signer, values: Mapping[str, Any], options: Mapping[str, 
 
 def unsigned(row: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a row, signed or not."""
-    what = "a row of a crawl"
-    options = judged(what, {"options": from_json(what, row.get("options") or "{}")}, {"options": document})["options"]
+    options = object_in("a row of a crawl", row.get("options") or "{}")
     return {name: value for name, value in options.items() if name != FIELD}
 
 

@@ -114,11 +114,6 @@ class SqliteFrontier(SqlitePort, QueueStore):
         self._crawls, self._batches = crawls, batches
         self._turns = SqliteTurns(connection)
 
-    def seen(self, crawl: str, fingerprints: Collection[bytes]) -> set[bytes]:
-        number = self._crawl_number(crawl)
-        look = "SELECT 1 FROM seen WHERE crawl = ? AND fingerprint = ?"
-        return {one for one in fingerprints if self._db.execute(look, (number, one)).fetchone()}
-
     # leasing
 
     def lease_next(self, look: LeaseRequest) -> list[Leased]:

@@ -38,7 +38,7 @@ def test_slots_and_batches_are_moved_and_deleted(sdist: Callable[..., Any], wher
         slots = waiting(sdist)
         assert slots.keys() == {"q0", "q1"}
         assert sum(slots.values()) == 40
-        assert store.seen("shop", PRINTS) == set(PRINTS)
+        assert set(store.fingerprints("shop")) == set(PRINTS)
 
         number = store.peek("shop", "q0", 1)[0].number
         alone = sdist("move", "shop", "--batch", number, "alone")
@@ -52,7 +52,7 @@ def test_slots_and_batches_are_moved_and_deleted(sdist: Callable[..., Any], wher
         assert sdist("delete", "shop", "--prefix", "alone", "--yes")["requests"] == alone["requests"]
         urls = {value["url"] for batch in gone for value in batch["requests"]}
         forgotten = {PRINTS[int(url.rpartition("/")[2])] for url in urls}
-        assert store.seen("shop", PRINTS) == set(PRINTS) - forgotten
+        assert set(store.fingerprints("shop")) == set(PRINTS) - forgotten
         assert sdist("count", "shop")["requests"]["waiting"] == 40 - alone["requests"]
 
         assert sdist("delete", "shop", "--all", "--yes")["requests"] == 40 - alone["requests"]

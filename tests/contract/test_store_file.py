@@ -172,7 +172,6 @@ def test_a_store_of_the_first_version_is_brought_to_this_one_with_all_it_has(tmp
         assert sorted(store.fingerprints("c")) == [b"\1", b"\2", b"\3"]
         leased = lease_next(store, "c", LESSEE, seconds=9.0, limit=9)
         assert [one.batch.number for one in leased] == [2, 5, 8, 9]
-        assert store.seen("c", [b"\1", b"\4"]) == {b"\1"}
         store.drop_batch("d", 5, forget=True)
         assert store.backlog("d").slots == []
         assert (add(store), seal(store, crawl="d")) == (10, 6)

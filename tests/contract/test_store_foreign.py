@@ -275,7 +275,7 @@ LOOKS: list[Callable[[Store], object]] = [
     lambda store: store.misses("c"), lambda store: store.shards("c"), lambda store: store.samples("c"),
     lambda store: store.counts("c"), lambda store: store.backlog("c"),
     lambda store: store.peek("c", "p", 5), lambda store: list(store.fingerprints("c")), lambda store: store.sign("c"),
-    lambda store: store.seen("c", [b"1"]), lambda store: store.rules(), lambda store: store.domain_states(),
+    lambda store: store.rules(), lambda store: store.domain_states(),
     lambda store: lease_next(store, "c", LESSEE, slots=["p"], seconds=9.0, limit=3),
     lambda store: store.take_permits([PermitRequest(key="a.com", domain="a.com", limit=Limit(hits=1, window=1.0))]),
     lambda store: store.update_crawl("c", version="w"), lambda store: store.requeue("c", [1]),

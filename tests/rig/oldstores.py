@@ -63,7 +63,7 @@ def _check_frontier(store: Store) -> None:
     backlog = store.backlog("shop")
     assert (backlog.waiting, backlog.leased, backlog.acked, backlog.producers) == (3, 2, 1, ("filler",))
     assert sum(sum(slot.batches.values()) for slot in store.backlog("shop").slots) == 6
-    assert store.seen("shop", [b"a", b"i", b"nothing"]) == {b"a", b"i"}
+    assert set(store.fingerprints("shop")) >= {b"a", b"i"}
     leased = lease_next(store, "shop", YOU, limit=9, fair="spread", now=20.0)
     assert len(leased) == 3
     store.ack("shop", leased[0].batch.number, leased[0].attempt, YOU.job, report={}, now=21.0)

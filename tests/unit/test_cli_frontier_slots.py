@@ -335,7 +335,7 @@ def test_a_slot_that_was_moved_away_takes_no_memory_with_it(frontier: Run, store
     frontier("move", "shop", "p", "q", 2)
     put(store, "p0", 77)
     assert frontier("delete", "shop", "--prefix", "p", "--yes")[0] == 0
-    assert len(store.seen("shop", [b"%03d" % number for number in range(10)])) == 10
+    assert set(store.fingerprints("shop")) >= {b"%03d" % number for number in range(10)}
 
 
 def test_the_whole_frontier_goes_with_what_came_home(frontier: Run, sdist: Run, store: Store, root: Path) -> None:

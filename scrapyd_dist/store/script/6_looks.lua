@@ -6,11 +6,6 @@ function looks.expired()
   return {attempts = redis.call('ZRANGEBYSCORE', base .. 'leases', '-inf', string.format('(%.6f', now()))}
 end
 
--- The places of those fingerprints that are there.
-function looks.seen()
-  return {places = known(prints_in(blob(1)))}
-end
-
 function looks.backlog()
   local time = string.format('%.6f', now())
   return {
