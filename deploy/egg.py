@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.keys import EGG_FILE
 from scrapyd_dist.scrapyd.versions import HASH_DIGITS
 
 from .project_files import INFO, OWN_PACKAGE, ProjectFiles, read_project, run_setup_py
@@ -41,8 +42,6 @@ WORKER_MODULES = {
 #: packages that are included as a whole, with these suffixes
 WORKER_PACKAGES = ("scrapyd_dist.middlewares.throttle", "scrapyd_dist.middlewares.worker", "scrapyd_dist.store")
 _SUFFIXES = (".py", ".lua", ".sql")
-#: file name of the Fernet key inside an egg: importlib.resources.files("scrapyd_dist") / KEY_NAME
-KEY_NAME = "_key.txt"
 BOOT_PREFIX = "_sdist_boot_"
 #: top-level names of the Redis client, which travels with byte code and is not unpacked on this machine
 REDIS_CLIENT = ("redis", "async_timeout")
@@ -126,7 +125,7 @@ def unpack(data: bytes) -> ProjectFiles:
         settings_module=named[1],
         files={name: content for name, content in files.items() if name not in made},
         info={name: content for name, content in files.items() if name.startswith(INFO)},
-        key=files.get(f"{OWN_PACKAGE}/{KEY_NAME}"),
+        key=files.get(f"{OWN_PACKAGE}/{EGG_FILE}"),
     )
 
 
@@ -145,7 +144,7 @@ def worker_files(key: bytes | None = None) -> dict[str, bytes]:
     for name in WORKER_PACKAGES:
         files.update(package_files(resource_files(name), name.replace(".", "/"), _SUFFIXES))
     if key is not None:
-        files[f"{OWN_PACKAGE}/{KEY_NAME}"] = key
+        files[f"{OWN_PACKAGE}/{EGG_FILE}"] = key
     return files
 
 

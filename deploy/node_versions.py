@@ -22,8 +22,6 @@ T = TypeVar("T")
 N = TypeVar("N")
 #: the version of a crawl's job by its id, None if unknown
 VersionOf = Callable[[str], str | None]
-#: timeout of each call in seconds; a node does not answer while it reads an egg
-TIMEOUT = 15.0
 
 
 def _on_all(nodes: Sequence[N], call: Callable[[Sender, N], T]) -> tuple[T, ...]:
@@ -49,7 +47,7 @@ class NodeVersions:
 
 
 def look(
-    nodes: Sequence[Node], project: str, version_of: VersionOf | None = None, *, timeout: float = TIMEOUT
+    nodes: Sequence[Node], project: str, version_of: VersionOf | None = None, *, timeout: float = api.TIMEOUT
 ) -> tuple[NodeVersions, ...]:
     """Ask every node for its versions of the project, whose name a node may have otherwise, and for the jobs on them.
 
@@ -175,7 +173,7 @@ def plan(seen: NodeVersions, keep: int, known: Mapping[str, float] | None = None
 
 
 def delete(
-    plans: Sequence[NodeVersions], version_of: VersionOf, *, timeout: float = TIMEOUT
+    plans: Sequence[NodeVersions], version_of: VersionOf, *, timeout: float = api.TIMEOUT
 ) -> tuple[NodeVersions, ...]:
     """Delete the old versions from all nodes concurrently, except those that have come into use since."""
 

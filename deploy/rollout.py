@@ -40,8 +40,6 @@ T = TypeVar("T")
 Mode = Literal["if-missing", "never"]
 #: seconds for all calls to one node
 NODE_TIMEOUT = 60.0
-#: timeout in seconds of the first call, whose results all nodes wait for
-ASK_TIMEOUT = 15.0
 #: seconds to check the result of an upload after the node's timeout
 CHECK_TIMEOUT = 10.0
 #: seconds before the first retry of a call; doubled for each further one
@@ -269,9 +267,9 @@ class NodeUpload:
             return
         tried = 1 if again else self.wish.retries
         try:
-            self.versions = self._send(api.listversions(self.project), ASK_TIMEOUT, tried=tried)
+            self.versions = self._send(api.listversions(self.project), api.TIMEOUT, tried=tried)
             if self.wish.atomic and self.versions:
-                jobs = self._send(api.listjobs(self.project), ASK_TIMEOUT, tried=tried)
+                jobs = self._send(api.listjobs(self.project), api.TIMEOUT, tried=tried)
                 self._jobs_before = frozenset(job.id for job in jobs.running + jobs.pending)
             self.error = None
         except NodeError as error:
@@ -293,7 +291,7 @@ class NodeUpload:
         result = self._result(lambda: self._upload(version, egg), version=version, uploaded=True)
         if result.error is None:
             with suppress(NodeError):
-                names = self._send(api.listversions(self.project), ASK_TIMEOUT)
+                names = self._send(api.listversions(self.project), api.TIMEOUT)
                 return replace(result, default=names[-1] if names else None)
         return result
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from scrapy.settings import BaseSettings
 
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, WorkerRequest
-from scrapyd_dist.keys import SealError, unseal
+from scrapyd_dist.keys import EGG_FILE, SealError, unseal
 from scrapyd_dist.payload import START_URLS
 
 #: scrapy commands whose crawls are never spread: they look at one page, or run contracts
@@ -71,14 +71,11 @@ def _first_word(arguments: list[str]) -> int:
     return next((at for at, text in enumerate(arguments) if not text.startswith("-")), 0)
 
 
-KEY_FILE = "_key.txt"
-
-
 @cache
 def egg_key() -> bytes | None:
     """The key that travelled in this egg, if this code came from one; each look reads the egg's whole list of files."""
     try:
-        return files("scrapyd_dist").joinpath(KEY_FILE).read_bytes().strip() or None
+        return files("scrapyd_dist").joinpath(EGG_FILE).read_bytes().strip() or None
     except (OSError, KeyError):  # a zip says KeyError
         return None
 

@@ -4,8 +4,6 @@ The names below may be used in a project's settings. They are loaded on first us
 on every node imports this package, and a worker must not import the producer's half.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.version import __version__

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 _FILE = "key"
+#: file name of the Fernet key inside an egg: importlib.resources.files("scrapyd_dist") / EGG_FILE
+EGG_FILE = "_key.txt"
 #: HKDF info strings that separate these keys from others derived from the same secret
 _OF_AN_EGG, _OF_A_SEAL = b"scrapyd-dist: code of a project", b"scrapyd-dist: sealed for a project"
 

@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 FOLDER = "_sdist"
 #: seconds between two looks at the clock: items are flushed and the report is renewed this often
 TICK = 1.0
-REPORT_SCHEMA = 1
 #: seconds between two looks at the folder with the part, and at the disk
 LOOK = 2.0
 NO_LOGS = "This node writes no log files, so there is no way home for items."
@@ -164,7 +163,7 @@ def remove_old(folder: Path, collected: Iterable[str], keep_days: float) -> None
 def report_head(state: str, crawl: str, version: str, started: float, **more: object) -> dict[str, Any]:
     """What every report begins with: of a `running` or `ended` worker, or of one of its batches."""
     return {
-        "schema": REPORT_SCHEMA,
+        "schema": 1,
         "state": state,
         "crawl": crawl,
         **more,

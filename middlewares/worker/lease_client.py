@@ -14,7 +14,7 @@ from scrapy.crawler import Crawler
 from scrapyd_dist.batches import AttemptState, Batch, BatchState, Crawl, FinishReason, Miss
 from scrapyd_dist.errors import DistError, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import Leased, LeaseRequest, Lessee, NewBatch, SeenBefore
-from scrapyd_dist.frontier.intake import FrontierIntake, add_unseen
+from scrapyd_dist.frontier.intake import REGISTERED, FrontierIntake, add_unseen
 from scrapyd_dist.store.base import Store
 from scrapyd_dist.store.worker_thread import StoreThread
 
@@ -33,8 +33,6 @@ AGAIN = 1.0
 HURRY = 10.0
 #: seconds that a worker waits for batches that may come back: from a worker that died, or whose part may be lost
 MAY_RETURN = 5.0
-#: seconds for which a worker that writes what its own pages led to counts as a producer
-PRODUCING = 60.0
 
 
 class Notifier:
@@ -211,7 +209,7 @@ class LeaseClient:
         """Add requests that the worker's own pages have led to; their counts as the store kept them."""
         keep = partial(self._db.add_batches, self._job.crawl)
         add = partial(add_unseen, keep, found, size=self._job.batch_size, key=self.key, counts=counts)
-        await self._ask(self._db.register_producer, self._job.crawl, self._job.name, PRODUCING)
+        await self._ask(self._db.register_producer, self._job.crawl, self._job.name, REGISTERED)
         try:
             return (await self._ask(add))[1]
         finally:

@@ -3,8 +3,6 @@
 The spider's own start is entered only when that was asked for; a worker that loses its store makes no more requests.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence

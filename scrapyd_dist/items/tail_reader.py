@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from scrapyd_dist.joblogs.log_reads import BLOCK
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports import Sender
 
-#: bytes per read
-BLOCK = 256 * 1024
 #: maximum bytes of a line; longer lines are skipped
 LINE_MAX = 16 * 1024 * 1024
 

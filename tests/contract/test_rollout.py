@@ -20,7 +20,6 @@ from scrapyd_dist.deploy import node_versions
 from scrapyd_dist.deploy.egg import Egg, build
 from scrapyd_dist.deploy.kept_eggs import find_egg, kept_eggs
 from scrapyd_dist.deploy.rollout import BrokenEggError, RollOut, RollOutRequest, Step, ensure
-from scrapyd_dist.middlewares.assignment import KEY_FILE
 
 import scrapyd_dist
 from scrapyd_dist.errors import (
@@ -32,6 +31,7 @@ from scrapyd_dist.errors import (
     NoReply,
     NothingMatched,
 )
+from scrapyd_dist.keys import EGG_FILE
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.versions import version_name
 from scrapyd_dist.transports.requests import RequestsTransport
@@ -61,7 +61,7 @@ class Facts(scrapy.Spider):
         facts = {{
             "version": scrapyd_dist.__version__,
             "files": [sys.modules["scrapyd_dist" + name].__file__ for name in ("", ".payload", ".middlewares")],
-            "key": importlib.resources.files("scrapyd_dist").joinpath({KEY_FILE!r}).read_text(),
+            "key": importlib.resources.files("scrapyd_dist").joinpath({EGG_FILE!r}).read_text(),
             "settings_module": settings["SETTINGS_MODULE"],
             "word": settings["WORD"],
             "resource": importlib.resources.files("facts").joinpath("data/words.txt").read_text(),

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 from scrapyd_dist.deploy import egg as egg_module
-from scrapyd_dist.deploy.egg import KEY_NAME, WORKER_MODULES, Egg, build, worker_files
+from scrapyd_dist.deploy.egg import WORKER_MODULES, Egg, build, worker_files
 from scrapyd_dist.deploy.rollout import why
 
 import scrapyd_dist.store
 from scrapyd_dist.errors import ApiRefused, ConfigError
+from scrapyd_dist.keys import EGG_FILE
 from scrapyd_dist.scrapyd.versions import hash_in
 
 ROOT = Path(__file__).parents[2]
@@ -127,7 +128,7 @@ class TestInfo:
 
     def test_key(self, shop: Path) -> None:
         eggs = [build(shop, "shop.settings", key=key) for key in (None, b"k1", b"k2")]
-        assert [contents(egg).get(f"scrapyd_dist/{KEY_NAME}") for egg in eggs] == [None, b"k1", b"k2"]
+        assert [contents(egg).get(f"scrapyd_dist/{EGG_FILE}") for egg in eggs] == [None, b"k1", b"k2"]
         assert len({egg.content_hash for egg in eggs}) == 3
 
     def test_hash_is_in_no_danger_of_a_shifted_border(self, tmp_path: Path) -> None:
@@ -322,7 +323,7 @@ class TestBoot:
     def test_key_and_folders_without_init_are_read_from_the_zip(self, run: Run, shop: Path) -> None:
         write(shop, {"shop/plain/script.py": "WORD = 'found'\n"})
         code = "from importlib.resources import files\nfrom shop.plain.script import WORD\n"
-        code += f"print(WORD, files('scrapyd_dist').joinpath({KEY_NAME!r}).read_text())"
+        code += f"print(WORD, files('scrapyd_dist').joinpath({EGG_FILE!r}).read_text())"
         assert run("", code) == ["found the key"]
 
     @pytest.mark.parametrize(
