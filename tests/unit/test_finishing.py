@@ -9,7 +9,6 @@ import pytest
 from rig.badpeer import BadPeer, Connection
 from scrapy.settings import Settings
 from scrapyd_dist.middlewares.producer import completion_hooks as hooks
-from scrapyd_dist.middlewares.producer.producer_options import read_options
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError
@@ -66,12 +65,6 @@ FOREIGN = ("ftp://host/x", "file:///etc/passwd", "http://", "https://h:port/", "
 def test_what_is_no_command_and_no_http_address_is_refused(value: str) -> None:
     with pytest.raises(ConfigError, match="DISTRIBUTED_ON_FINISH"):
         hooks.read_on_finish(Settings({"DISTRIBUTED_ON_FINISH": value}))
-
-
-@pytest.mark.parametrize("value", ["-1", "many", "1.5"])
-def test_what_is_no_least_number_of_items_is_refused(value: str) -> None:
-    with pytest.raises(ConfigError, match="DISTRIBUTED_MIN_ITEMS"):
-        read_options(Settings({"DISTRIBUTED_MIN_ITEMS": value}))
 
 
 @pytest.mark.parametrize("text", ["", "mail -s done me", "curl ftp://host/x", "https://u:p@h:8/p?t=1", "HTTP://h/"])

@@ -92,6 +92,7 @@ def test_the_books_settings_keep_their_names() -> None:
         ({"MAX_ATTEMPTS": 0}, "MAX_ATTEMPTS"),
         ({"MAX_JOBS": -1}, "MAX_JOBS"),
         ({"MAX_FAILED": -1}, "MAX_FAILED"),
+        ({"MIN_ITEMS": "-1"}, "MIN_ITEMS"),
         ({"DEPLOY": "always"}, "if-missing or never"),
         ({"PLACEMENT": "random"}, "by-capacity or round-robin or least-loaded"),
         ({"UNSENDABLE": "drop"}, "local or refuse"),
