@@ -20,7 +20,7 @@ from ..output import Output, complain, complain_each, say, waiting
 from .frontier_list import settings_of
 
 if TYPE_CHECKING:  # it loads Scrapy
-    from scrapyd_dist.middlewares.producer.worklist_import import ImportResult, RowReader
+    from scrapyd_dist.middlewares.producer.worklist_import import RowReader, WorklistImport
 
 #: seconds between two lines about how far it is, and in which none is needed
 TELL, QUICK = 10.0, 2.0
@@ -113,21 +113,21 @@ def add(
     return _tell(frontier, account, interrupted=interrupted, output=output)
 
 
-def _fill(producer: FrontierProducer, read: "RowReader", rows: Iterator[WorklistRow]) -> tuple["ImportResult", bool]:
+def _fill(producer: FrontierProducer, read: "RowReader", rows: Iterator[WorklistRow]) -> tuple["WorklistImport", bool]:
     """Add the rows; returns the counts, and whether Ctrl-C interrupted it."""
-    from scrapyd_dist.middlewares.producer.worklist_import import ImportResult, fill
+    from scrapyd_dist.middlewares.producer.worklist_import import WorklistImport
 
-    account = ImportResult()
-    with waiting(TELL, first=QUICK) as show, closing(fill(producer, read, rows)) as filling:
+    account = WorklistImport(producer=producer, read=read)
+    with waiting(TELL, first=QUICK) as show, closing(account.fill(rows)) as filling:
         try:
-            for account in filling:
+            for _ in filling:
                 show(f"{account.added:,} requests added to {producer.frontier}")
         except KeyboardInterrupt:
             return account, True
     return account, False
 
 
-def _tell(frontier: str, account: "ImportResult", *, interrupted: bool, output: Output) -> int:
+def _tell(frontier: str, account: "WorklistImport", *, interrupted: bool, output: Output) -> int:
     for row in account.told:
         complain(f"line {row.line}: {row.reason}.")
     if account.bad > len(account.told):

@@ -144,7 +144,7 @@ class CrawlRepository:
         self.folder.mkdir(parents=True, exist_ok=True)
         note_pid(self.folder, os.getpid())
         mine = {"pid": os.getpid(), "host": gethostname()}
-        await self._update(project=self._project.name, **mine, ended=None, exit_code=None, message="")
+        await self.update(project=self._project.name, **mine, ended=None, exit_code=None, message="")
 
     async def keep_code(self, prepared: Prepared) -> dict[str, Any]:
         """Keep what the crawl runs now, for the process that goes on with it.
@@ -243,7 +243,7 @@ class CrawlRepository:
     async def enter(self, state: CrawlState, summary: dict[str, Any], **changes: Any) -> None:
         """Write the state and the summary down; it is the heartbeat, too."""
         self.state = state
-        await self._update(state=state, beat=time.time(), summary=summary, **changes)
+        await self.update(state=state, beat=time.time(), summary=summary, **changes)
 
     def sample_due(self) -> bool:
         return due(time.time(), self._sampled, self.row.created)
@@ -256,12 +256,9 @@ class CrawlRepository:
         """No process works on this crawl any more."""
         self.state = state
         changes: dict[str, Any] = {} if summary is None else {"summary": summary}
-        await self._update(state=state, ended=time.time(), exit_code=code, message=message, pid=None, **changes)
+        await self.update(state=state, ended=time.time(), exit_code=code, message=message, pid=None, **changes)
 
-    async def amend(self, summary: dict[str, Any]) -> None:
-        await self._update(summary=summary)
-
-    async def _update(self, **changes: Any) -> None:
+    async def update(self, **changes: Any) -> None:
         await self.thread(self._db.update_crawl, self.id, **changes)
 
     async def refuse(self, *, code: int, message: str) -> None:

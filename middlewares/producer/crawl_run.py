@@ -406,7 +406,7 @@ class CrawlRun(Lifecycle):
         if wrong := await asyncio.to_thread(tell, self._on_finish, document):
             self.reporter.warn(wrong)
             with suppress(StoreError):  # the crawl itself has ended well
-                await self._repository.amend(self.reporter.summary(state))
+                await self._repository.update(summary=self.reporter.summary(state))
         self._scheduler.state.sender.close()
         self._repository.thread.close()
 

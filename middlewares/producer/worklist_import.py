@@ -3,6 +3,8 @@
 The rule it keeps: memory stays constant; a row is in the store, or told with its line.
 """
 
+from __future__ import annotations
+
 import queue
 import threading
 import time
@@ -35,17 +37,6 @@ MAX_AGE = 2.0
 AHEAD = 5_000
 #: bad rows that are shown one by one
 TOLD = 20
-
-
-@dataclass(kw_only=True)
-class ImportResult:
-    """What has become of the rows so far."""
-
-    rows: int = 0
-    added: int = 0
-    duplicate: int = 0
-    bad: int = 0
-    told: list[WorklistRow] = field(default_factory=list)  #: the first bad rows
 
 
 #: makes a row into what goes into the frontier; ValueError if it cannot be that
@@ -91,66 +82,68 @@ def _travelling(value: RequestValue, request: Request) -> RequestValue:
     return {**rest, **own, **({"priority": request.priority} if request.priority else {}), "url": request.url}
 
 
-def fill(
-    producer: FrontierProducer, read: RowReader, rows: Iterable[WorklistRow]
-) -> Generator[ImportResult, None, None]:
-    """Add all rows to the frontier; the same account again and again while it grows, and at the end.
+@dataclass(kw_only=True)
+class WorklistImport:
+    """The rows of a worklist on their way into a frontier, and what has become of them so far."""
 
-    A list that comes slowly (standard input) is written as it comes. ConfigError if the list cannot be read so, or the
-    frontier cannot be; StoreError if the store does not take it: what the account says is in it.
-    """
-    producer.begin()
-    filling = _ImportRun(producer, read)
-    try:
-        yield filling.account
-        for some in _read_ahead(rows):
-            for row in some:
-                filling.take(row)
-            if filling.write():
-                yield filling.account
-    finally:
-        filling.write(rest=True)
-        producer.sign_off()
-    yield filling.account
+    producer: FrontierProducer
+    read: RowReader
+    rows: int = 0
+    added: int = 0
+    duplicate: int = 0
+    bad: int = 0
+    told: list[WorklistRow] = field(default_factory=list)  #: the first bad rows
+    _waiting: list[FrontierIntake] = field(default_factory=list)  #: read, and not written yet
+    _written: float = field(default_factory=time.monotonic)
 
+    def __post_init__(self) -> None:
+        self._cutter = SlotBatcher(size=self.producer.size, max_age=MAX_AGE)
 
-class _ImportRun:
-    """What has been read and is not written yet."""
+    def fill(self, rows: Iterable[WorklistRow]) -> Generator[WorklistImport, None, None]:
+        """Add all rows to the frontier; this import again and again while it grows, and at the end.
 
-    def __init__(self, producer: FrontierProducer, read: RowReader) -> None:
-        self._producer, self._read = producer, read
-        self._cutter = SlotBatcher(size=producer.size, max_age=MAX_AGE)
-        self._waiting: list[FrontierIntake] = []
-        self._written = time.monotonic()
-        self.account = ImportResult()
+        A list that comes slowly (standard input) is written as it comes. ConfigError if the list cannot be read so, or
+        the frontier cannot be; StoreError if the store does not take it: what is counted here is in it.
+        """
+        self.producer.begin()
+        try:
+            yield self
+            for some in _read_ahead(rows):
+                for row in some:
+                    self._take(row)
+                if self._write():
+                    yield self
+        finally:
+            self._write(rest=True)
+            self.producer.sign_off()
+        yield self
 
-    def take(self, row: WorklistRow) -> None:
-        account, reason = self.account, row.reason
-        account.rows += 1
+    def _take(self, row: WorklistRow) -> None:
+        self.rows, reason = self.rows + 1, row.reason
         if not reason:
             try:
-                self._waiting += self._cutter.add(self._read(row), time.monotonic()) or []
+                self._waiting += self._cutter.add(self.read(row), time.monotonic()) or []
             except (ValueError, TypeError) as error:
                 reason = str(error) or type(error).__name__
         if reason:
-            account.bad += 1
-            if len(account.told) < TOLD:
-                account.told.append(WorklistRow(row.line, reason=reason))
+            self.bad += 1
+            if len(self.told) < TOLD:
+                self.told.append(WorklistRow(row.line, reason=reason))
 
-    def write(self, *, rest: bool = False) -> bool:
+    def _write(self, *, rest: bool = False) -> bool:
         """Write what has waited long enough, or is enough for a step, or all the rest; whether there was something."""
         now = time.monotonic()
         self._waiting += chain(*(self._cutter.take() if rest else self._cutter.due(now)))
-        self._producer.renew()
+        self.producer.renew()
         if not rest and len(self._waiting) < STEP and now - self._written < MAX_AGE:
             return False
         self._written = now
         if not self._waiting:
             return False
-        kept = self._producer.keep(self._waiting)
+        kept = self.producer.keep(self._waiting)
         self._waiting = []
-        self.account.added += kept.get("sealed", 0)
-        self.account.duplicate += kept.get("duplicate", 0)
+        self.added += kept.get("sealed", 0)
+        self.duplicate += kept.get("duplicate", 0)
         return True
 
 

@@ -145,7 +145,7 @@ class CircuitBreaker:
         """
         self._pools[pool] += 1
         if self._pools[pool] >= self.attempts + OF_A_POOL:
-            self.close(pool, f"the last {self._pools[pool]} workers did nothing; the last one: {reason}")
+            self.closed.setdefault(pool, f"the last {self._pools[pool]} workers did nothing; the last one: {reason}")
         if begun:
             return ""
         self._nodes[node] += 1
@@ -169,7 +169,4 @@ class CircuitBreaker:
     def nowhere(self, pool: str, reason: str) -> None:
         """No node can run the pool's spider: its batches are given up."""
         self.unknown.add(pool)
-        self.close(pool, reason)
-
-    def close(self, pool: str, reason: str) -> None:
         self.closed.setdefault(pool, reason)

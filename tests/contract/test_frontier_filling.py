@@ -20,7 +20,7 @@ from scrapy.settings import Settings
 from scrapyd_dist.middlewares.producer import filler
 from scrapyd_dist.middlewares.producer import worklist_import as worklists
 from scrapyd_dist.middlewares.producer.filler import FrontierWriter
-from scrapyd_dist.middlewares.producer.worklist_import import RowReader, fill, request_reader
+from scrapyd_dist.middlewares.producer.worklist_import import RowReader, WorklistImport, request_reader
 from scrapyd_dist.middlewares.slot_routing import SlotRouting
 
 from scrapyd_dist.batches import Miss
@@ -255,7 +255,7 @@ http://web/3
 
 
 def test_a_worklist_is_added_and_its_bad_rows_are_told(shop: Store) -> None:
-    *_, account = fill(producer(shop), work(), rows(LIST.splitlines(), kind="urls"))
+    *_, account = WorklistImport(producer=producer(shop), read=work()).fill(rows(LIST.splitlines(), kind="urls"))
     assert (account.rows, account.added, account.duplicate, account.bad) == (5, 3, 1, 1)
     assert [row.line for row in account.told] == [4]
     (batch,) = shop.batches("shop")
@@ -263,7 +263,7 @@ def test_a_worklist_is_added_and_its_bad_rows_are_told(shop: Store) -> None:
     values = decode(shop.payload("shop", 1).get, key=KEY)
     assert values[0] == {"url": "http://web/1", "callback": "parse_page", "priority": 2}
     assert shop.backlog("shop").producers == ()
-    *_, again = fill(producer(shop), work(), rows(LIST.splitlines(), kind="urls"))
+    *_, again = WorklistImport(producer=producer(shop), read=work()).fill(rows(LIST.splitlines(), kind="urls"))
     assert (again.added, again.duplicate) == (0, 4)
 
 
@@ -279,7 +279,7 @@ JSON_LIST = b"""{"url": "http://web/1", "priority": 7, "callback": "other"}
 
 
 def test_json_lines_say_slot_priority_and_spider_of_each(shop: Store) -> None:
-    *_, account = fill(producer(shop), work(), rows(JSON_LIST.splitlines(), kind="jsonl"))
+    *_, account = WorklistImport(producer=producer(shop), read=work()).fill(rows(JSON_LIST.splitlines(), kind="jsonl"))
     assert (account.added, account.duplicate, [row.line for row in account.told]) == (6, 1, [7])
     places = {(batch.slot, batch.priority, batch.size) for batch in shop.batches("shop")}
     assert places == {("0", 7, 1), ("q0", 2, 2), ("@login", 2, 1), ("0", 2, 2)}
@@ -291,7 +291,7 @@ def test_json_lines_say_slot_priority_and_spider_of_each(shop: Store) -> None:
 
 def test_a_worklist_knows_pages_as_the_projects_crawls_do(shop: Store) -> None:
     own = work(REQUEST_FINGERPRINTER_CLASS=ByHost)
-    *_, account = fill(producer(shop), own, rows(LIST.splitlines(), kind="urls"))
+    *_, account = WorklistImport(producer=producer(shop), read=own).fill(rows(LIST.splitlines(), kind="urls"))
     assert (account.added, account.duplicate) == (1, 3)
 
 
@@ -311,7 +311,7 @@ def test_a_list_that_comes_slowly_is_written_as_it_comes(shop: Store, monkeypatc
         assert seen.wait(30)
         yield b"http://web/2"
 
-    told = fill(producer(shop), work(), rows(lines(), kind="urls"))
+    told = WorklistImport(producer=producer(shop), read=work()).fill(rows(lines(), kind="urls"))
     assert next(account for account in told if account.rows).added == 1
     assert list(stored(shop)) == ["http://web/1"]
     assert shop.backlog("shop").producers == ("links@1",)
@@ -328,7 +328,7 @@ def test_an_import_that_is_interrupted_has_written_what_it_read(shop: Store) -> 
         read.set()
         Event().wait()  # until the process ends: a terminal without a word
 
-    told = fill(producer(shop), work(), rows(lines(), kind="urls"))
+    told = WorklistImport(producer=producer(shop), read=work()).fill(rows(lines(), kind="urls"))
     account = next(account for account in told if account.rows)
     assert read.wait(30)
     told.close()  # as Ctrl-C does
@@ -338,5 +338,5 @@ def test_an_import_that_is_interrupted_has_written_what_it_read(shop: Store) -> 
 
 def test_a_list_that_cannot_be_read_leaves_nothing_behind(shop: Store) -> None:
     with pytest.raises(ConfigError, match="has no column"):
-        list(fill(producer(shop), work(), rows([b"a,b\n"], kind="csv")))
+        list(WorklistImport(producer=producer(shop), read=work()).fill(rows([b"a,b\n"], kind="csv")))
     assert shop.crawls() == []
