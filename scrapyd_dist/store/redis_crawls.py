@@ -113,12 +113,11 @@ class RedisRuns(RedisPort, RunStore):
 
     def add_shards(self, crawl: str, shards: Sequence[Shard]) -> None:
         key = f"{self._base(crawl)}shards"
-        values = {str(s.number): {**asdict(s), "state": s.state.value} for s in shards}
-        rows = {number: self._door.signer.signed(row, "shard", crawl) for number, row in values.items()}
+        rows = {str(shard.number): self._door.signer.signed(vars(shard), "shard", crawl) for shard in shards}
         taken = StoreError(f"the store {self._server.shown} has shards of these numbers already.")
         if len(rows) < len(shards):
             raise taken
-        needed = [self._still_there(crawl), *(Condition(key, number, (), taken) for number in rows)]
+        needed = [self._there(crawl), *(Condition(key, number, (), taken) for number in rows)]
         commands = [("HSET", key, number, json.dumps(row)) for number, row in rows.items()]
         self._server.step("steps", self._base(crawl), needed=needed, writes=commands)
 

@@ -318,13 +318,9 @@ class RedisPort:
     def _there(self, crawl: str) -> Condition:
         return Condition(f"{self._base(crawl)}crawl", "id", THERE, self._door.no_crawl(crawl))
 
-    def _still_there(self, crawl: str) -> Condition:
-        """The same for what is written by processes of the crawl, to which its end is a failure of the store."""
-        return self._there(crawl)._replace(error=StoreError(f"there is no crawl {crawl!r} in {self._server.shown}."))
-
     def _write(self, crawl: str, *commands: Command) -> None:
         """Make changes to a crawl that has to be there."""
-        self._server.step("steps", self._base(crawl), needed=[self._still_there(crawl)], writes=commands)
+        self._server.step("steps", self._base(crawl), needed=[self._there(crawl)], writes=commands)
 
     def _batch_key(self, crawl: str, number: int) -> str:
         return f"{self._base(crawl)}b:{number}"

@@ -85,6 +85,7 @@ class SqliteCrawls(SqlitePort, CrawlStore):
 
 class SqliteRuns(SqlitePort, RunStore):
     def add_sample(self, crawl: str, at: float, values: Mapping[str, Any]) -> None:
+        self._crawl_number(crawl)  # else there is no such crawl
         self._change("INSERT INTO samples VALUES (?, ?, ?)", (crawl, at, json.dumps(dict(values))))
 
     def samples(self, crawl: str) -> list[tuple[float, dict[str, Any]]]:
@@ -92,6 +93,7 @@ class SqliteRuns(SqlitePort, RunStore):
         return self._all(lambda row: self._door.sample(crawl, row["at"], row["sample"]), query, crawl)
 
     def add_shards(self, crawl: str, shards: Sequence[Shard]) -> None:
+        self._crawl_number(crawl)
         rows = [(crawl, s.number, s.url, s.first_page, s.last_page, s.state.value) for s in shards]
         self._change("INSERT INTO shards VALUES (?, ?, ?, ?, ?, ?)", *rows)
 

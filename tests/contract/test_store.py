@@ -140,20 +140,6 @@ def test_samples_come_in_order_of_time_and_belong_to_one_crawl(store: Store) -> 
     assert store.samples("d") == [(1.0, {})]
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        lambda s: s.add_sample("x", 1.0, {}),
-        lambda s: s.add_shards("x", [Shard(number=0, url="u")]),
-    ],
-)
-def test_nothing_is_written_for_a_crawl_that_is_not_there(store: Store, write: Callable[[Store], object]) -> None:
-    with pytest.raises(StoreError):
-        write(store)
-    store.add_crawl(replace(CRAWL, id="x"))
-    assert (store.samples("x"), store.counts("x"), store.shards("x"), store.misses("x")) == ([], {}, [], [])
-
-
 def fill(store: Store, crawl: str) -> None:
     """Some of everything."""
     store.add_shards(crawl, [Shard(number=0, url="u")])

@@ -7,7 +7,7 @@ import pytest
 from rig.stores import CRAWL, LESSEE, YOU, accept, add, attempt, bring_to, fail, lease, lease_next, new_batch, seal
 from rig.waiting import wait_for
 
-from scrapyd_dist.batches import AttemptState, Batch, BatchState, Miss
+from scrapyd_dist.batches import AttemptState, Batch, BatchState, Miss, Shard
 from scrapyd_dist.errors import NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import NewBatch, SeenBefore
 from scrapyd_dist.store import Store
@@ -410,6 +410,8 @@ def test_one_that_was_refused_leaves_no_attempt_behind(store: Store) -> None:
     [
         lambda s: seal(s, crawl="x"),
         lambda s: s.count("x", {"offsite": 1}),
+        lambda s: s.add_sample("x", 1.0, {}),
+        lambda s: s.add_shards("x", [Shard(number=0, url="u")]),
         lambda s: s.add_misses("x", [FAILED]),
         lambda s: s.add_batches("x", [new_batch("a")], counts={"sealed": 1}),
         lambda s: lease_next(s, "x", LESSEE),
@@ -425,7 +427,7 @@ def test_a_crawl_that_is_not_there_is_told_of_and_stays_away(store: Store, verb:
     store.add_crawl(replace(CRAWL, id="x"))
     assert store.backlog("x").finished
     assert (store.batches("x"), store.counts("x"), list(store.fingerprints("x"))) == ([], {}, [])
-    assert store.misses("x") == []
+    assert (store.samples("x"), store.shards("x"), store.misses("x")) == ([], [], [])
 
 
 def test_a_forgotten_frontier_leaves_nothing_to_the_next_of_its_name(store: Store) -> None:
