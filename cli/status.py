@@ -76,8 +76,8 @@ def report(
     """Make a page of one crawl: how it grew, what each node did, what failed.
 
     The page is one file without scripts, for a browser, a mail or an archive. It
-    works while the crawl runs, too, and says then when it may end. The document of
-    --json has the series behind its pictures.
+    works while the crawl runs, too, and says then when it may end. --json gives
+    the series behind its pictures.
 
     Example: sdist report easy-20260102T030405Z -o easy.html
     """

@@ -1,4 +1,4 @@
-"""`sdist throttle` as a user types it: a file is applied, a limit is changed, and all of it is shown."""
+"""`sdist throttle` as a user types it: outside of a project, and with a file that is mistaken, or comes by a pipe."""
 
 import sys
 from contextlib import closing
@@ -10,18 +10,6 @@ from rig.fixtures import MakeProject, RunCommand, StartCommand
 from rig.redis import RedisServer
 
 FILE = "blacklist: [example.net]\ndomains:\n  example.com: {hits: 10, window: 60}\n"
-
-
-def test_a_file_is_applied_changed_by_hand_and_shown(project: MakeProject, run_cli: RunCommand) -> None:
-    it = project()
-    it.write("limits.yml", FILE)
-    run_cli(it, "throttle", "apply", "limits.yml").expect(0, "The rules are those of limits.yml now.")
-    run_cli(it, "throttle", "set", "example.com", "--scale", 0.5).expect(0, "example.com: 10 in 60 s, scaled 0.5.")
-    shown = run_cli(it, "throttle", "show", "--json").json()
-    assert [(row["domain"], row["state"]) for row in shown["domains"]] == [
-        ("example.com", "open"), ("example.net", "blocked"),
-    ]  # fmt: skip
-    assert shown["domains"][0]["limit"] == {"hits": 10, "window": 60.0, "scale": 0.5}
 
 
 @pytest.mark.black_box
