@@ -94,9 +94,3 @@ def test_without_a_project_or_with_a_broken_one_nothing_is_offered_and_it_is_no_
     assert "crawl" in offered("cr")
     Path("scrapy.cfg").write_text("[deploy:web1]\n", "utf-8")
     assert offered("deploy ") == []
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_is_the_librarys(shell: str, sdist: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("_SDIST_COMPLETE", "")
-    assert f"_SDIST_COMPLETE=complete_{shell}" in sdist("completion", shell).expect(0).out
