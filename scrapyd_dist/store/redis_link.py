@@ -1,6 +1,5 @@
 """One connection to a Redis server or cluster: time-outs, reconnecting, and steps that are never made twice."""
 
-import hashlib
 import json
 import re
 import secrets
@@ -63,9 +62,6 @@ class RedisConnection:
         self.prefix = tagged(self._untagged)
         self._redis = _module()
         self._patience = OPENING
-        pieces = sorted(files(__package__).joinpath("script").iterdir(), key=lambda piece: piece.name)
-        self._script = "\n".join(piece.read_text("utf-8") for piece in pieces if piece.name.endswith(".lua"))
-        self._sha = hashlib.sha1(self._script.encode(), usedforsecurity=False).hexdigest()
         self.client = self._connect(self._redis.Redis, plain)
         try:
             told = self.read(self.client.info)
@@ -73,6 +69,9 @@ class RedisConnection:
             if self._is_cluster:
                 self.client.close()
                 self.client = self.read(lambda: self._connect_cluster(plain))
+            pieces = sorted(files(__package__).joinpath("script").iterdir(), key=lambda piece: piece.name)
+            script = "\n".join(piece.read_text("utf-8") for piece in pieces if piece.name.endswith(".lua"))
+            self._script = self.client.register_script(script)
             self._check_server()
             self._check_layout()
         except (ValueError, TypeError):
@@ -170,8 +169,8 @@ class RedisConnection:
         values = [(one.key, one.field, [str(value) for value in one.values]) for one in needed]
         text = json.dumps({"base": base, "needed": values, "writes": commands, **argument}, ensure_ascii=False)
         named = dict.fromkeys([token, *(one.key for one in needed), *(one[1] for one in commands), *keys])
-        words = [len(named), *named, verb, KEPT, text, *blobs]
-        answer: dict[str, Any] = json.loads(self.read(lambda: self._run(words)))
+        words = [verb, KEPT, text, *blobs]
+        answer: dict[str, Any] = json.loads(self.read(lambda: self._script(keys=list(named), args=words)))
         if answer.get("refused"):
             error = needed[answer["refused"] - 1].error
             if error is not None:
@@ -179,13 +178,6 @@ class RedisConnection:
             if check is not None:
                 check()
                 raise StepRefused("another process changed it meanwhile")
-        return answer
-
-    def _run(self, words: Sequence[object]) -> bytes:
-        try:
-            answer: bytes = self.client.evalsha(self._sha, *words)
-        except self._redis.exceptions.NoScriptError:
-            answer = self.client.eval(self._script, *words)
         return answer
 
     def read(self, ask: Callable[[], T]) -> T:
