@@ -19,7 +19,7 @@ from scrapyd_dist.payload import BATCH_MAX_BYTES, RequestValue, TooLarge, fit, h
 from .codec import CannotTravel, pack_attributes, rule_of, to_value, to_value_for_other
 from .engine_compat import is_offsite
 from .slot_routing import Addressee, SlotPlacement, SlotRouting, Undeliverable
-from .targets import MARK, callback_name
+from .targets import callback_name
 
 #: characters from which a single request is weighed before it is taken
 LARGE = BATCH_MAX_BYTES // 4
@@ -107,9 +107,7 @@ class FrontierFeed:
         """The other spider that this request is for; Undeliverable if there is none such."""
         if self.slotting is not None:
             return self.slotting.addressee(request, callback_name(request, self.spider))
-        said = request.meta.get(MARK)
-        if said and said is not True:
-            meant = Addressee.read(said)
+        if meant := Addressee.of(request):
             whom = f"{meant.spider} of the project {meant.project}" if meant.project else meant.spider
             raise Undeliverable(
                 f"it is for another spider ({whom}), and only a crawl whose workers lease gives it to that one"

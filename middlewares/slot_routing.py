@@ -42,6 +42,12 @@ class Addressee:
     callback: str | None = None  #: the name of its method; None: the name that the sender's callback has
 
     @classmethod
+    def of(cls, request: Request) -> Addressee | None:
+        """The one that the request's own meta names; Undeliverable as in `read`."""
+        said = request.meta.get(MARK)
+        return cls.read(said) if said and said is not True else None
+
+    @classmethod
     def read(cls, said: Any) -> Addressee:
         """From `"login"` or `{"spider": "login", "project": …, "callback": …}`; Undeliverable if it is neither."""
         fields = {"spider": said} if isinstance(said, str) else said
@@ -83,11 +89,7 @@ class SlotRouting:
 
     def addressee(self, request: Request, callback: str) -> Addressee | None:
         """The other spider that a request with a callback of this name is for; Undeliverable if there is none such."""
-        said = request.meta.get(MARK)
-        if said and said is not True:
-            to: Addressee | None = Addressee.read(said)
-        else:
-            to = self.spiders.get(callback)
+        to = Addressee.of(request) or self.spiders.get(callback)
         return None if to is None else self._checked(to)
 
     def _checked(self, to: Addressee) -> Addressee | None:

@@ -31,20 +31,12 @@ def clean(three: list[ScrapydNode]) -> Iterator[list[ScrapydNode]]:
     """The three nodes without any project or job."""
     yield three
     for node in three:
-        node.kill_jobs()
-        node.wait_idle()
-        for name in node.api("listprojects.json")["projects"]:
-            node.api("delproject.json", project=name)
+        node.clear()
 
 
 @pytest.fixture
 def small(project: MakeProject, clean: list[ScrapydNode]) -> Project:
     return project(nodes=clean, spiders={"one": SPIDER})
-
-
-def versions(node: ScrapydNode) -> list[str]:
-    found: list[str] = node.api("listversions.json", project="small")["versions"]
-    return found
 
 
 def states(done: Result) -> dict[str, str]:
@@ -96,14 +88,14 @@ def test_deploy_goes_to_the_named_nodes_and_to_no_other(
 ) -> None:
     assert run_cli(small, "deploy").expect(2, "sdist deploy-all").out == ""
     run_cli(small, "deploy", "node1", "web*").expect(4, "'web*'. The targets are: node1, node2, node3")
-    assert [versions(node) for node in clean] == [[], [], []]
+    assert [node.versions("small") for node in clean] == [[], [], []]
     done = run_cli(small, "deploy", "node1", "*3", "--json")
     assert (done.code, states(done)) == (0, {"node1": "uploaded", "node3": "uploaded"}), done.err
     assert "2 of 2: node" in done.err
-    assert [versions(node) for node in clean] == [[done.json()["version"]], [], [done.json()["version"]]]
+    assert [node.versions("small") for node in clean] == [[done.json()["version"]], [], [done.json()["version"]]]
     some = run_cli(small, "deploy-all", "--dry-run", "--json")
     assert (some.code, states(some)) == (10, {"node1": "present", "node2": "missing", "node3": "present"}), some.err
-    assert versions(clean[1]) == []
+    assert clean[1].versions("small") == []
     assert run_cli(small, "deploy", "node1", "--dry-run").code == 0
     assert "hush" not in done.out + done.err
 
@@ -140,13 +132,13 @@ def test_rollback_and_back_again(run_cli: RunCommand, small: Project, clean: lis
     assert current > new
     assert current[17:] == old[17:]
     for node in clean:
-        assert versions(node)[-1] == current
+        assert node.versions("small")[-1] == current
         # A job that names no version runs the old code, on every node.
         assert node.api("listspiders.json", project="small")["spiders"] == ["one"]
     assert run_cli(small, "versions", "--check").code == 0
     nothing = run_cli(small, "rollback", old, "--json")
     assert (nothing.code, states(nothing)) == (0, dict.fromkeys(("node1", "node2", "node3"), "present"))
-    assert len(versions(clean[0])) == 3
+    assert len(clean[0].versions("small")) == 3
     assert run_cli(small, "rollback", new, "--dry-run").code == 10
     assert run_cli(small, "rollback").code == 0
     assert clean[0].api("listspiders.json", project="small")["spiders"] == ["two"]
@@ -161,7 +153,7 @@ def test_prune_asks_and_keeps_what_is_in_use(run_cli: RunCommand, small: Project
         names.append(run_cli(small, "deploy-all", "--json").json()["version"])
     assert run_cli(small, "prune").code == 2
     run_cli(small, "prune", "--keep", "1").expect(2, "6 versions from 3 nodes would be deleted")
-    assert versions(clean[0]) == names
+    assert clean[0].versions("small") == names
     dry = run_cli(small, "prune", "--keep", "2", "--dry-run", "--json")
     assert (dry.code, [row["deleted"] for row in dry.json()["nodes"]]) == (10, [names[:1]] * 3)
     # Of a job that `sdist schedule` has started it is known which version it runs …
@@ -176,13 +168,13 @@ def test_prune_asks_and_keeps_what_is_in_use(run_cli: RunCommand, small: Project
     clean[0].api("schedule.json", project="small", spider="long", _version=names[1], jobid="x")
     wait_for(clean[0].job_pids, 30, "the start of x")
     done = run_cli(small, "prune", "--keep", "1", "--yes", code=0)
-    assert [versions(node) for node in clean] == [names[1:], names[2:], names[2:]]
+    assert [node.versions("small") for node in clean] == [names[1:], names[2:], names[2:]]
     assert "node1: everything stays; of x" in done.err
     clean[0].kill_jobs()
     clean[0].wait_idle()
     again = run_cli(small, "prune", "--keep", "1", "--yes", "--json")
     assert [row["deleted"] for row in again.json()["nodes"]] == [names[1:2], [], []]
-    assert [versions(node) for node in clean] == [names[2:]] * 3
+    assert [node.versions("small") for node in clean] == [names[2:]] * 3
 
 
 @pytest.mark.black_box
@@ -200,7 +192,7 @@ def test_a_dead_node_is_named_and_only_missing_finishes_it(
     change(small, "two")
     second = run_cli(small, "deploy-all", "--only-missing", "--json")
     assert (second.code, states(second)) == (0, {"node1": "present", "node2": "uploaded", "node3": "present"})
-    assert [versions(node) for node in clean] == [[first.json()["version"]]] * 3
+    assert [node.versions("small") for node in clean] == [[first.json()["version"]]] * 3
     assert clean[1].api("listspiders.json", project="small")["spiders"] == ["one"]
     # Nothing was ever sent for another project.
     none = run_cli(small, "deploy-all", "--only-missing", "-p", "other")
@@ -213,7 +205,7 @@ def test_all_or_none(run_cli: RunCommand, small: Project, clean: list[ScrapydNod
     done = run_cli(small, "deploy-all", "--atomic", "--retries", "0", "--json", code=5)
     assert states(done) == {"node1": "undone", "node2": "undone", "node3": "undone", "down": "failed"}
     assert "Undone, since not every node could have it: node1, node2, node3." in done.err
-    assert [versions(node) for node in clean] == [[], [], []]
+    assert [node.versions("small") for node in clean] == [[], [], []]
 
 
 @pytest.mark.black_box

@@ -31,11 +31,6 @@ def by(project: Project) -> Counter[str]:
     return Counter(item["by"] for item in project.items("items.jl"))
 
 
-def versions(node: ScrapydNode) -> list[str]:
-    found: list[str] = node.api("listversions.json", project="small")["versions"]
-    return found
-
-
 @pytest.fixture
 def news(
     project: MakeProject, pair: list[ScrapydNode], site: StartSite
@@ -45,8 +40,7 @@ def news(
     def make(items: int, *options: str, **fields: Any) -> tuple[Project, list[ScrapydNode], SiteProcess]:
         the_site = site(items, *options, **fields)
         for node in pair:
-            for name in node.api("listprojects.json")["projects"]:
-                node.api("delproject.json", project=name)
+            node.clear()
         settings = {
             **QUICK, "START_URL": the_site.start_url, "DISTRIBUTED_TARGET_CALLBACKS": ["parse_article"],
             "DISTRIBUTED_BATCH_SIZE": 10, "DISTRIBUTED_BATCH_MAX_AGE": 1,
@@ -82,7 +76,7 @@ def test_a_crawl_goes_on_with_the_code_that_it_began_with(
     assert by(it) == {"first": 48}, "index and articles are of the code that the crawl began with"
     row = last_crawl(it)
     assert row.version == began_with
-    assert versions(nodes[0]) == versions(nodes[1]) == [began_with]
+    assert nodes[0].versions("small") == nodes[1].versions("small") == [began_with]
 
     # So does a second try; --new-code takes what is there today, and both are named.
     the_site.behave(dict(list(failing.items())[1:]))
@@ -128,11 +122,11 @@ def test_a_crawl_does_not_change_what_plain_jobs_run(news: Callable[..., Any], r
     change(it, "second")
     run_cli(it, "crawl", "news", "-O", "items.jl", code=0)
     assert by(it) == {"second": 5}
-    assert versions(node)[-1] == theirs
+    assert node.versions("small")[-1] == theirs
     assert "plain" in node.api("listspiders.json", project="small")["spiders"]
     # What sdist deploys is the newest until scrapyd-deploy is used again; so it is beside a name that sorts last.
     ours = run_cli(it, "deploy-all", "--json").json()["version"]
-    assert versions(node)[-1] == ours
+    assert node.versions("small")[-1] == ours
     node.add_version("small", "r9-main", it.plain_egg())
     job = run_cli(it, "schedule", "news", "--json")
     assert job.json()["version"] == ours, said(job)
@@ -155,7 +149,7 @@ def test_after_a_rollback_a_crawl_says_which_code_it_takes(news: Callable[..., A
     run_cli(it, "crawl", "news", "-O", "items.jl", "--version", back, code=0)
     assert by(it) == {"first": 5}
     assert last_crawl(it).version == back
-    assert versions(node)[-1] == back
+    assert node.versions("small")[-1] == back
     run_cli(it, "crawl", "news", "--version", "1.0", "-O", "items.jl").expect(4, "is not kept", back)
 
 

@@ -90,10 +90,7 @@ def clean(pair: Pair) -> Iterator[Pair]:
     """The two nodes without any project or job."""
     yield pair
     for node in pair:
-        node.kill_jobs()
-        node.wait_idle()
-        for project in node.api("listprojects.json")["projects"]:
-            node.api("delproject.json", project=project)
+        node.clear()
 
 
 @pytest.fixture
@@ -111,11 +108,6 @@ def deaf() -> Iterator[Node]:
         yield Node.parse(f"127.0.0.1:{server.getsockname()[1]}", name="deaf")
 
 
-def versions(real: ScrapydNode, project: str = "p") -> list[str]:
-    found: list[str] = real.api("listversions.json", project=project)["versions"]
-    return found
-
-
 def uploaded(result: RollOut) -> list[bool]:
     return [node.uploaded for node in result.results]
 
@@ -131,7 +123,7 @@ def test_missing_then_present(clean: Pair, make_egg: MakeEgg, tmp_path: Path) ->
     name = version_name(egg.content_hash, NOON)
     assert (first.version, uploaded(first)) == (name, [True, True])
     assert all(node.spiders == ("one",) and node.same_code for node in first.ready)
-    assert versions(clean[0]) == versions(clean[1]) == [name]
+    assert clean[0].versions("p") == clean[1].versions("p") == [name]
     assert list(steps.values()) == [[Step.ASKING, Step.UPLOADING, Step.CHECKING, Step.UPLOADED]] * 2
 
     again = ensure(nodes, "p", egg, spider="one", now=NOON + timedelta(days=1), dirty=True)
@@ -153,14 +145,14 @@ def test_changed_code_gets_a_name_of_its_own(clean: Pair, make_egg: MakeEgg) -> 
     nodes = [node_of(clean[0])]
     old = ensure(nodes, "p", make_egg(), now=NOON)
     new = ensure(nodes, "p", make_egg(SPIDER.replace("one", "two")), now=NOON + timedelta(seconds=1), dirty=True)
-    assert versions(clean[0]) == [old.version, new.version]
+    assert clean[0].versions("p") == [old.version, new.version]
     assert str(new.version).endswith("-dev")
     assert new.results[0].spiders == ("two",)
 
 
 def test_a_nodes_own_project_name(clean: Pair, make_egg: MakeEgg) -> None:
     result = ensure([node_of(clean[0], project="own"), node_of(clean[1])], "p", make_egg(), now=NOON)
-    assert versions(clean[0], "own") == versions(clean[1], "p") == [result.version]
+    assert clean[0].versions("own") == clean[1].versions("p") == [result.version]
 
 
 def test_two_names_of_one_content_become_one(clean: Pair, make_egg: MakeEgg) -> None:
@@ -177,7 +169,7 @@ def test_a_failing_node_stops_no_other(clean: Pair, make_egg: MakeEgg, deaf: Nod
     result = ensure(nodes, "p", make_egg(), now=NOON, timeout=6)
     kinds = [type(node.error) for node in result.results]
     assert kinds == [ConnectionRefused, NoReply, AuthRefused, type(None)]
-    assert result.version == versions(clean[0])[-1]
+    assert result.version == clean[0].versions("p")[-1]
     assert [node.node.name for node in result.failed] == ["gone", "deaf", "wrong"]
     assert "nonsense-secret" not in repr(result) + "".join(result.failures)
 
@@ -188,7 +180,7 @@ def test_a_broken_egg_is_removed_and_told_once(clean: Pair, make_egg: MakeEgg) -
     bad = ensure(nodes, "p", make_egg("import no_such_library\n"), now=NOON + timedelta(hours=1))
     assert bad.version is None
     assert {type(node.error) for node in bad.results} == {BrokenEggError}
-    assert versions(clean[0]) == versions(clean[1]) == [good.version]
+    assert clean[0].versions("p") == clean[1].versions("p") == [good.version]
     ((reason, names),) = bad.failures.items()
     assert "No module named 'no_such_library'). Install" in reason
     assert names == tuple(node.name for node in nodes)
@@ -236,11 +228,11 @@ def fails(error: type[NodeError], times: int = 99) -> Callable[[], None]:
 def test_an_upload_whose_reply_was_lost_counts(clean: Pair, make_egg: MakeEgg) -> None:
     transport = Meanwhile("addversion.json", after=fails(NoReply))
     result = ensure([node_of(clean[0])], "p", make_egg(), spider="one", now=NOON, transport=transport)
-    assert result.version == versions(clean[0])[-1]
+    assert result.version == clean[0].versions("p")[-1]
     # What the node cannot import is found out all the same, and removed.
     bad = ensure([node_of(clean[1])], "p", make_egg("import nothing_like_it\n"), now=NOON, transport=transport)
     assert isinstance(bad.results[0].error, BrokenEggError)
-    assert versions(clean[1]) == []
+    assert clean[1].versions("p") == []
 
 
 class TestNever:
@@ -307,7 +299,7 @@ class TestAllOrNone:
         result = ensure(nodes, "p", egg, wish=wish, progress=lambda node, step: steps.append((node.name, step)))
         assert [found.undone for found in result.results] == [False, True, False]
         assert [found.node.name for found in result.ready] == ["node1"]
-        assert (versions(clean[0]), versions(clean[1])) == ([first.version], [earlier.version])
+        assert (clean[0].versions("p"), clean[1].versions("p")) == ([first.version], [earlier.version])
         assert [name for name, step in steps if step is Step.UNDONE] == ["node2"]
 
     def test_what_a_new_job_may_run_stays_and_the_job_is_named(
@@ -316,13 +308,13 @@ class TestAllOrNone:
         egg = make_egg(LONG)
         name = version_name(egg.content_hash, NOON)
         ensure([node_of(clean[0])], "p", make_egg(LONG + "\n# older\n"), now=NOON - timedelta(hours=1))
-        start(clean[0], versions(clean[0])[0], "before")
+        start(clean[0], clean[0].versions("p")[0], "before")
         begun, lock = threading.Event(), threading.Lock()
 
         def begin() -> None:
             # From another program, between the upload and the moment when another node is known to have failed.
             with lock:
-                if begun.is_set() or name not in versions(clean[0]):
+                if begun.is_set() or name not in clean[0].versions("p"):
                     return
                 begun.set()
                 clean[0].api("schedule.json", project="p", spider="long", _version=name, jobid="meanwhile")
@@ -336,7 +328,7 @@ class TestAllOrNone:
         assert begun.is_set()
         assert result.results[0].stays.endswith("is in use there by meanwhile")
         assert [found.undone for found in result.results] == [False, True, False]
-        assert (versions(clean[0])[-1], versions(clean[1])) == (name, [])
+        assert (clean[0].versions("p")[-1], clean[1].versions("p")) == (name, [])
         assert [egg.version for egg in kept_eggs(tmp_path, "p")] == [name]
 
 
@@ -372,7 +364,7 @@ def test_a_dry_run_asks_only(clean: Pair, make_egg: MakeEgg, tmp_path: Path) -> 
     result = ensure(nodes, "p", egg, state=tmp_path, wish=RollOutRequest(dry_run=True))
     assert [found.planned for found in result.results] == [False, True, False]
     assert (result.version, len(result.failed)) == (done.version, 1)
-    assert (versions(clean[1]), list(tmp_path.glob("eggs"))) == ([], [])
+    assert (clean[1].versions("p"), list(tmp_path.glob("eggs"))) == ([], [])
 
 
 def test_spiders_of_a_version(clean: Pair, make_egg: MakeEgg) -> None:
@@ -390,13 +382,13 @@ def test_a_prune_leaves_what_a_job_began_to_need_meanwhile(clean: Pair, make_egg
     nodes = [node_of(real) for real in clean]
     for number in range(4):
         ensure(nodes, "p", make_egg(f"{LONG}# {number}\n"), now=NOON + timedelta(hours=number))
-    names = versions(clean[0])
+    names = clean[0].versions("p")
     plans = [node_versions.plan(seen, 1) for seen in node_versions.look(nodes, "p", lambda _job: None)]
     assert [plan.old for plan in plans] == [tuple(names[:3])] * 2
     start(clean[1], names[1], "c.b1.a1")
     done = node_versions.delete(plans, {"c.b1.a1": names[1]}.get)
     assert [plan.old for plan in done] == [tuple(names[:3]), (names[0], names[2])]
-    assert (versions(clean[0]), versions(clean[1])) == (names[3:], [names[1], names[3]])
+    assert (clean[0].versions("p"), clean[1].versions("p")) == (names[3:], [names[1], names[3]])
 
 
 @pytest.fixture(scope="module")

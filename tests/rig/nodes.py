@@ -159,6 +159,18 @@ class ScrapydNode:
             os.kill(pid, signal.SIGKILL)
         return killed
 
+    def versions(self, project: str) -> list[str]:
+        """A project's versions, in Scrapyd's order."""
+        found: list[str] = self.api("listversions.json", project=project)["versions"]
+        return found
+
+    def clear(self) -> None:
+        """End its jobs, and delete its projects."""
+        self.kill_jobs()
+        self.wait_idle()
+        for project in self.api("listprojects.json")["projects"]:
+            self.api("delproject.json", project=project)
+
     def pause(self) -> None:
         """SIGSTOP: the port stays open, nothing answers."""
         os.kill(self.pid, signal.SIGSTOP)
