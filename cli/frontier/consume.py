@@ -151,7 +151,7 @@ def _manage(
             raise ConfigError(
                 f"--label {text!r} has a comma, which parts two labels. Give each by an option of its own."
             )
-    given = pairs("-s", wanted.setting)
+    given, args = pairs("-s", wanted.setting), pairs("-a", wanted.arg)
     refuse_store(given)
     # A row of arguments is a job of its own, which has no need to reach the store.
     ours = {"DISTRIBUTED_MODE": "push" if rows else "pull", "DISTRIBUTED_CRAWL": wanted.frontier, SETTING: where(root)}
@@ -166,7 +166,7 @@ def _manage(
         show=look_on,
         spider=wanted.spider,
         scaling=wanted.scaling(),
-        args=pairs("-a", wanted.arg),
+        args=args,
         given=given,
         labels=wanted.label or [],
         merge=bool(outputs),
