@@ -16,7 +16,8 @@ from scrapyd_dist.errors import NameTaken, NothingMatched, StepRefused, StoreErr
 from scrapyd_dist.frontier.backlog import Backlog, Leased, LeaseRequest, NewBatch
 from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.store.frontier_rows import BatchStep, check_parts, check_rows, handed_down
-from scrapyd_dist.store.rows import CRAWL_COLUMNS, CRAWL_FIELDS, SIGNED, Door, check_fields, signed_row, unsigned
+from scrapyd_dist.store.judging import object_in
+from scrapyd_dist.store.rows import CRAWL_COLUMNS, CRAWL_FIELDS, SIGNED, Door, check_fields, signed_row
 from scrapyd_dist.throttle.permits import (
     DomainLook,
     DomainState,
@@ -87,7 +88,8 @@ class CrawlStore(Protocol):
 
     def unchecked(self, crawl: str) -> dict[str, Any]:
         """The options of the row, signed or not: only to be shown. `NothingMatched` when there is no such crawl."""
-        return unsigned(self._row(crawl))
+        options = object_in("a row of a crawl", self._row(crawl).get("options") or "{}")
+        return self._door.signer.opened(options)[0]
 
     def claim(self, crawl: str, *, pid: int, host: str, before: tuple[int | None, str]) -> bool:
         """Name a process in the crawl's row, in the place of the one that was looked at there (`before`: pid and host).

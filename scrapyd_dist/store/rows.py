@@ -107,12 +107,6 @@ def signed_row(signer: Signer, values: Mapping[str, Any], options: Mapping[str, 
     return json.dumps(signer.signed(plain, "crawl", *_about(values)))
 
 
-def unsigned(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a row, signed or not."""
-    options = object_in("a row of a crawl", row.get("options") or "{}")
-    return {name: value for name, value in options.items() if name != FIELD}
-
-
 def _about(values: Mapping[str, Any]) -> list[Any]:
     # As every engine gives them back: one keeps numbers as such, another one as text.
     as_kept = {**values, "created": float(values["created"]), "standing": bool(values["standing"])}
