@@ -59,6 +59,7 @@ class ConsumeProcess:
     merge: bool = False  #: whether outputs were named
     rows: bool = False  #: the frontier's rows are arguments, each of which is a job
     before: tuple[int | None, str] = (None, "")  #: the process and machine that the row named when it was looked at
+    interrupted: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def __post_init__(self) -> None:
         check_args(self.args)
@@ -72,7 +73,6 @@ class ConsumeProcess:
         self._request = CrawlRequest(
             spider=self.spider, options=options, project=find_project(self.settings), args=self.args, given=self.given
         )
-        self._interrupted = asyncio.Event()
         self._begun = time.monotonic()
 
     async def run(self) -> int:
@@ -122,17 +122,17 @@ class ConsumeProcess:
         for warning in warnings:
             logger.warning("%s", warning)
         await reporter.tell(CrawlState.WORKING, version=nodes.prepared.version, spider=self.spider)
-        if not self._interrupted.is_set():
+        if not self.interrupted.is_set():
             scheduler.start()
-        return ConsumeRun(self, nodes, reporter, outputs, self._interrupted)
+        return ConsumeRun(self, nodes, reporter, outputs)
 
     def _listen(self) -> None:
         """Let Ctrl-C end the work in good order; a second one ends this process as it stands."""
 
         def signalled() -> None:
-            if self._interrupted.is_set():
+            if self.interrupted.is_set():
                 os._exit(INTERRUPTED)
-            self._interrupted.set()
+            self.interrupted.set()
 
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, signalled)
@@ -176,17 +176,12 @@ class ConsumeRun(Lifecycle):
     """The consumption of a frontier that has begun."""
 
     def __init__(
-        self,
-        wanted: ConsumeProcess,
-        nodes: CrawlNodes,
-        reporter: FrontierReporter,
-        outputs: list[ItemOutput],
-        interrupted: asyncio.Event,
+        self, wanted: ConsumeProcess, nodes: CrawlNodes, reporter: FrontierReporter, outputs: list[ItemOutput]
     ) -> None:
         super().__init__()
         self._wanted, self._nodes = wanted, nodes
         self._reporter, self._repository, self._scheduler = reporter, reporter.repository, reporter.scheduler
-        self._outputs, self._interrupted = outputs, interrupted
+        self._outputs, self._interrupted = outputs, wanted.interrupted
         self._failure = asyncio.Event()
 
     async def keep(self) -> int:

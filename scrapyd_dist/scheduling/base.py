@@ -25,8 +25,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-#: most slots that a message names
+#: most slots or nodes that a message names
 NAMED = 5
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first of these names, and how many others there are."""
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED:,} others" if len(names) > NAMED else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,10 +148,7 @@ class SchedulerState:
     def which_work(self) -> str:
         """Where the batches wait, as the end of a sentence; empty when that has no name."""
         names = [repr(one.slot) for one in self.backlog.slots if one.slot and one.waiting]
-        if not names:
-            return ""
-        others = f" and {len(names) - NAMED:,} others" if len(names) > NAMED else ""
-        return f" of the slot{'s' if names[1:] else ''} {', '.join(names[:NAMED])}{others}"
+        return f" of the slot{'s' if names[1:] else ''} {listed(names)}" if names else ""
 
     def workers(self) -> Iterator[WorkerRun]:
         return (out for member in self.members for out in member.out.values() if isinstance(out, WorkerRun))

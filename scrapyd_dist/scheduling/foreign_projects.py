@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from scrapyd_dist.errors import ApiRefused, NodeError
 from scrapyd_dist.frontier.backlog import WorkerRequest
 from scrapyd_dist.keys import SealError, seal
-from scrapyd_dist.scheduling.base import SchedulerState
+from scrapyd_dist.scheduling.base import SchedulerState, listed
 from scrapyd_dist.scheduling.job_request import call_for_introduction, call_for_worker
 from scrapyd_dist.scheduling.node_state import NodeState, WorkerRun
 from scrapyd_dist.scrapyd import api
@@ -21,8 +21,6 @@ from scrapyd_dist.version import __version__
 
 #: failed handshakes in a row after which no other is tried
 TRIES = 2
-#: most nodes that one message names
-NAMED = 5
 DEPLOY = "deploy it there (sdist deploy-all, in its folder)"
 
 
@@ -78,7 +76,7 @@ class ForeignProjects:
             dark = f"has not answered for {patience:.0f} s" if member.down_for > patience else ""
             if why := self._lacks.get((member.node.url, pool)) or member.unreached or dark:
                 names.setdefault(why, []).append(member.node.name)
-        return "; ".join(f"{_listed(nodes)}: {why}" for why, nodes in names.items())
+        return "; ".join(f"{listed(nodes)}: {why}" for why, nodes in names.items())
 
     def is_new(self, member: NodeState, pool: str, project: str) -> bool:
         """True when the code for this pool needs a handshake there first."""
@@ -149,8 +147,3 @@ def _place(worker: WorkerRun) -> tuple[str, str]:
 
 def _code(worker: WorkerRun) -> str:
     return f"the version {worker.version} of the project {worker.project}"
-
-
-def _listed(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - NAMED} more" if len(nodes) > NAMED else ""
-    return ", ".join(nodes[:NAMED]) + more
