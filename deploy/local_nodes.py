@@ -110,15 +110,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def up(
-    state: Path, count: int, *, slots: int | None = None, python: str | None = None, timeout: float = START_TIMEOUT
-) -> tuple[Node, ...]:
+def up(state: Path, count: int, *, slots: int | None = None, python: str | None = None) -> tuple[Node, ...]:
     """Start local nodes until at least `count` run; returns all running ones.
 
-    A new node gets `slots` process slots, by default the number of cores divided by `count`, runs in the interpreter
-    `python`, by default this one, and must answer within `timeout` seconds. Raises ConfigError if Scrapyd or psutil is
-    not installed, or `count` or `slots` is below one; DistError if a node ended or did not answer, while the others
-    keep running.
+    A new node gets `slots` process slots, by default the number of cores divided by `count`, and runs in the
+    interpreter `python`, by default this one. Raises ConfigError if Scrapyd or psutil is not installed, or `count` or
+    `slots` is below one; DistError if a node ended or did not answer, while the others keep running.
     """
     if count < 1 or (slots is not None and slots < 1):
         raise ConfigError(f"Cannot start {count} local nodes with {slots} process slots: both must be one or more.")
@@ -134,7 +131,7 @@ def up(
         slots = slots or max(1, cores() // count)
         try:
             with ThreadPoolExecutor(max_workers=max(1, len(names))) as pool:
-                results = [pool.submit(_start, state, name, python or sys.executable, slots, timeout) for name in names]
+                results = [pool.submit(_start, state, name, python or sys.executable, slots) for name in names]
         finally:
             write(state, known + [result.result() for result in results if result.exception() is None])
         for result in results:
@@ -164,7 +161,7 @@ def down(state: Path, *, grace: float = STOP_GRACE) -> tuple[str, ...]:
     return tuple(node.name for node in alive)
 
 
-def _start(state: Path, name: str, python: str, slots: int, timeout: float) -> LocalNode:
+def _start(state: Path, name: str, python: str, slots: int) -> LocalNode:
     folder = state / "nodes" / name
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     text = importlib.resources.files(__package__).joinpath("scrapyd.conf").read_text(encoding="utf-8")
@@ -174,12 +171,12 @@ def _start(state: Path, name: str, python: str, slots: int, timeout: float) -> L
     for file in ("scrapyd.conf", "scrapy.cfg"):
         (folder / file).write_text(text, encoding="utf-8")
     for _ in range(_PORT_TRIES):
-        if node := _attempt(name, folder, python, slots, timeout):
+        if node := _attempt(name, folder, python, slots):
             return node
     raise DistError(f"The local node {name} found no free port {_PORT_TRIES} times. Start it again.")
 
 
-def _attempt(name: str, folder: Path, python: str, slots: int, timeout: float) -> LocalNode | None:
+def _attempt(name: str, folder: Path, python: str, slots: int) -> LocalNode | None:
     """Start a node and wait for its first answer; returns None if another process took its port."""
     port, password = _free_port(), secrets.token_urlsafe(24)
     # An inherited SCRAPY_SETTINGS_MODULE would replace the egg's.
@@ -195,7 +192,7 @@ def _attempt(name: str, folder: Path, python: str, slots: int, timeout: float) -
     node = LocalNode(name=name, port=port, password=password, slots=slots, pid=process.pid, folder=place)
     if is_alive(node):
         try:
-            if _answers(node.node, process, timeout):
+            if _answers(node.node, process):
                 process.returncode = 0  # suppresses the warning that the process outlives this object
                 return node
         except BaseException:
@@ -206,13 +203,13 @@ def _attempt(name: str, folder: Path, python: str, slots: int, timeout: float) -
     return None
 
 
-def _answers(node: Node, process: subprocess.Popen[bytes], timeout: float) -> bool:
+def _answers(node: Node, process: subprocess.Popen[bytes]) -> bool:
     """Wait until the node answers; returns False if it ends first."""
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + START_TIMEOUT
     transport = RequestsTransport()
     while time.monotonic() < deadline:
         try:
-            transport.send(node, api.daemonstatus(), timeout=min(_ASK, timeout))
+            transport.send(node, api.daemonstatus(), timeout=min(_ASK, START_TIMEOUT))
         except NodeError as error:
             last = error
         else:
@@ -221,7 +218,7 @@ def _answers(node: Node, process: subprocess.Popen[bytes], timeout: float) -> bo
             process.wait(_LOOK)
             return False
     raise DistError(
-        f"The local node {node.name} did not answer within {timeout:g} seconds and was stopped. "
+        f"The local node {node.name} did not answer within {START_TIMEOUT:g} seconds and was stopped. "
         f"The last attempt said: {last}"
     )
 

@@ -233,8 +233,9 @@ class TestWhatGoesWrong:
         text = f"import os, signal, pathlib\npathlib.Path({str(note)!r}).write_text(str(os.getpid()))\nsignal.pause()\n"
         (tmp_path / "scrapyd.py").write_text(text, encoding="utf-8")
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.setattr(local_nodes, "START_TIMEOUT", 2.0)
         with pytest.raises(DistError, match="did not answer within 2 seconds"):
-            start(1, timeout=2)
+            start(1)
         assert not is_there(int(note.read_text(encoding="utf-8")))
         assert running(state) == ()
 
@@ -243,7 +244,7 @@ class TestWhatGoesWrong:
             ports = iter([taken.getsockname()[1]])
             free = local_nodes._free_port
             monkeypatch.setattr(local_nodes, "_free_port", lambda: next(ports, None) or free())
-            (node,) = start(1, timeout=60)
+            (node,) = start(1)
         assert ask(node, api.daemonstatus()).node_name == "local1"
 
     def test_a_list_that_cannot_be_read(self, start: Start, state: Path) -> None:
