@@ -121,9 +121,7 @@ class ReportFile:
         self._look = look
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sdist-report", daemon=True)
-
-    def start(self) -> None:
-        self._write(self._look())
+        self._write(look())
         self._thread.start()
 
     def _run(self) -> None:

@@ -109,7 +109,6 @@ class Worker:
         self._session = session(self._crawler, job, folder, self._fail)
         self._problem = self._problem or self._session.problem
         self._report_file = ReportFile(folder, job.name, self._session.progress)
-        self._report_file.start()
         remove_old(folder, job.collected, self._settings.value("DISTRIBUTED_KEEP_DAYS"))
 
     def _look_around(self) -> None:

@@ -83,7 +83,6 @@ def test_a_report_is_renewed_by_itself_also_when_the_disk_was_full_for_a_moment_
         return len(seen) > 5
 
     report = ReportFile(tmp_path, "j", look)
-    report.start()
     full.set()
     wait_for(lambda: "no space" in caplog.text, what="the warning")
     full.clear()

@@ -218,7 +218,6 @@ def test_the_one_name_of_a_content_on_all_nodes(there: list[list[str]], more: di
 
 
 NOW = datetime(2026, 1, 2, 4, 4, 5, tzinfo=timezone(timedelta(hours=1)))
-HASH = "0123456789ab"
 NAME = f"20251231T000000Z-{HASH}"
 
 
