@@ -67,12 +67,15 @@ def under_way(crawler: Crawler) -> bool:
     return bool(slot.scheduler.has_pending_requests())
 
 
-def looping_call(function: Callable[[], object]) -> Any:
-    """What calls it again and again, once it is started."""
+def call_every(seconds: float, function: Callable[[], object]) -> Any:
+    """Call it again and again; gives what ends that by `stop`."""
     try:
         from scrapy.utils.asyncio import create_looping_call
     except ImportError:  # Scrapy 2.13
         from twisted.internet.task import LoopingCall
 
-        return LoopingCall(function)
-    return create_looping_call(function)
+        loop: Any = LoopingCall(function)
+    else:
+        loop = create_looping_call(function)
+    loop.start(seconds, now=False)
+    return loop

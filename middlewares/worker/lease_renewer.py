@@ -19,7 +19,7 @@ from scrapy.exceptions import IgnoreRequest
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.store import Store
 
-from ..engine_compat import looping_call
+from ..engine_compat import call_every
 
 Key = tuple[int, int]  # an attempt: the number of its batch, and its own
 
@@ -76,8 +76,7 @@ class LeaseRenewer:
 
     def start(self) -> None:
         self._turned = self._renewed = self._clock()
-        self._loop = looping_call(self.turn)
-        self._loop.start(self.turn_every, now=False)
+        self._loop = call_every(self.turn_every, self.turn)
         self._thread.start()
 
     def hold(self, key: Key, since: float) -> None:

@@ -20,7 +20,7 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.settings import SettingReader
 
 from ..assignment import Assignment
-from ..engine_compat import close_spider, looping_call
+from ..engine_compat import call_every, close_spider
 from .files import LOOK, NO_LOGS, FilesFolder, ReportFile, crawl_folder, remove_old
 from .lease_client import StoreLost
 from .lease_session import LeaseSession
@@ -103,8 +103,7 @@ class Worker:
             self._problem, self._reason = too_late(job), FinishReason.SUPERSEDED.value
         if not job.feed:
             self._folder = FilesFolder(folder, self._settings.value("DISTRIBUTED_MIN_FREE"))
-            self._looks = looping_call(self._look_around)
-            self._looks.start(LOOK, now=False)
+            self._looks = call_every(LOOK, self._look_around)
         session = LeaseSession if job.leases else SentSession
         self._session = session(self._crawler, job, folder, self._fail)
         self._problem = self._problem or self._session.problem
