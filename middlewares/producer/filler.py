@@ -23,7 +23,7 @@ from scrapyd_dist.batches import Miss, check_crawl_name
 from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer
 from scrapyd_dist.keys import state_key
-from scrapyd_dist.scheduling.batcher import SlotBatcher
+from scrapyd_dist.scheduling.batcher import BatchDraft, SlotBatcher
 from scrapyd_dist.settings import complaints
 from scrapyd_dist.store.worker_thread import StoreThread
 
@@ -201,12 +201,11 @@ class FillerRun(Lifecycle):
         return fate is Disposition.LOCAL
 
     async def tick(self) -> None:
-        self._writer.take(chain(*self._capture.cutter.due(time.monotonic())), {})
-        await self._write()
+        await self._write(self._capture.cutter.due(time.monotonic()))
 
-    async def _write(self) -> None:
+    async def _write(self, cuts: Iterable[BatchDraft] = ()) -> None:
         writer = self._writer
-        writer.take((), self._capture.take_counts(), self._capture.take_misses())
+        writer.take(chain(*cuts), self._capture.take_counts(), self._capture.take_misses())
         before, was = writer.totals.copy(), writer.fault
         await writer.write()
         if writer.fault and not was:
@@ -219,9 +218,8 @@ class FillerRun(Lifecycle):
         """Write all that is left; wait for a store that is away, for some time."""
         await self.stop_clock()
         frontier, writer = self._producer.frontier, self._writer
-        writer.take(chain(*self._capture.cutter.take()), {})
         give_up = time.monotonic() + LAST_PATIENCE
-        await self._write()
+        await self._write(self._capture.cutter.take())
         while writer.fault and time.monotonic() < give_up:
             await asyncio.sleep(TICK)
             await self._write()

@@ -58,10 +58,7 @@ def test_a_crawl_is_compared_with_finished_ones_of_its_kind() -> None:
     assert len(hooks.earlier_items("x", {"shop": "a"}, [row(n) for n in range(50)], "easy")) == hooks.RUNS
 
 
-FOREIGN = ("ftp://host/x", "file:///etc/passwd", "http://", "https://h:port/", "http:///x")
-
-
-@pytest.mark.parametrize("value", FOREIGN)
+@pytest.mark.parametrize("value", ["ftp://host/x", "file:///etc/passwd", "http://", "https://h:port/", "http:///x"])
 def test_what_is_no_command_and_no_http_address_is_refused(value: str) -> None:
     with pytest.raises(ConfigError, match="DISTRIBUTED_ON_FINISH"):
         hooks.read_on_finish(Settings({"DISTRIBUTED_ON_FINISH": value}))

@@ -107,7 +107,6 @@ def test_the_books_settings_keep_their_names() -> None:
         ({"INDEX": "u%d"}, "needs the number of its pages"),
         ({"PAGES": 3}, "needs the address of the index"),
         ({"SHARDS": 3}, "Shards need to know the index pages"),
-        ({"SHARDS": 0}, "Shards need to know the index pages"),
         ({"INDEX": "u%d", "PAGES": 3, "START_URLS_FILE": "f"}, "not both"),
     ],
 )
