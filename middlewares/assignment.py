@@ -31,12 +31,7 @@ PROBE = "SCRAPYD_DIST_PROBE"
 
 def is_worker(settings: BaseSettings) -> bool:
     """A process that was given a batch, or a store to lease batches from, crawls those and nothing else."""
-    return settings.get(START_URLS) is not None or is_pulling(settings)
-
-
-def is_pulling(settings: BaseSettings) -> bool:
-    """A worker that leases its batches itself."""
-    return bool(settings.get(PULL))
+    return settings.get(START_URLS) is not None or bool(settings.get(PULL))
 
 
 def is_producer(settings: BaseSettings) -> bool:
@@ -132,7 +127,7 @@ class Assignment(WorkerRequest):
             return None
         known = {one.name for one in fields(cls)}
         given = {name: value for name, value in json.loads(text).items() if name in known}
-        return cls(**{**given, "leases": is_pulling(settings)})
+        return cls(**{**given, "leases": bool(settings.get(PULL))})
 
     def crawl_key(self) -> bytes | None:
         """The crawl's key: this egg's own, or, for a crawl of another project, the sealed one.

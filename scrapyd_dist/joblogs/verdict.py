@@ -184,7 +184,9 @@ def _reported(state: JobState, report: WorkerReport, *, signalled: bool) -> tupl
     if not report.ended:
         return Outcome.DIED, f"after {report.ended_requests} of {report.requests} requests"
     if meaning(report.finish_reason).told:
-        how = Outcome.FINISHED if _had_done_all(report) else Outcome.CANCELLED
+        # A worker without a batch has done all: a crawl ends before its workers see that.
+        left = report.batches is None or any(number for fate, number in report.batches.items() if fate != "acked")
+        how = Outcome.CANCELLED if left else Outcome.FINISHED
         return how, "" if report.finish_reason == "shutdown" else report.finish_reason
     early = "" if meaning(report.finish_reason).asked_for else f"ended early ({report.finish_reason})"
     wrong = report.problem or early or ("its feed could not be stored" if report.feeds_failed else "")
@@ -193,8 +195,3 @@ def _reported(state: JobState, report: WorkerReport, *, signalled: bool) -> tupl
     missed = len(report.failed) + len(report.unended)
     # Missed URLs are no failure of the job; the crawl's summary counts them.
     return Outcome.FINISHED, f"{missed} of {report.requests} URLs failed" if missed else ""
-
-
-def _had_done_all(report: WorkerReport) -> bool:
-    """Whether a worker was told to end that had no batch left: a crawl ends so before its workers see that."""
-    return report.batches is not None and not any(number for fate, number in report.batches.items() if fate != "acked")
