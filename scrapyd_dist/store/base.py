@@ -253,6 +253,13 @@ class BatchStore(Protocol):
         new = [replace(part, sealed_at=now, slot=old.slot, priority=old.priority) for part in parts]
         return self._step(BatchStep(crawl, number, retried=misses, new=new))
 
+    def drop_batch(self, crawl: str, number: int, *, forget: bool) -> None:
+        """Remove a batch that is not out; `forget` its fingerprints as well, so that its requests can come again.
+
+        Its number is never used again; its misses stay, for the account. Raises `StepRefused` when a worker has it.
+        """
+        self._step(BatchStep(crawl, number, dropped=True, forget=forget))
+
     # attempts
 
     def open_attempt(self, crawl: str, attempt: Attempt) -> None:
@@ -392,12 +399,6 @@ class QueueStore(Protocol):
 
     def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
         """The batches of a slot that would be leased next, in that order."""
-
-    def drop_batch(self, crawl: str, number: int, *, forget: bool) -> None:
-        """Remove a batch that is not out; `forget` its fingerprints as well, so that its requests can come again.
-
-        Its number is never used again; its misses stay, for the account. Raises `StepRefused` when a worker has it.
-        """
 
 
 class ThrottleStore(Protocol):

@@ -35,6 +35,8 @@ class BatchStep:
     new: Sequence[NewBatch] = ()  #: to be added
     unseen: bool = False  #: only if none of their fingerprints are there, which are added then
     prints: Iterable[bytes] = ()  #: fingerprints to be added, if they are not there
+    dropped: bool = False  #: the batch, which is not out, is removed
+    forget: bool = False  #: with its fingerprints
     counts: Mapping[str, int] = field(default_factory=dict)  #: to be added to the account
 
 
@@ -87,12 +89,6 @@ def slot_counts(rows: Iterable[tuple[str, str, int, int]]) -> list[SlotCount]:
     return [SlotCount(slot=slot, batches=batches[slot], requests=requests[slot]) for slot in sorted(batches)]
 
 
-def check_not_out(number: int, state: BatchState) -> None:
-    """Raise `StepRefused` for a batch that a worker has."""
-    if state in OUT:
-        raise StepRefused(f"batch {number} is out: a worker has it. It can be removed when that has ended")
-
-
 def check_rows(step: BatchStep, row: Batch, old: AttemptState | None) -> None:
     """Raise what the batch's row, and the state of the attempt, say against the step."""
     batch, what = step.batch, f"attempt {step.attempt} of batch {step.batch}"
@@ -108,6 +104,8 @@ def check_rows(step: BatchStep, row: Batch, old: AttemptState | None) -> None:
         check_step(old, step.opened.state)
     if step.batch_to is not None:
         check_step(row.state, step.batch_to)
+    if step.dropped and row.state in OUT:
+        raise StepRefused(f"batch {batch} is out: a worker has it. It can be removed when that has ended")
     if step.retried and row.state is not BatchState.DONE:
         raise StepRefused(f"batch {batch} is {row.state.value}; only a batch that is done has failed requests to retry")
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 
-from scrapyd_dist.batches import LEASABLE, Attempt, AttemptState, Batch, BatchState, Miss, states_before
+from scrapyd_dist.batches import LEASABLE, OUT, Attempt, AttemptState, Batch, BatchState, Miss, states_before
 from scrapyd_dist.errors import NothingMatched, StoreError
 from scrapyd_dist.frontier.backlog import SeenBefore
 from scrapyd_dist.store.base import BatchStore
@@ -41,6 +41,8 @@ class RedisBatches(RedisPort, BatchStore):
             # What takes the misses away makes the batches: of two that retry at once only one does.
             misses=[json.dumps(storable(vars(miss))) for miss in step.retried],
             unseen=step.unseen,
+            dropped=step.dropped,
+            forget=step.forget,
             new=rows,
             blobs=[*blobs, joined(step.prints)],
         )
@@ -67,6 +69,8 @@ class RedisBatches(RedisPort, BatchStore):
             needed.append(in_state(of_batch, states_before(step.batch_to)))
         if step.retried:
             needed.append(in_state(of_batch, [BatchState.DONE]))
+        if step.dropped:
+            needed.append(in_state(of_batch, set(BatchState) - OUT))
         return needed
 
     def _writes(self, step: BatchStep) -> list[Command]:

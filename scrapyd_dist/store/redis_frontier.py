@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scrapyd_dist.batches import OUT, Batch, BatchState
+from scrapyd_dist.batches import Batch, BatchState
 from scrapyd_dist.frontier.backlog import SLOT_NAME, Backlog, Leased, LeaseRequest, SlotCount
 from scrapyd_dist.store.base import QueueStore
-from scrapyd_dist.store.frontier_rows import HUNGRY, check_not_out, slot_counts
-from scrapyd_dist.store.redis_batches import RedisBatches, in_state
+from scrapyd_dist.store.frontier_rows import HUNGRY, slot_counts
+from scrapyd_dist.store.redis_batches import RedisBatches
 from scrapyd_dist.store.redis_crawls import RedisCrawls, RedisRuns
 from scrapyd_dist.store.redis_link import RedisConnection, RedisPort, packed, unpacked, whole
 from scrapyd_dist.store.redis_throttle import RedisThrottle
@@ -81,16 +81,6 @@ class RedisFrontier(RedisPort, QueueStore):
         numbers = self._door.each(lambda member: whole(member, f"a number in the slot {slot[:100]!r}"), members)
         rows = self._server.ask([("HGETALL", self._batch_key(crawl, number)) for number in numbers])
         return self._door.each(lambda row: self._door.batch(unpacked(row)), filter(None, rows))
-
-    def drop_batch(self, crawl: str, number: int, *, forget: bool) -> None:
-        self._server.step(
-            "drop",
-            self._base(crawl),
-            needed=[in_state(self._batch_key(crawl, number), set(BatchState) - OUT)],
-            check=lambda: check_not_out(number, self._batches.batch(crawl, number).state),
-            batch=number,
-            forget=forget,
-        )
 
 
 def _slots(counts: Mapping[str, Any]) -> list[SlotCount]:

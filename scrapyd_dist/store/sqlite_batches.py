@@ -35,6 +35,11 @@ class SqliteBatches(SqlitePort, BatchStore):
             self._forget_misses(step)
             query = "INSERT INTO counts VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value"
             self._db.executemany(query, [(crawl, name, value) for name, value in step.counts.items() if value])
+            if step.forget:
+                rows = [(self._crawl_number(crawl), one) for one in self.batch_fingerprints(crawl, batch)]
+                self._db.executemany("DELETE FROM seen WHERE crawl = ? AND fingerprint = ?", rows)
+            if step.dropped:
+                self._db.execute("DELETE FROM batches WHERE crawl = ? AND number = ?", (crawl, batch))
             return [self._insert_batch(crawl, one) for one in step.new]
 
     def _remember(self, step: BatchStep) -> None:

@@ -8,7 +8,7 @@ from heapq import nsmallest
 from scrapyd_dist.batches import Batch, BatchState
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, Leased, LeaseRequest
 from scrapyd_dist.store.base import QueueStore
-from scrapyd_dist.store.frontier_rows import HUNGRY, check_not_out, slot_counts
+from scrapyd_dist.store.frontier_rows import HUNGRY, slot_counts
 from scrapyd_dist.store.judging import whole
 from scrapyd_dist.store.sqlite_batches import NOW, SqliteBatches
 from scrapyd_dist.store.sqlite_crawls import SqliteCrawls, SqliteRuns
@@ -223,15 +223,6 @@ class SqliteFrontier(SqlitePort, QueueStore):
 
     def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
         return self._next_batches(crawl, slot, limit)
-
-    def drop_batch(self, crawl: str, number: int, *, forget: bool) -> None:
-        with self._file.step():
-            check_not_out(number, self._batches.batch(crawl, number).state)
-            if forget:
-                short = self._crawl_number(crawl)
-                rows = [(short, one) for one in self._batches.batch_fingerprints(crawl, number)]
-                self._db.executemany("DELETE FROM seen WHERE crawl = ? AND fingerprint = ?", rows)
-            self._db.execute("DELETE FROM batches WHERE crawl = ? AND number = ?", (crawl, number))
 
 
 def sqlite_parts(path: str, *, durable: bool, key: bytes | None) -> tuple[object, ...]:

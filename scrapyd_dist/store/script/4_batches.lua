@@ -30,6 +30,24 @@ local function forget_misses(misses)
   return true
 end
 
+-- Remove a batch with all of its attempts.
+local function drop(number)
+  local attempts = {}
+  local batch, prints = base .. 'b:' .. number, base .. 'q:' .. number
+  -- One more than there are: the last one may have been refused.
+  for attempt = 1, limit_in(batch, 'attempts', 10000) + 1 do
+    attempts[attempt] = number .. '.' .. attempt
+  end
+  if argument.forget then forget(prints_in(redis.call('GET', prints) or '')) end
+  changing({number}, attempts, function()
+    redis.call('UNLINK', batch, base .. 'p:' .. number, prints)
+    for _, attempt in ipairs(attempts) do
+      redis.call('UNLINK', base .. 'a:' .. attempt)
+      redis.call('SREM', base .. 'attempts', attempt)
+    end
+  end)
+end
+
 -- The same, where the batches and attempts that are named change, and new batches are kept: each has two blobs, its
 -- payload and its fingerprints, none of which may be there, where that is asked for. The last blob has more fingerprints.
 function verbs.batches()
@@ -43,6 +61,7 @@ function verbs.batches()
   changing(argument.batches, argument.attempts, write)
   prints = prints_in(prints .. blob(2 * #argument.new + 1))
   if #prints > 0 then remember(prints) end
+  if argument.dropped then drop(argument.batches[1]) end
   for at, fields in ipairs(argument.new) do numbers[at] = keep(fields, blob(2 * at - 1), blob(2 * at)) end
   return {numbers = numbers}
 end

@@ -107,24 +107,6 @@ function verbs.lease_next()
   return #leased > 0 and {attempts = leased} or {refused = 0}
 end
 
-function verbs.drop()
-  local number, attempts = argument.batch, {}
-  local batch, prints = base .. 'b:' .. number, base .. 'q:' .. number
-  -- One more than there are: the last one may have been refused.
-  for attempt = 1, limit_in(batch, 'attempts', 10000) + 1 do
-    attempts[attempt] = number .. '.' .. attempt
-  end
-  if argument.forget then forget(prints_in(redis.call('GET', prints) or '')) end
-  changing({number}, attempts, function()
-    redis.call('UNLINK', batch, base .. 'p:' .. number, prints)
-    for _, attempt in ipairs(attempts) do
-      redis.call('UNLINK', base .. 'a:' .. attempt)
-      redis.call('SREM', base .. 'attempts', attempt)
-    end
-  end)
-  return {}
-end
-
 function verbs.producer()
   redis.call('ZADD', base .. 'producers', string.format('%.6f', now() + argument.seconds), argument.name)
   return {}
