@@ -17,10 +17,6 @@ STATES = frozenset(state.value for state in BatchState)
 
 
 class RedisFrontier(RedisPort, QueueStore):
-    def __init__(self, connection: RedisConnection, batches: RedisBatches) -> None:
-        super().__init__(connection)
-        self._batches = batches
-
     def _ask(self, verb: str, crawl: str, **argument: Any) -> dict[str, Any]:
         """Make a step of a crawl that has to be there."""
         return self._server.step(verb, self._base(crawl), needed=[self._there(crawl)], **argument)
@@ -100,6 +96,5 @@ def _slots(counts: Mapping[str, Any]) -> list[SlotCount]:
 def redis_parts(url: str, *, key: bytes | None) -> tuple[object, ...]:
     """The store on this server, 6.0 or newer: the connection, and the ports that share it."""
     connection = RedisConnection(url, key=key)
-    batches = RedisBatches(connection)
-    others = [port(connection) for port in (RedisCrawls, RedisRuns, RedisThrottle)]
-    return connection, batches, RedisFrontier(connection, batches), *others
+    ports = (RedisCrawls, RedisRuns, RedisBatches, RedisFrontier, RedisThrottle)
+    return connection, *(port(connection) for port in ports)

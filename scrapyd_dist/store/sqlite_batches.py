@@ -29,7 +29,7 @@ class SqliteBatches(SqlitePort, BatchStore):
             if step.batch_to is not None:
                 self._update("batches", {"state": step.batch_to, **step.batch_changes}, crawl=crawl, number=batch)
             if step.opened is not None:
-                self.insert_attempt(crawl, step.opened)
+                self._insert_attempt(crawl, step.opened)
             for miss in step.misses:
                 self._insert("misses", {"crawl": crawl, **vars(miss)})
             self._forget_misses(step)
@@ -88,18 +88,13 @@ class SqliteBatches(SqlitePort, BatchStore):
         return self._all(self._door.batch, query, crawl, *values)
 
     def payload(self, crawl: str, number: int) -> dict[str, str]:
-        return self._door.payload(crawl, self.batch(crawl, number), self.payload_text(crawl, number))
-
-    def payload_text(self, crawl: str, number: int) -> str | None:
-        """What a batch carries, as it is kept."""
-        text_of: str | None = self._value("SELECT settings FROM payloads WHERE crawl = ? AND batch = ?", crawl, number)
-        return text_of
+        return self._door.payload(crawl, self.batch(crawl, number), self._payload_text(crawl, number))
 
     def sign_batches(self, crawl: str) -> int:
         with self._file.step():
             batches = self.batches(crawl)
             for batch in batches:
-                payload = self._door.resigned(crawl, batch, self.payload_text(crawl, batch.number) or "")
+                payload = self._door.resigned(crawl, batch, self._payload_text(crawl, batch.number) or "")
                 self._update("payloads", {"settings": payload}, crawl=crawl, batch=batch.number)
             return len(batches)
 
@@ -132,11 +127,6 @@ class SqliteBatches(SqlitePort, BatchStore):
         self._db.executemany("DELETE FROM misses WHERE rowid = ?", [(row,) for row in rows])
 
     # attempts
-
-    def insert_attempt(self, crawl: str, attempt: Attempt) -> None:
-        row = {**vars(attempt), "crawl": crawl}
-        again = ", ".join(f"{name} = excluded.{name}" for name in row)
-        self._insert("attempts", row, f"ON CONFLICT (crawl, batch, number) DO UPDATE SET {again}")
 
     def _holder(self, crawl: str, batch: int, number: int) -> str | None:
         query = "SELECT holder FROM leases WHERE crawl = ? AND batch = ? AND attempt = ?"

@@ -109,9 +109,8 @@ _WAITING = "state IN ('sealed', 'failed')"
 
 
 class SqliteFrontier(SqlitePort, QueueStore):
-    def __init__(self, connection: SqliteConnection, crawls: SqliteCrawls, batches: SqliteBatches) -> None:
+    def __init__(self, connection: SqliteConnection) -> None:
         super().__init__(connection)
-        self._crawls, self._batches = crawls, batches
         self._turns = SqliteTurns(connection)
 
     # leasing
@@ -177,7 +176,7 @@ class SqliteFrontier(SqlitePort, QueueStore):
 
     def _lease_one(self, look: LeaseRequest, batch: Batch) -> Leased:
         crawl, number = look.crawl, batch.attempts + 1
-        self._batches.insert_attempt(crawl, look.attempt_at(batch.number, number))
+        self._insert_attempt(crawl, look.attempt_at(batch.number, number))
         # Through SENT, in one step: a worker that leases a batch has it.
         row = {"state": BatchState.RUNNING, "attempts": number}
         self._update("batches", row, crawl=crawl, number=batch.number)
@@ -186,7 +185,7 @@ class SqliteFrontier(SqlitePort, QueueStore):
             (crawl, batch.number, number, look.lessee.job, look.seconds),
         )
         leased = replace(batch, state=BatchState.RUNNING, attempts=number)
-        return self._door.leased(crawl, leased, number, self._batches.payload_text(crawl, batch.number))
+        return self._door.leased(crawl, leased, number, self._payload_text(crawl, batch.number))
 
     # producers
 
@@ -206,6 +205,7 @@ class SqliteFrontier(SqlitePort, QueueStore):
 
     def backlog(self, crawl: str) -> Backlog:
         with self._file.step(writes=False):
+            self._crawl_number(crawl)
             known = self._db.execute(
                 f"SELECT name, until < {NOW} FROM producers WHERE crawl = ? ORDER BY name",  # noqa: S608 - own words
                 (crawl,),
@@ -218,7 +218,7 @@ class SqliteFrontier(SqlitePort, QueueStore):
                 acked=self._value("SELECT count(*) FROM attempts WHERE crawl = ? AND state = 'acked'", crawl),
                 producers=tuple(name for name, lost in known if not lost),
                 lost=tuple(name for name, lost in known if lost),
-                standing=self._crawls.crawl(crawl).standing,
+                standing=bool(self._value("SELECT standing FROM crawls WHERE id = ?", crawl)),
             )
 
     def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
@@ -228,6 +228,5 @@ class SqliteFrontier(SqlitePort, QueueStore):
 def sqlite_parts(path: str, *, durable: bool, key: bytes | None) -> tuple[object, ...]:
     """The store in this file: the connection, and the ports that share it."""
     connection = SqliteConnection(path, durable=durable, key=key)
-    crawls, batches = SqliteCrawls(connection), SqliteBatches(connection)
-    frontier = SqliteFrontier(connection, crawls, batches)
-    return connection, crawls, SqliteRuns(connection), batches, frontier, SqliteThrottle(connection)
+    ports = (SqliteCrawls, SqliteRuns, SqliteBatches, SqliteFrontier, SqliteThrottle)
+    return connection, *(port(connection) for port in ports)
