@@ -28,7 +28,9 @@ def read_back(uris: Iterable[str], template: str, folder: Path) -> tuple[list[tu
             if not belongs(uri, template):
                 warnings.append(f"{uri} is not merged: the project's feed URL does not lead there")
             elif parts.scheme in {"", "file"}:
-                copies.append((uri, _local(parts)))
+                path = Path(unquote(parts.path))
+                path.open("rb").close()  # fails if it cannot be read
+                copies.append((uri, path))
             elif parts.scheme == "ftp":
                 copies.append((uri, _ftp(parts, urlsplit(template), folder / f"{index}.jl")))
             else:
@@ -47,12 +49,6 @@ def belongs(uri: str, feed_url: str) -> bool:
         return False
     folder, slash, _ = template.path.partition("%(")[0].rpartition("/")  # file names vary by batch
     return places[0] == places[1] and parts.path.startswith(folder + slash) and ".." not in unquote(parts.path)
-
-
-def _local(parts: SplitResult) -> Path:
-    path = Path(unquote(parts.path))
-    with path.open("rb"):
-        return path
 
 
 def _ftp(parts: SplitResult, account: SplitResult, copy: Path) -> Path:
