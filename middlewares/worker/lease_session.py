@@ -81,7 +81,7 @@ class OwnRequests:
     def __init__(self, context: LeaseContext) -> None:
         self._context, self._tracker, self._crawler = context, context.tracker, context.crawler
         self.log_in = spider_method(context.crawler, "DISTRIBUTED_LOGIN")  #: None where the spider has no login
-        self._waiting: list[tuple[WorkUnit, Request]] = []
+        self.waiting: list[tuple[WorkUnit, Request]] = []  #: for a login
         self._task: asyncio.Task[None] | None = None
         self._times = self.session = 0
 
@@ -109,11 +109,6 @@ class OwnRequests:
             count_found(self._crawler, await client.add(finds.found, counts))
         return own.ledger.failed
 
-    @property
-    def busy(self) -> bool:
-        """Whether requests wait for a login."""
-        return self._task is not None
-
     async def enter(self) -> bool:
         """Log in, where the spider has a login; False ends the worker, as it has failed."""
         reason = "" if self.log_in is None else await self.make(self.log_in)
@@ -125,7 +120,7 @@ class OwnRequests:
         """Repeat a request whose session has expired, once there is a new one; False when it will not be repeated."""
         if self.log_in is None or not isinstance(begun, BatchUnit) or request.meta.get(REPEATED, 0) >= MOST_REPEATS:
             return False
-        self._waiting.append((begun, self._tracker.watched(_afresh(request), begun, mark.position, mark.source)))
+        self.waiting.append((begun, self._tracker.watched(_afresh(request), begun, mark.position, mark.source)))
         if self._task is None:
             # One that was made in an earlier session needs no new login.
             expired = request.meta.get(SESSION, self.session) == self.session
@@ -137,7 +132,7 @@ class OwnRequests:
             logger.info("the session has expired; logging in again")
             await self.enter()
             self.session += 1
-        waiting, self._waiting, self._task = self._waiting, [], None
+        waiting, self.waiting, self._task = self.waiting, [], None
         for begun, request in waiting:
             if begun.key in self._tracker.begun:
                 self._crawler.engine.crawl(request)
@@ -219,7 +214,7 @@ class LeasedWork:
         quiet = 0
         while True:
             await asyncio.sleep(LOOK)
-            quiet = 0 if self._own_requests.busy or under_way(self._crawler) else quiet + 1
+            quiet = 0 if self._own_requests.waiting or under_way(self._crawler) else quiet + 1
             if quiet > 1:
                 self._forget()
 
