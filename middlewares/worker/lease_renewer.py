@@ -64,19 +64,16 @@ class LeaseRenewer:
         self._lock = threading.Lock()
         self._held: dict[Key, float] = {}  #: attempt -> the end of its lease, by this process's own clock
         self._losses: deque[tuple[Key, LeaseLoss]] = deque()
+        self._turn_every = min(TURN, seconds / RENEWALS / 3)
         self._turned = self._renewed = clock()
         self._wanted, self._done, self._ended = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="sdist-lease", daemon=True)
         self._away = False
         self._loop: Any = None
 
-    @property
-    def turn_every(self) -> float:
-        return min(TURN, self._seconds / RENEWALS / 3)
-
     def start(self) -> None:
         self._turned = self._renewed = self._clock()
-        self._loop = call_every(self.turn_every, self.turn)
+        self._loop = call_every(self._turn_every, self.turn)
         self._thread.start()
 
     def hold(self, key: Key, since: float) -> None:
@@ -164,7 +161,7 @@ class LeaseRenewer:
 
     def _run(self) -> None:
         while not self._ended.is_set():
-            asked = self._wanted.wait(self.turn_every)
+            asked = self._wanted.wait(self._turn_every)
             if asked:
                 self._wanted.clear()
             if self._ended.is_set():

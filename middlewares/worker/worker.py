@@ -24,7 +24,6 @@ from ..engine_compat import call_every, close_spider
 from .files import LOOK, NO_LOGS, FilesFolder, ReportFile, crawl_folder, remove_old
 from .lease_client import StoreLost
 from .lease_session import LeaseSession
-from .request_tracker import RequestTracker
 from .sent_session import SentSession, too_late
 from .work_unit import WorkRefused
 
@@ -71,21 +70,18 @@ class Worker:
             logger.exception("this worker cannot go on")
             self._fail(f"This worker failed: {type(error).__name__}: {error}.", FinishReason.FAILED)
 
-    @property
-    def _tracker(self) -> RequestTracker | None:
-        return None if self._session is None else self._session.tracker
-
     async def process_spider_output(
         self, response: Response, result: AsyncIterator[Any], spider: Spider | None = None
     ) -> AsyncIterator[Any]:
-        tracker = self._tracker
+        tracker = self._session and self._session.tracker
         async for output in result if tracker is None else tracker.outputs(response, result):
             yield output
 
     def process_spider_exception(
         self, response: Response, exception: Exception, spider: Spider | None = None
     ) -> Iterable[Any] | None:
-        return None if self._tracker is None else self._tracker.raised(response, exception)
+        tracker = self._session and self._session.tracker
+        return None if tracker is None else tracker.raised(response, exception)
 
     # signals
 
