@@ -248,6 +248,7 @@ class LeaseSession:
         self._crawler, self._job, self._folder, self._fail = crawler, job, folder, fail
         self._report = LeaseReport(job)
         self._work: LeasedWork | None = None  #: while the store is open
+        self.tracker: RequestTracker | None = None  #: likewise
         uploads, self.problem = uploading_feeds(crawler.settings), ""
         if job.introduce:
             self._report.public, self.problem = introduce(crawler, job, uploads)
@@ -256,11 +257,6 @@ class LeaseSession:
                 f"The feed {uploads[0]} is uploaded when a job closes; a worker that leases its batches may end before"
                 " that, and its items would be lost or twice there."
             )
-
-    @property
-    def tracker(self) -> RequestTracker | None:
-        """What counts the requests; None as long as the store is not open."""
-        return None if self._work is None else self._work.context.tracker
 
     async def requests(self, start: AsyncIterator[Any]) -> AsyncIterator[Request]:
         """The leased requests instead of the spider's own start, which comes first where that was asked for.
@@ -273,6 +269,7 @@ class LeaseSession:
         if self._job.introduce:
             return
         self._work = work = await self._open()
+        self.tracker = work.context.tracker
         if problem := throttle_problem(self._crawler):
             raise WorkRefused(problem)
         try:

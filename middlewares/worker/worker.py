@@ -73,14 +73,14 @@ class Worker:
     async def process_spider_output(
         self, response: Response, result: AsyncIterator[Any], spider: Spider | None = None
     ) -> AsyncIterator[Any]:
-        tracker = self._session and self._session.tracker
+        tracker = None if self._session is None else self._session.tracker
         async for output in result if tracker is None else tracker.outputs(response, result):
             yield output
 
     def process_spider_exception(
         self, response: Response, exception: Exception, spider: Spider | None = None
     ) -> Iterable[Any] | None:
-        tracker = self._session and self._session.tracker
+        tracker = None if self._session is None else self._session.tracker
         return None if tracker is None else tracker.raised(response, exception)
 
     # signals
