@@ -27,7 +27,6 @@ FOLDER = "_sdist"
 TICK = 1.0
 #: seconds between two looks at the folder with the part, and at the disk
 LOOK = 2.0
-NO_LOGS = "This node writes no log files, so there is no way home for items."
 
 
 def crawl_folder(log_file: str | None, home: str) -> Path | None:

@@ -27,8 +27,6 @@ from .request_tracker import RequestTracker
 from .work_unit import BatchUnit, WorkRefused
 
 logger = logging.getLogger(__name__)
-#: what a batch that was typed by hand is called, which has no report
-BY_HAND = Assignment(crawl="")
 
 
 def too_late(job: Assignment) -> str:
@@ -42,7 +40,7 @@ class SentSession:
     def __init__(
         self, crawler: Crawler, job: Assignment | None, folder: Path | None, fail: Callable[[str, FinishReason], None]
     ) -> None:
-        self._crawler, self._job, self._fail = crawler, job or BY_HAND, fail
+        self._crawler, self._job, self._fail = crawler, job or Assignment(crawl=""), fail
         values, fault = ([], "") if self._job.row else readable_values(crawler.settings.get, egg_key())
         self._refused = f"This batch cannot be crawled: {fault}." if fault else throttle_problem(crawler)
         part = None if folder is None or self._job.feed else PartFile(folder, self._job.name)

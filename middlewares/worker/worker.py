@@ -21,7 +21,7 @@ from scrapyd_dist.settings import SettingReader
 
 from ..assignment import Assignment
 from ..engine_compat import call_every, close_spider
-from .files import LOOK, NO_LOGS, FilesFolder, ReportFile, crawl_folder, remove_old
+from .files import LOOK, FilesFolder, ReportFile, crawl_folder, remove_old
 from .lease_client import StoreLost
 from .lease_session import LeaseSession
 from .sent_session import SentSession, too_late
@@ -93,7 +93,7 @@ class Worker:
             return
         folder = crawl_folder(self._crawler.settings.get("LOG_FILE"), job.home or job.crawl)
         if folder is None:
-            self._problem = NO_LOGS
+            self._problem = "This node writes no log files, so there is no way home for items."
             return
         if job.start_by and time.time() > job.start_by:
             self._problem, self._reason = too_late(job), FinishReason.SUPERSEDED.value
