@@ -49,9 +49,6 @@ T = TypeVar("T")
 #: The url given to treq; `_NodeAgent` replaces it.
 _STAND_IN = "http://node.invalid/"
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-_TLS_ERRORS = (SSL.Error, VerificationError, CertificateError)
-# Failures of a connection that ended without a protocol error of the server.
-_ENDINGS = (error.ConnectionDone, error.ConnectionLost, error.ConnectionAborted)
 
 
 class TreqTransport:
@@ -271,9 +268,10 @@ def _connection_error(failed: Exception, causes: list[BaseException], where: str
         refused = isinstance(failed, error.ConnectionRefusedError)
         return ConnectionRefused.at(where, "" if refused else str(getattr(failed, "string", None) or failed)[:200])
     for cause in causes:
-        if isinstance(cause, _TLS_ERRORS) and "unexpected eof" not in str(cause):
+        is_tls = isinstance(cause, (SSL.Error, VerificationError, CertificateError))
+        if is_tls and "unexpected eof" not in str(cause):
             return TlsRefused.at(where, _tls_words(cause))
-    if isinstance(causes[-1], (*_ENDINGS, SSL.Error)):
+    if isinstance(causes[-1], (error.ConnectionDone, error.ConnectionLost, error.ConnectionAborted, SSL.Error)):
         return ConnectionLost.at(where, path)
     return NotJson.at(where, f"{path}: the server does not speak HTTP")
 
