@@ -92,8 +92,8 @@ def of_project(found: ProjectConfig, files: ConfigFiles, settings: Mapping[str, 
         there = any("scrapyd_dist" in addon for addon in settings["ADDONS"][0])
         said = "in the settings" if there else "not in the settings: only sdist crawl adds it"
         yield ConfigOption("project", "add-on", there, said)
-    for said, value in found.options.items():
-        yield ConfigOption("[sdist]", said, masked(value, said), files.origin("sdist", said))
+    for key, value in found.options.items():
+        yield ConfigOption("[sdist]", key, masked(value, key), files.origin("sdist", key))
 
 
 def of_targets(found: ProjectConfig, files: ConfigFiles) -> Iterator[ConfigOption]:
@@ -137,7 +137,7 @@ def misspelt(files: ConfigFiles, settings: Mapping[str, list[Any]]) -> list[str]
     for file, parser in files.parsers:
         for section in parser.sections():
             for key in parser[section] if section.partition(":")[0] == "deploy" else ():
-                if key not in TARGET_KEYS and (meant := nearest(key, TARGET_KEYS, 0.7)):
+                if key not in TARGET_KEYS and (meant := nearest(key, TARGET_KEYS)):
                     sentences.append(f"{file}, [{section}]: the key {key!r} means nothing here.{meant}")
     return sentences
 

@@ -306,7 +306,7 @@ class Context:
         named = (*(node for node in targets if not node.lookup), *(node for node in every if node not in targets))
         for pattern in patterns:
             if not any(fnmatchcase(node.name, pattern) for node in named):
-                near = nearest(pattern, [node.name for node in named])
+                near = nearest(pattern, [node.name for node in named], 0.6)
                 raise NothingMatched(f"No target is called {pattern!r}.{near} The targets are: {names_of(named)}.")
         return distinct(node for node in named if any(fnmatchcase(node.name, pattern) for pattern in patterns))
 

@@ -117,7 +117,7 @@ def init(
         list[str] | None,
         option("A node: web1:6800, or a URL, with user@ but no password; repeatable.", metavar="ADDRESS"),
     ] = None,
-    name: Annotated[list[str] | None, option("What it is called, in the order of --node; else after its host.")] = None,
+    name: Annotated[list[str] | None, option("The node's name, in the order of --node; else after its host.")] = None,
     project: Annotated[
         str | None, option("Scrapyd's name of the project; else that of \\[deploy], or BOT_NAME.", "--project", "-p")
     ] = None,

@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
+from copy import copy
 from dataclasses import fields, is_dataclass
 from itertools import islice
 from pathlib import Path
@@ -159,8 +160,7 @@ def asks(command: Command) -> Command:
             flat += inspect.signature(groups[name], eval_str=True).parameters.values()
         else:
             flat.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-    for parameter in flat:
-        _name(parameter)
+    flat = sorted(map(_named, flat), key=lambda one: one.name == "as_json")  # the help shows `--json` last
 
     def run(**values: Any) -> int | None:
         for name, group in groups.items():
@@ -175,11 +175,14 @@ def asks(command: Command) -> Command:
     return run
 
 
-def _name(parameter: inspect.Parameter) -> None:
-    """Call an option without names as its parameter is called: `--all` for `all_`."""
-    for info in getattr(parameter.annotation, "__metadata__", ()):
-        if isinstance(info, OptionInfo) and info.default is ... and not info.param_decls:
-            info.param_decls = [f"--{parameter.name.strip('_').replace('_', '-')}"]
+def _named(parameter: inspect.Parameter) -> inspect.Parameter:
+    """An option without names is called as its parameter: `--all` for `all_`."""
+    info = getattr(parameter.annotation, "__metadata__", (None,))[0]
+    if not isinstance(info, OptionInfo) or info.default is not ... or info.param_decls:
+        return parameter
+    named = copy(info)  # several parameters may share one
+    named.param_decls = [f"--{parameter.name.strip('_').replace('_', '-')}"]
+    return parameter.replace(annotation=Annotated[parameter.annotation.__origin__, named])
 
 
 def group(text: str | None = None, *, alone: Command | None = None, **commands: Command) -> Any:

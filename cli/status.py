@@ -71,7 +71,7 @@ def report(
         Path | None, option("Where the page goes; CRAWL.html if left out.", "-o", "--output", metavar="FILE")
     ] = None,
     ask_nodes: Annotated[bool, option("Ask the nodes, too, which versions they have now.")] = False,
-    series: Output = Output(),
+    result: Output = Output(),
 ) -> None:
     """Make a page of one crawl: how it grew, what each node did, what failed.
 
@@ -91,12 +91,12 @@ def report(
         seen = look(context.nodes(), row.project, timeout=5.0)
         now = [NodeNow(name=one.node.name, versions=one.versions, reason=str(one.error or "")) for one in seen]
         facts = replace(facts, nodes_now=tuple(now))
-    if series.as_json:
-        series.document(document(facts))
-    if output is not None or not series.as_json:
+    if result.as_json:
+        result.document(document(facts))
+    if output is not None or not result.as_json:
         place = output or Path(f"{row.id}.html")
         _write(place, page(facts))
-        if not series.as_json:
+        if not result.as_json:
             put(str(place))
 
 

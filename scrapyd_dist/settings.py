@@ -279,11 +279,12 @@ def of_options(options: object) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value not in (None, [])}
 
 
-def nearest(name: str, known: Iterable[str] = SETTINGS, cutoff: float = 0.6) -> str:
+def nearest(name: str, known: Iterable[str] = SETTINGS, cutoff: float = 0.7) -> str:
     """What a misspelt name probably means, as the end of a sentence or paragraph; empty when none is near."""
     ends = {one.removeprefix(PREFIX): one for one in known}  # the prefix would make any two names alike
     close = difflib.get_close_matches(name.removeprefix(PREFIX), ends, 1, cutoff)
-    return f" Did you mean {ends[close[0]]}?" if close else ""
+    meant = ends[close[0]] if close else ""
+    return f" Did you mean {repr(meant) if ' ' in meant else meant}?" if meant else ""
 
 
 def unknown(names: Iterable[str], environment: Iterable[str] = ()) -> list[str]:

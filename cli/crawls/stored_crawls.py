@@ -1,4 +1,4 @@
-"""`sdist batches`, `misses`, `retry`, `pause`, `clean` and `trust`: what the store has of crawls, and what to do.
+"""`sdist batches`, `misses`, `retry`, `pause`, `clean` and `trust`: crawls in the store, and what to do about them.
 
 A request to a running crawl is written into the store, where its producer reads it. A crawl that has ended gets a new
 producer process. A miss is forgotten in the same step that lets its request wait again. A crawl that runs, or was not
@@ -127,7 +127,9 @@ Numbers = Annotated[list[int] | None, option("Only this batch. Repeatable.", met
 def batches(
     context: Context,
     crawl: CrawlId,
-    state: Annotated[list[BatchState] | None, option("Only in this state. Repeatable.", metavar="STATE")] = None,
+    state: Annotated[
+        list[BatchState] | None, option("Only batches in this state. Repeatable.", metavar="STATE")
+    ] = None,
     batch: Numbers = None,
     urls: Annotated[bool, option("Print the URLs of these batches instead, one a line.")] = False,
     output: Output = Output(),
@@ -255,7 +257,9 @@ DOMAINS_STAY = 90.0
 def clean(
     context: Context,
     crawl: Annotated[list[str] | None, argument("CRAWL", "Names of crawls.", crawls)] = None,
-    older_than: Annotated[float | None, option("All that ended longer ago than this.", metavar="DAYS", min=0)] = None,
+    older_than: Annotated[
+        float | None, option("All crawls that ended longer ago than this.", metavar="DAYS", min=0)
+    ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     output: Output = Output(),

@@ -39,7 +39,7 @@ def opened(context: Context, name: str) -> tuple[Store, Crawl]:
     if name in rows:
         return store, rows[name]
     there = some_of([crawl.id for crawl in rows.values() if crawl.kind == "frontier"]) or "none"
-    raise NothingMatched(f"There is no frontier {name}.{nearest(name, rows)} The frontiers are: {there}. {how}")
+    raise NothingMatched(f"There is no frontier {name}.{nearest(name, rows, 0.6)} The frontiers are: {there}. {how}")
 
 
 def with_prefix(counts: Sequence[SlotCount], frontier: str, prefix: str) -> list[SlotCount]:
@@ -207,7 +207,7 @@ def count(
     context: Context,
     frontier: FrontierName,
     prefix: Prefix = None,
-    regex: Annotated[str | None, option("Slots whose whole name this regular expression fits.", metavar="R")] = None,
+    regex: Annotated[str | None, option("Only slots whose whole name fits this regex.", metavar="R")] = None,
     num_slots: Annotated[
         int | None, option("The slots P0 to P(N-1), with zeros where there is none.", metavar="N", min=1)
     ] = None,
@@ -282,7 +282,7 @@ def dump(
     counts = slots_in(store.backlog(frontier))
     names = [count.slot for count in counts]
     if slot not in names:
-        raise _no_slot(f"The frontier {frontier} has no slot {slot!r}.{nearest(slot, names)}", counts)
+        raise _no_slot(f"The frontier {frontier} has no slot {slot!r}.{nearest(slot, names, 0.6)}", counts)
     batches, left = list[dict[str, Any]](), num_requests
     for batch in store.peek(frontier, slot, num_requests):
         values = requests_in(store, context.root, frontier, batch)[:left]

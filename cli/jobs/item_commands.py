@@ -35,7 +35,7 @@ _SHOWN = 10
 
 def merge(
     context: Context,
-    name: Annotated[list[str], argument("CRAWL|FILE", "Crawls, and files of JSON lines, as a pull leaves.", crawls)],
+    name: Annotated[list[str], argument("CRAWL|FILE", "Crawls, and files of JSON lines, such as pull leaves.", crawls)],
     output: Annotated[
         list[str] | None, option("Write to this new file: .jl, .jsonl, .json, .csv.", "--output", "-o", metavar="FILE")
     ] = None,

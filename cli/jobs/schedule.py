@@ -100,7 +100,7 @@ class JobFleet:
             self._spiders = self.sender.send(node, call, timeout=self.timeout)
         found = [name for name in self._spiders if fnmatchcase(name, pattern)]
         if not found:
-            hint = nearest(pattern, self._spiders) or f" There are: {', '.join(self._spiders) or 'none'}."
+            hint = nearest(pattern, self._spiders, 0.6) or f" There are: {', '.join(self._spiders) or 'none'}."
             raise NothingMatched(f"The version {self.version} has no spider {pattern!r}.{hint}")
         return found
 
@@ -343,7 +343,8 @@ def _tell(jobs: Sequence[PostedJob], fleet: JobFleet, output: Output) -> None:
         for job in jobs
     ]  # fmt: skip
     document = {"version": fleet.version, "jobs": rows}
-    output.columns(document, "jobs", ("node", "spider", "job", "state", "reason"))
+    names = ("node", "spider", "job", "state")
+    output.table(document, (*names, ""), [[*(row[name] for name in names), row["reason"]] for row in rows])
     complain_each([*fleet.errors.values(), *(job.error for job in jobs)])
     begun = [job for job in jobs if job.state == "scheduled"]
     if begun and fleet.why:

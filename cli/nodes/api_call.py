@@ -32,7 +32,7 @@ _UNREACHED = (ConnectionRefused, HostNotFound, ConnectTimeout, NoReply, Connecti
 def api(
     context: Context,
     node: Annotated[str, argument("NODE", "A node's name in scrapy.cfg, or its address.", nodes)],
-    endpoint: Annotated[str, argument("ENDPOINT", "As listjobs.json; .json may be left out.", one_of(*ASKED, *POSTED))],
+    endpoint: Annotated[str, argument("ENDPOINT", "Such as listjobs.json, or just listjobs.", one_of(*ASKED, *POSTED))],
     parameter: Annotated[list[str] | None, argument("NAME=VALUE", "Parameters; NAME=@FILE uploads a file.")] = None,
     post: Annotated[bool, option("Send POST; that of Scrapyd's endpoints is known.")] = False,
     timeout: Annotated[float, option("Seconds for all of it.", min=0.1)] = 60.0,

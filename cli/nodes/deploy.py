@@ -137,8 +137,8 @@ class DeployOptions(Output):
     version: Annotated[
         str | None, _what("Name of the version; GIT or HG puts the commit's name behind time and content hash.")
     ] = None
-    only_missing: Annotated[bool, _what("Send the last egg to those that lack it; build nothing.")] = False
-    include_dependencies: Annotated[bool, _what("Put pure-Python packages of requirements.txt into the egg.")] = False
+    only_missing: Annotated[bool, _what("Send the egg sent last to those that lack it; build nothing.")] = False
+    include_dependencies: Annotated[bool, _what("Put the pure-Python packages of requirements.txt in the egg.")] = False
     use_setup_py: Annotated[bool, _what("Let the project's own setup.py build the egg, in a copy.")] = False
     atomic: Annotated[bool, _how("All or none: undo it on all nodes when one fails.")] = False
     dry_run: Annotated[bool, _how("Change nothing; exit code 10 if it would.")] = False

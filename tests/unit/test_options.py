@@ -89,6 +89,7 @@ def test_the_books_settings_keep_their_names() -> None:
         ({"BATCH_MAX_AGE": "soon"}, "number of seconds"),
         ({"POLL_INTERVAL": "nan"}, "more than 0 seconds"),
         ({"NODE_TIMEOUT": -1}, "NODE_TIMEOUT is -1"),
+        ({"NODES_EVERY": 0}, "more than 0 seconds"),
         ({"MAX_ATTEMPTS": 0}, "MAX_ATTEMPTS"),
         ({"MAX_JOBS": -1}, "MAX_JOBS"),
         ({"MAX_FAILED": -1}, "MAX_FAILED"),
