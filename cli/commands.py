@@ -89,7 +89,7 @@ COMMANDS = {
     "report": CommandEntry("status", _CRAWLS, "Make a page of one crawl: how it grew, what each node did, what failed."),
     "trust": CommandEntry("crawls.stored_crawls", _CRAWLS, "Believe what the store says of a crawl or frontier, and sign it with this project's key."),
     "throttle": CommandEntry("crawls.throttle_commands", _CRAWLS, "Set, show and change while crawls run how many requests each domain gets."),
-    "frontier": CommandEntry("frontier.frontier_move", "Frontiers", "List, fill, count, move and empty the slots of crawl frontiers."),
+    "frontier": CommandEntry("frontier.frontier_commands", "Frontiers", "List, fill, count, move and empty the slots of crawl frontiers."),
     "consume": CommandEntry("frontier.consume", "Frontiers", "Keep workers of a spider running at a frontier until nothing is left, and bring the items home."),
     "items": CommandEntry("jobs.item_commands", "Items", "Fetch, merge and follow the items of crawls and jobs."),
     "nodes": CommandEntry("nodes.node_commands", _NODES, "List the nodes, each with its state, load, latency, version and clock."),

@@ -16,7 +16,7 @@ from cryptography.fernet import Fernet
 from rig.commands import Result
 from rig.stores import lease_next
 from scrapyd_dist.cli import context, output
-from scrapyd_dist.cli.frontier import frontier_move
+from scrapyd_dist.cli.frontier import frontier_commands
 from scrapyd_dist.cli.frontier.consume import ConsumeOptions
 
 from scrapyd_dist.batches import Batch, BatchState, Crawl, CrawlState
@@ -260,7 +260,7 @@ def between(monkeypatch: pytest.MonkeyPatch, number: int, then: Callable[[], obj
             then()
         return plain(*given)
 
-    monkeypatch.setattr(frontier_move, "requests_in", read)
+    monkeypatch.setattr(frontier_commands, "requests_in", read)
 
 
 def test_what_a_worker_takes_in_the_middle_is_left_as_well(
@@ -288,7 +288,7 @@ def test_interrupted_in_the_middle_it_says_how_far_it_is_and_goes_on(
 
 def test_a_crawls_own_batches_have_no_fingerprints_and_are_moved_all_the_same() -> None:
     values = [{"url": f"http://a/{number}"} for number in range(20)]
-    parts = frontier_move.in_slots(values, (), SlotRule(prefix="q", number=3), 0, b"")
+    parts = frontier_commands.in_slots(values, (), SlotRule(prefix="q", number=3), 0, b"")
     assert {part.slot for part in parts} == {"q0", "q1", "q2"}
     assert sum(part.size for part in parts) == 20
     assert not any(part.fingerprints for part in parts)
@@ -297,9 +297,9 @@ def test_a_crawls_own_batches_have_no_fingerprints_and_are_moved_all_the_same() 
 def test_long_work_is_told_about(
     store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frontier_move, "TELL", 0.0)
+    monkeypatch.setattr(frontier_commands, "TELL", 0.0)
     batches = [put(store, "p", number) for number in range(2)]
-    frontier_move.walk(batches, lambda _: None, "moved")
+    frontier_commands.walk(batches, lambda _: None, "moved")
     assert "2 of 2 batches moved" in capsys.readouterr().err
 
 
