@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -294,6 +295,25 @@ def _throttle(snap: Snapshot) -> dict[str, Any]:
     members = () if snap.unheeded else snap.scheduler.members
     deaf = {one.node.name: one.deaf for one in members if one.deaf and not one.unfit}
     return {"heeded": not snap.unheeded and not deaf, "reason": snap.unheeded, "nodes": deaf}
+
+
+def of(document: Any, *names: str) -> Any:
+    """Return a value of a nested document; None if it is not there."""
+    for name in names:
+        document = document.get(name) if hasattr(document, "get") else None
+    return document
+
+
+def finite(value: Any) -> float:
+    """Return a finite number from a worker or an older version; 0 for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return 0.0
+    return float(value) if abs(value) < 1e18 and math.isfinite(value) else 0.0
+
+
+def number(document: Any, *names: str) -> int:
+    """Return a count of a nested document; 0 if it is not there."""
+    return int(finite(of(document, *names)))
 
 
 def succeeded(document: Mapping[str, Any]) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from scrapyd_dist.batches import Crawl
-from scrapyd_dist.progress import told
+from scrapyd_dist.progress import number, told
 
 from ..context import Context
 from ..options import argument, option
@@ -193,8 +193,8 @@ def crawls(context: Context, output: Output = Output()) -> None:
     cells = []
     for row in rows:
         started = datetime.fromtimestamp(row.created).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        batches = "/".join(f"{wording.number(row.summary, 'batches', one):,}" for one in ("done", "total"))
-        items = wording.number(row.summary, "items")
+        batches = "/".join(f"{number(row.summary, 'batches', one):,}" for one in ("done", "total"))
+        items = number(row.summary, "items")
         state = "died" if watcher.alive_state(row) == "died" else wording.state_of(told(row))
         cells.append((row.id, row.spider, state, started, batches, items, row.exit_code))
     output.table(document, ("crawl", "spider", "state", "started", "batches", "items", "exit"), cells)

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import DistError
-from scrapyd_dist.progress import succeeded, told
+from scrapyd_dist.progress import number, succeeded, told
 from scrapyd_dist.store import Store
 
 from ..options import option, span
@@ -159,15 +159,15 @@ def frame(document: Mapping[str, Any], *, most_nodes: int = 40) -> Group:
 
 
 def _bars(document: Mapping[str, Any]) -> Table:
-    pages, total = wording.number(document, "index", "pages"), wording.number(document, "index", "total")
-    done, batches = wording.number(document, "batches", "done"), wording.number(document, "batches", "total")
+    pages, total = number(document, "index", "pages"), number(document, "index", "total")
+    done, batches = number(document, "batches", "done"), number(document, "batches", "total")
     expected, _ = wording.outlook(document)
-    ended = wording.number(document, "requests", "done")
+    ended = number(document, "requests", "done")
     good = succeeded(document)
-    gone, failed = wording.number(document, "gone_urls"), wording.number(document, "failed_urls")
+    gone, failed = number(document, "gone_urls"), number(document, "failed_urls")
     missed = (f" · {gone:,} gone" if gone else "") + (f" · {failed:,} failed" if failed else "")
-    found, sent = wording.number(document, "urls_found"), wording.number(document, "requests", "sent")
-    whole = wording.number(document, "outlook", "requests")
+    found, sent = number(document, "urls_found"), number(document, "requests", "sent")
+    whole = number(document, "outlook", "requests")
     rows = (
         ("index", pages, total, _of(pages, total)),
         ("requests", ended, whole, f"{good:,} done of {expected}{missed} · {sent:,} sent · {found:,} found"),
@@ -202,15 +202,15 @@ def _nodes(nodes: Sequence[Mapping[str, Any]], most: int) -> RenderableType:
 
 def _cells(node: Mapping[str, Any]) -> list[Text]:
     rates, state = node.get("per_s"), str(node.get("state") or "")
-    failed = wording.number(node, "failed")
+    failed = number(node, "failed")
     return [
         Text(one_line(str(node.get("name")))),
         Text(state, style=COLOURS.get(state, "")),
         Text(wording.jobs_of(node).replace(" running", "").replace(" waiting", " wait")),
-        Text(f"{wording.number(node, 'jobs'):,}"),
-        Text(f"{wording.number(node, 'pages'):,}"),
+        Text(f"{number(node, 'jobs'):,}"),
+        Text(f"{number(node, 'pages'):,}"),
         Text(wording.per_second(rates, "pages").removesuffix("/s"), style="cyan"),
-        Text(f"{wording.number(node, 'items'):,}"),
+        Text(f"{number(node, 'items'):,}"),
         Text(wording.per_second(rates, "items").removesuffix("/s"), style="cyan"),
         Text(f"{failed:,}" if failed else "", style="red"),
         Text(wording.per_second(rates, "failed").removesuffix("/s"), style="red"),

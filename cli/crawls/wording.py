@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from scrapyd_dist.batches import Crawl, CrawlState
-from scrapyd_dist.progress import KnownTotals, succeeded, told
+from scrapyd_dist.progress import KnownTotals, number, succeeded, told
 
 #: states of a node that works on the crawl
 USED = frozenset({"up", "draining"})
@@ -18,14 +18,6 @@ _KINDS = {
     "dead": "given up: with their batch, or since no spider can make them",
     "index": "index pages that failed, so URLs on them are unknown",
 }
-
-
-def number(summary: Mapping[str, Any], *names: str) -> int:
-    """A count in a summary, 0 where the producer has not said it yet."""
-    value: Any = summary
-    for name in names:
-        value = value.get(name) if hasattr(value, "get") else None
-    return int(value or 0)
 
 
 def state_of(summary: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.intake import has_arguments
-from scrapyd_dist.progress import told
+from scrapyd_dist.progress import number, told
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.settings import of_options
 
@@ -186,7 +186,7 @@ def _manage(
 
 
 def _line(frontier: str, summary: dict[str, Any]) -> str:
-    number, nodes = wording.number, summary.get("nodes") or ()
+    nodes = summary.get("nodes") or ()
     pieces = [
         wording.counted(sum(node.get("running", 0) for node in nodes), "worker"),
         f"waiting {number(summary, 'requests', 'total') - number(summary, 'requests', 'sent'):,}",

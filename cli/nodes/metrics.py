@@ -16,11 +16,11 @@ from prometheus_client.registry import Collector
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.progress import number
 from scrapyd_dist.version import __version__
 
 from ..context import Context
 from ..crawls.throttle_commands import rows_of, standing
-from ..crawls.wording import number
 from ..node_status import look, recognise
 from ..options import Nodes, Timeout, option
 from ..output import say

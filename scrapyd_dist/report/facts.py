@@ -1,6 +1,5 @@
-"""What the store knows of one crawl, read once, and how its foreign values are read: numbers, names, addresses."""
+"""What the store knows of one crawl, read once, and how names and addresses in it are read."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -78,20 +77,6 @@ def gather(store: Store, crawl: str, *, now: float, lives: bool) -> Facts:
 def has_items(crawl: Crawl) -> bool:
     """Whether the number of items can be compared with other runs: the crawl came to its end."""
     return crawl.state.value == "finished" and bool(crawl.summary)
-
-
-def number(value: Any) -> float:
-    """A finite number from a worker or an older version; 0 for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return 0.0
-    return float(value) if abs(value) < 1e18 and math.isfinite(value) else 0.0
-
-
-def of(document: Any, *names: str) -> Any:
-    """A value of a nested document; None if it is not there."""
-    for name in names:
-        document = document.get(name) if hasattr(document, "get") else None
-    return document
 
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:

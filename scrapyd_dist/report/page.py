@@ -2,15 +2,16 @@
 
 import re
 from datetime import datetime, timezone
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
 from scrapyd_dist.batches import AttemptState, BatchState, CrawlState
-from scrapyd_dist.progress import succeeded
+from scrapyd_dist.progress import finite, number, of, succeeded
 from scrapyd_dist.report import charts
-from scrapyd_dist.report.facts import Facts, hidden, number, of
+from scrapyd_dist.report.facts import Facts, hidden
 from scrapyd_dist.report.series import series
 from scrapyd_dist.version import __version__
 
@@ -91,7 +92,7 @@ def _when(seconds: float) -> str:
 
 def _took(facts: Facts) -> str:
     """How long it took; if it paused in between, also how long a process worked on it."""
-    whole, ran = facts.span, number(facts.crawl.summary.get("duration_s"))
+    whole, ran = facts.span, finite(facts.crawl.summary.get("duration_s"))
     if facts.lives:
         return f"{charts.span(whole)} so far, as of {_when(facts.until)}"
     if not ran or whole - ran <= max(STILL, ran / 20):
@@ -109,10 +110,7 @@ def _tone(facts: Facts) -> str:
 def _numbers(facts: Facts) -> list[tuple[str, int, str]]:
     """The cards: name, number and note."""
     summary = facts.crawl.summary
-
-    def count(*names: str) -> int:
-        return int(number(of(summary, *names)))
-
+    count = partial(number, summary)
     lost = sum(count(name) for name in ("failed_urls", "dead_urls", "refused"))
     nodes = summary.get("nodes") or ()
     up = f"{sum(of(node, 'state') == 'up' for node in nodes)} up"

@@ -14,8 +14,8 @@ from statistics import median
 from typing import Any
 
 from scrapyd_dist.batches import Attempt, AttemptState
-from scrapyd_dist.progress import NUMBER, outlook, told
-from scrapyd_dist.report.facts import Facts, has_items, hidden, natural, number, of
+from scrapyd_dist.progress import NUMBER, finite, number, of, outlook, told
+from scrapyd_dist.report.facts import Facts, has_items, hidden, natural
 
 #: maximum points of a line
 POINTS = 240
@@ -163,7 +163,7 @@ def series(facts: Facts) -> Series:
     for _, values in facts.samples:
         for name, row in (values.get("shards") or {}).items():
             if isinstance(row, list) and len(row) == 4:
-                walks[f"shard {name}"] = [number(value) for value in row]
+                walks[f"shard {name}"] = [finite(value) for value in row]
     times = {name: round(max(0.0, end - begin), 2) for name, (_, _, begin, end) in walks.items() if begin}
     jobs = [
         (f"batch {one.batch} on {one.node}", span_of(one, facts.until))
@@ -224,7 +224,7 @@ def burn_up(facts: Facts) -> BurnUp | None:
 
 def _rising(values: Iterable[Any]) -> list[float]:
     """A count over time that never falls: work that failed and is done again is no step back."""
-    return list(accumulate(map(number, values), max))
+    return list(accumulate(map(finite, values), max))
 
 
 def _gaps(at: Sequence[float]) -> list[tuple[float, float]]:
@@ -240,12 +240,12 @@ def _forecast(facts: Facts, at: Sequence[float], done: Sequence[float]) -> Forec
     last = facts.samples[-1][1]
     pages, total_pages = [*(last.get("index") or ()), None, None][:2]
     expected = outlook(
-        found=int(number(last.get("sealed"))),
+        found=number(last, "sealed"),
         done=int(done[-1]),
         rate=max(rates),
         finding=facts.crawl.state.value in {"starting", "finding"},
-        pages=int(number(pages)),
-        total_pages=int(number(total_pages)) or None,
+        pages=number(pages),
+        total_pages=number(total_pages) or None,
     )
     left = expected["requests"] - done[-1]
     if left <= 0:
@@ -312,7 +312,7 @@ def span_of(attempt: Attempt, until: float) -> tuple[float, float]:
     of the attempt says where they belong.
     """
     begin, end = attempt.sent_at, max(attempt.ended_at or until, attempt.sent_at)
-    started, updated = number(of(attempt.report, "started")), number(of(attempt.report, "updated"))
+    started, updated = finite(of(attempt.report, "started")), finite(of(attempt.report, "updated"))
     ran = updated - started
     if not started or not 0 <= ran <= end - begin:
         return begin, end
@@ -343,7 +343,7 @@ def gantt(facts: Facts) -> Gantt | None:
 
 def spread(pairs: Iterable[tuple[str, float]]) -> Spread | None:
     """Return None without values."""
-    rows = sorted(((name, number(value)) for name, value in pairs), key=lambda row: -row[1])
+    rows = sorted(((name, finite(value)) for name, value in pairs), key=lambda row: -row[1])
     if not rows:
         return None
     names, values = zip(*rows, strict=True)
@@ -357,9 +357,9 @@ def statuses(facts: Facts) -> tuple[Statuses, ...]:
         stats = of(attempt.report, "stats") or {}
         for name, value in stats.items():
             if found := _STATUS.match(str(name)):
-                codes[attempt.node][found[1]] += int(number(value))
+                codes[attempt.node][found[1]] += number(value)
         for name in ("downloader/request_count", "downloader/exception_count", "retry/count"):
-            sums[attempt.node][name] += int(number(stats.get(name)))
+            sums[attempt.node][name] += number(stats, name)
     return tuple(
         Statuses(
             node=node,
@@ -383,7 +383,7 @@ def _groups(codes: Mapping[str, int], silent: int) -> dict[str, int]:
 
 def runs(facts: Facts) -> Runs | None:
     """Return None for the first run."""
-    items = [int(number(run.summary.get("items"))) for run in facts.runs]
+    items = [number(run.summary, "items") for run in facts.runs]
     before = [n for n, run in zip(items, facts.runs, strict=True) if run.id != facts.crawl.id and has_items(run)]
     if not before:
         return None

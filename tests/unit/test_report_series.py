@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from rig.made_crawls import BEGUN, made_up
 
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState
-from scrapyd_dist.progress import due, sample_of
+from scrapyd_dist.progress import due, finite, sample_of
 from scrapyd_dist.report import Facts, charts, document, gather, series
 from scrapyd_dist.report.charts import amount, percent, short_names, span, ticks, time_ticks
-from scrapyd_dist.report.facts import natural, number
+from scrapyd_dist.report.facts import natural
 from scrapyd_dist.store import open_store
 
 T = TypeVar("T")
@@ -178,7 +178,7 @@ def test_versions_by_node() -> None:
 
 @given(st.one_of(st.none(), st.booleans(), st.text(), st.floats(), st.integers(), st.lists(st.integers())))
 def test_a_number_is_finite_whatever_came(value: Any) -> None:
-    assert abs(number(value)) <= 1e18
+    assert abs(finite(value)) <= 1e18
 
 
 def test_the_store_has_what_a_report_needs(tmp_path: Any) -> None:
