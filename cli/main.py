@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
-from scrapyd_dist.errors import DistError
+from scrapyd_dist.errors import INTERRUPTED, DistError
 from scrapyd_dist.version import __version__
 
 from .commands import MARKUP, LazyGroup
@@ -83,10 +83,6 @@ def program() -> Any:
     )
     app.callback(cls=LazyGroup, epilog="sdist COMMAND --help tells more of a command.")(top)
     return typer.main.get_command(app)
-
-
-#: exit code after Ctrl-C
-INTERRUPTED = 130
 
 
 def main() -> NoReturn:

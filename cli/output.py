@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.errors import INTERRUPTED, ConfigError
 
 #: C0 but tab and line feed, DEL and C1, marks that reorder or break lines, halves of characters, invisible tags
 _HAZARDS = re.compile(
@@ -167,7 +167,7 @@ def confirm(question: str, lines: Iterable[str] = (), *, most: int | None = None
     if most is not None and len(shown) > most:
         say(f"  and {len(shown) - most:,} more")
     if not ask(question):
-        raise typer.Exit(130)
+        raise typer.Exit(INTERRUPTED)
 
 
 def ask(question: str) -> bool:

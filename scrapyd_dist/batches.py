@@ -255,14 +255,21 @@ def earlier_workers(options: Mapping[str, Any]) -> list[WorkerEntry]:
     return [WorkerEntry(**{"pool" if name == "lane" else name: value for name, value in row.items()}) for row in rows]
 
 
+#: the kinds of misses, in words for users
+MISSES = {
+    "gone": "gone (the site says they are not there)",
+    "failed": "failed (they may be there; see the reason)",
+    "dead": "given up: with their batch, or since no spider can make them",
+    "index": "index pages that failed, so URLs on them are unknown",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Miss:
     """A URL without a result, and the reason."""
 
     url: str
-    #: `gone` (the site says that it does not exist), `failed` (a retry may help), `dead` (its batch was given up, or
-    #: the spider has no such callback), or `index` (a failed index page)
-    kind: str
+    kind: str  #: one of `MISSES`
     reason: str
     batch: int = 0  #: 0 for requests of the producer
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+#: exit codes without an error: not all was found, the time was up, Ctrl-C or a signal ended it
+PARTIAL, TIME_UP, INTERRUPTED = 3, 124, 130
+
 
 class DistError(Exception):
     """The base of all errors; the message is one paragraph for users."""

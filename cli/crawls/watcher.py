@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scrapyd_dist.batches import Crawl, CrawlState
-from scrapyd_dist.errors import DistError
+from scrapyd_dist.errors import INTERRUPTED, TIME_UP, DistError
 from scrapyd_dist.progress import number, succeeded, told
 from scrapyd_dist.store import Store
 
@@ -86,7 +86,7 @@ class ProducerDied(DistError):
 class StillRuns(DistError):
     """The watch was to last no longer."""
 
-    exit_code: ClassVar[int] = 124
+    exit_code: ClassVar[int] = TIME_UP
 
 
 class PlainView:
@@ -262,14 +262,14 @@ def watch(
         row = until_ended(root, store, crawl, watched.view(root, crawl), watched.timeout, process)
     except KeyboardInterrupt:
         if not _wants_stop(crawl):
-            return 130
+            return INTERRUPTED
         interrupt(root, store.crawl(crawl))
         say("Stopping: what is captured is sent first.")
         try:
             row = until_ended(root, store, crawl, watched.view(root, crawl), None, process)
         except KeyboardInterrupt:
             say(f"Left. Come back with: sdist watch {crawl}")
-            return 130
+            return INTERRUPTED
     if process is not None:
         # The process exits after --on-finish, whose result it writes into the row.
         with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):

@@ -5,19 +5,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from scrapyd_dist.batches import Crawl, CrawlState
+from scrapyd_dist.batches import MISSES, Crawl, CrawlState
 from scrapyd_dist.progress import KnownTotals, number, succeeded, told
 
 #: states of a node that works on the crawl
 USED = frozenset({"up", "draining"})
 #: URLs of a kind that are named at the end
 SHOWN = 5
-_KINDS = {
-    "gone": "gone (the site says they are not there)",
-    "failed": "failed (they may be there; see the reason)",
-    "dead": "given up: with their batch, or since no spider can make them",
-    "index": "index pages that failed, so URLs on them are unknown",
-}
 
 
 def state_of(summary: Mapping[str, Any]) -> str:
@@ -204,7 +198,7 @@ def _missed(summary: Mapping[str, Any], misses: Sequence[Mapping[str, Any]]) -> 
     for kind, total in totals.items():
         if not total:
             continue
-        lines.append(f"  {total:,} {_KINDS[kind]}:")
+        lines.append(f"  {total:,} {MISSES[kind]}:")
         named = [miss for miss in misses if miss.get("kind") == kind][:SHOWN]
         lines += ["    " + "  ".join(filter(None, (miss.get("url"), miss.get("reason")))) for miss in named]
         if total > len(named):

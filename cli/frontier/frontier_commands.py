@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from scrapyd_dist.batches import OUT, WAITING, AttemptState, Batch, BatchState, check_crawl_name
-from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused
+from scrapyd_dist.errors import INTERRUPTED, PARTIAL, ConfigError, NothingMatched, StepRefused
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY, OTHER_SPIDER, NewBatch, check_slot_name
 from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer, open_frontier, pack
 from scrapyd_dist.frontier.slots import SlotRule
@@ -157,7 +157,7 @@ def _tell(frontier: str, account: "WorklistImport", *, interrupted: bool, output
         say(f"{counted(account.added, 'request')} added to {frontier}{told}, of {counted(account.rows, 'row')}.")
     if interrupted:
         say("Interrupted; the same command adds the rest, and leaves out what is there.")
-        return 130
+        return INTERRUPTED
     some = account.added or account.duplicate
     return 0 if not account.bad else 3 if some else 1
 
@@ -191,7 +191,7 @@ class BatchWalk:
             say(f"Left as they are, because workers have them now: batch {named}. Say the same again later.")
         if self.interrupted:
             say(f"Interrupted after {len(self.done):,} of {self.total:,} batches; the same command goes on.")
-        return 130 if self.interrupted else 3 if left else 0
+        return INTERRUPTED if self.interrupted else PARTIAL if left else 0
 
 
 def walk(batches: Sequence[Batch], step: Callable[[Batch], None], doing: str) -> BatchWalk:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from scrapyd_dist.batches import home_of
 from scrapyd_dist.diagnostics import NodeStatus
-from scrapyd_dist.errors import NodeError
+from scrapyd_dist.errors import INTERRUPTED, TIME_UP, NodeError
 from scrapyd_dist.joblogs.log_reads import look
 from scrapyd_dist.joblogs.verdict import STALL, Place
 from scrapyd_dist.joblogs.worker_report import WorkerReport
@@ -193,11 +193,11 @@ def watch(context: Context, watched: WatchOptions) -> int:
                 looks.look()
                 show(looks.document(), time.monotonic())
                 if time.monotonic() >= deadline:
-                    code = 124
+                    code = TIME_UP
                     break
                 pause(min(max(0.0, began + LOOK - time.monotonic()), max(0.0, deadline - time.monotonic())))
         except KeyboardInterrupt:
-            code = 130
+            code = INTERRUPTED
     watched.document(looks.document())
     return code
 

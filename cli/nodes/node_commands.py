@@ -13,7 +13,7 @@ import typer
 
 from scrapyd_dist.config import STATE_FOLDER, state_dir, with_netrc
 from scrapyd_dist.diagnostics import NodeStatus, moment
-from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
+from scrapyd_dist.errors import INTERRUPTED, TIME_UP, ConfigError, NodeError, NothingMatched
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import SKEW, IdleWatch
 
@@ -114,9 +114,9 @@ def drain(
             while (those := left()) and time.monotonic() < end:
                 show("; ".join(one.text() for one in those))
                 time.sleep(EVERY)
-        code = 124 if those and not no_wait else 0
+        code = TIME_UP if those and not no_wait else 0
     except KeyboardInterrupt:
-        code = 130
+        code = INTERRUPTED
     _tell(waited, since, code, output, waited_for=not no_wait)
     if not code and not no_wait:
         code = exit_code(len(waited), [one.error for one in waited])
@@ -144,7 +144,7 @@ def _tell(
             )
     left = [one.node for one in waited if one.state == "draining"]
     if left and (waited_for or not output.as_json):
-        why = {124: "The time is up. ", 130: "Interrupted. "}.get(code, "")
+        why = {TIME_UP: "The time is up. ", INTERRUPTED: "Interrupted. "}.get(code, "")
         say(f"{why}{names_of(left)}: jobs are left; no new work is sent there. Look again with: sdist nodes")
     say(f"To give work again: sdist nodes resume {' '.join(repr(n) if ' ' in n else n for n in since)}")
 

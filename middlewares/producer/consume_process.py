@@ -20,7 +20,7 @@ from typing import Any
 from scrapy.settings import Settings
 
 from scrapyd_dist.batches import CrawlState
-from scrapyd_dist.errors import ConfigError, StoreError
+from scrapyd_dist.errors import INTERRUPTED, PARTIAL, TIME_UP, ConfigError, StoreError
 from scrapyd_dist.frontier.backlog import UNFAIR
 from scrapyd_dist.items.delivery import deliver
 from scrapyd_dist.items.merging import ItemOutput
@@ -35,14 +35,12 @@ from ..throttle.install import why_not_heeded
 from .crawl_nodes import CrawlNodes
 from .crawl_repository import CrawlRepository, find_row, open_thread
 from .crawl_request import CrawlRequest, check_mode, check_parts, find_project
-from .lifecycle import INTERRUPTED, Lifecycle
+from .lifecycle import Lifecycle
 from .process import check_known
 from .producer_options import read_options
 from .status_reporter import FrontierReporter
 
 logger = logging.getLogger(__name__)
-#: exit codes: it failed, not all was found, the time was up
-FAILED, PARTIAL, TIME_UP = 1, 3, 124
 
 
 @dataclass(kw_only=True)
@@ -89,7 +87,7 @@ class ConsumeProcess:
             try:
                 work = await self._begin(repository, sender)
             except BaseException as error:
-                await _end_row(repository, CrawlState.STOPPED, FAILED, str(error))
+                await _end_row(repository, CrawlState.STOPPED, 1, str(error))
                 raise
             return await work.keep()
         finally:
@@ -202,7 +200,7 @@ class ConsumeRun(Lifecycle):
                 await asyncio.gather(*waits, return_exceptions=True)
                 await self.close("")
         except BaseException as error:
-            await self._let_go(CrawlState.STOPPED, FAILED, str(error))
+            await self._let_go(CrawlState.STOPPED, 1, str(error))
             raise
 
     async def tick(self) -> None:

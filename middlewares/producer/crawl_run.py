@@ -17,7 +17,7 @@ from typing import Any
 from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import NOT_MADE, CrawlState, FinishReason, Miss, meaning
-from scrapyd_dist.errors import ConfigError, DistError, StoreError
+from scrapyd_dist.errors import INTERRUPTED, ConfigError, DistError, StoreError
 from scrapyd_dist.items.delivery import deliver
 from scrapyd_dist.progress import Snapshot, exit_code
 from scrapyd_dist.scheduling.batcher import BatchDraft, Demand, portions
@@ -45,7 +45,7 @@ from .crawl_request import (
     template_of,
 )
 from .discovery import IndexWalk, OwnItems, new_capture
-from .lifecycle import INTERRUPTED, TICK, Fault, Lifecycle, ending, signals
+from .lifecycle import TICK, Fault, Lifecycle, ending, signals
 from .lifecycle import exit_code as process_exit
 from .producer_options import read_options
 from .status_reporter import StatusReporter

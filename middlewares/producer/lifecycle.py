@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from scrapy import signals as scrapy_signals
 from scrapy.crawler import Crawler
 
-from scrapyd_dist.errors import DistError
+from scrapyd_dist.errors import INTERRUPTED, DistError
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +30,6 @@ _HARMLESS = ("scrapy.core.scraper", "scrapy.utils.signal", "scrapy.downloadermid
 _NOT_OPEN = ("Engine slot not assigned", "Spider not opened")
 #: seconds between two looks at the clock
 TICK = 0.5
-#: exit code: a signal ended it
-INTERRUPTED = 130
 #: characters of an exception's text that are shown
 WORDS = 300
 

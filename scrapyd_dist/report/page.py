@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from scrapyd_dist.batches import AttemptState, BatchState, CrawlState
+from scrapyd_dist.batches import MISSES, AttemptState, BatchState, CrawlState
 from scrapyd_dist.progress import finite, number, of, succeeded
 from scrapyd_dist.report import charts
 from scrapyd_dist.report.facts import Facts, hidden
@@ -26,11 +26,6 @@ STILL = 5.0
 _FORBIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]"
 )
-_MISSES = {
-    "failed": "failed: they may be there; see the reason",
-    "index": "index pages that failed, so what is on them is unknown",
-    "gone": "gone: the site says that they are not there",
-}
 _TONES = {"stopped": "bad", "incomplete": "bad", "refused": "bad", "died": "bad"}
 _COMMANDS = {
     "died": ("resume {}",),
@@ -68,8 +63,8 @@ def page(facts: Facts) -> str:
         warnings=[str(text) for name in ("code", "warnings") for text in summary.get(name) or ()],
         failed=[(f"batch {one.batch}", one.number, one.node, one.reason) for one in failed],
         misses=[
-            (meaning, [(miss.url or "\u2013", miss.reason) for miss in facts.misses if miss.kind == kind])
-            for kind, meaning in _MISSES.items()
+            (MISSES[kind], [(miss.url or "\u2013", miss.reason) for miss in facts.misses if miss.kind == kind])
+            for kind in ("failed", "index", "gone")
         ],
         dead=[(f"batch {batch.number}", batch.size, batch.attempts, batch.reason) for batch in dead],
         shown=SHOWN,
