@@ -349,7 +349,7 @@ class Context:
         if store is None:
             return lambda _: None
         crawls = store.crawls()
-        return versions_by_job(crawls, [worker for crawl in crawls for worker in store.workers(crawl.id)])
+        return versions_by_job(crawls, [worker for crawl in crawls for worker in store.workers(crawl.id)[0]])
 
     def node_records(self, nodes: Iterable[Node]) -> dict[str, NodeRecord]:
         """What the store remembers of these nodes, by the node's name; nothing but the name of one that it has not."""

@@ -93,8 +93,7 @@ class Autoscaler:
 
     async def recover(self, accepted: Sequence[Attempt]) -> None:
         """Take up the workers of an earlier process; `accepted`: attempts that were accepted there."""
-        left = await listed_workers(self.state.store, self.state.spec.crawl)
-        self.last = await self.state.run(self.state.db.last_worker)
+        left, self.last = await listed_workers(self.state.store, self.state.spec.crawl)
         for one in left:
             member = self.state.member_at(one.url)
             if member is None:
@@ -277,8 +276,8 @@ class Autoscaler:
         self.state.check_unfit()
 
 
-async def listed_workers(store: StoreThread, crawl: str) -> list[WorkerEntry]:
-    """The workers that an earlier process has left; those that an older version has left in the options are listed."""
+async def listed_workers(store: StoreThread, crawl: str) -> tuple[list[WorkerEntry], int]:
+    """`Store.workers` of an earlier process; those that an older version has left in the options are listed, too."""
     options = dict((await store(store.store.own_crawl, crawl)).options)
     if OLD_WORKERS in options:  # broken off, this begins anew
         last = int(options[OLD_WORKERS].get("last", 0))

@@ -34,7 +34,7 @@ _TRIES = 20
 
 
 class CrawlStore(Protocol):
-    """Crawls, and what is remembered of nodes, which outlives them."""
+    """Crawls with their samples, shards and workers; and what is remembered of nodes, which outlives them."""
 
     _door: Door
 
@@ -118,18 +118,7 @@ class CrawlStore(Protocol):
         is still listed, and forgetting it again finishes the work.
         """
 
-    def _row(self, crawl: str) -> dict[str, Any]:
-        """The row of a crawl as it is kept, not judged; `NothingMatched` when there is none."""
-
-    def _add_row(self, crawl: str, row: Mapping[str, Any]) -> bool:
-        """Keep a new row; False when the crawl is there already."""
-
-    def _set_row(self, crawl: str, row: Mapping[str, Any], before: Mapping[str, Any] = MappingProxyType({})) -> bool:
-        """Set fields of the row, if those in `before` are so still, as they are kept; whether that was done."""
-
-
-class RunStore(Protocol):
-    """What is known of a crawl's run beside its batches: samples of it, the shards of its index, its workers."""
+    # a run of a crawl, beside its batches
 
     def add_sample(self, crawl: str, at: float, values: Mapping[str, Any]) -> None:
         """Keep one look at the crawl, a JSON document; `at` is in seconds since the epoch."""
@@ -156,11 +145,19 @@ class RunStore(Protocol):
     def remove_worker(self, crawl: str, job: str) -> None:
         """It has ended, or was never posted."""
 
-    def workers(self, crawl: str) -> list[WorkerEntry]:
-        """Those that are listed, by number."""
+    def workers(self, crawl: str) -> tuple[list[WorkerEntry], int]:
+        """Those that are listed, by number; and the highest number that any worker was given, 0 before the first."""
 
-    def last_worker(self, crawl: str) -> int:
-        """The highest number that any worker was given; 0 before the first. It never gets smaller."""
+    # what differs
+
+    def _row(self, crawl: str) -> dict[str, Any]:
+        """The row of a crawl as it is kept, not judged; `NothingMatched` when there is none."""
+
+    def _add_row(self, crawl: str, row: Mapping[str, Any]) -> bool:
+        """Keep a new row; False when the crawl is there already."""
+
+    def _set_row(self, crawl: str, row: Mapping[str, Any], before: Mapping[str, Any] = MappingProxyType({})) -> bool:
+        """Set fields of the row, if those in `before` are so still, as they are kept; whether that was done."""
 
 
 class BatchStore(Protocol):
@@ -352,30 +349,7 @@ class BatchStore(Protocol):
     def expired(self, crawl: str) -> list[Attempt]:
         """Attempts that are out and whose lease has run out."""
 
-    def _step(self, step: BatchStep) -> list[Batch]:
-        """Make it, unless `_check` raises; the new batches are the answer."""
-
-    def _check(self, step: BatchStep) -> None:
-        """Raise what speaks against the step."""
-        crawl, batch, number, holder = step.crawl, step.batch, step.attempt, step.holder
-        if holder is not None and self._holder(crawl, batch, number) != holder:
-            raise StepRefused(
-                f"{holder} does not hold attempt {number} of batch {batch}: it is over, or another worker's"
-            )
-        if batch:
-            check_rows(step, self.batch(crawl, batch), self._attempt_state(crawl, batch, number))
-
-    def _attempt_state(self, crawl: str, batch: int, number: int) -> AttemptState | None: ...
-
-    def _holder(self, crawl: str, batch: int, number: int) -> str | None:
-        """The worker that has the attempt's lease."""
-
-
-class QueueStore(Protocol):
-    """Batches that workers lease by themselves, instead of being sent them.
-
-    All verbs but `peek` and `sign_off` raise `NothingMatched` when there is no such crawl.
-    """
+    # leasing what waits
 
     def lease_next(self, wanted: LeaseRequest) -> list[Leased]:
         """Open an attempt for each of the next batches that wait, and lease it; RUNNING from then on.
@@ -399,6 +373,24 @@ class QueueStore(Protocol):
 
     def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
         """The batches of a slot that would be leased next, in that order."""
+
+    def _step(self, step: BatchStep) -> list[Batch]:
+        """Make it, unless `_check` raises; the new batches are the answer."""
+
+    def _check(self, step: BatchStep) -> None:
+        """Raise what speaks against the step."""
+        crawl, batch, number, holder = step.crawl, step.batch, step.attempt, step.holder
+        if holder is not None and self._holder(crawl, batch, number) != holder:
+            raise StepRefused(
+                f"{holder} does not hold attempt {number} of batch {batch}: it is over, or another worker's"
+            )
+        if batch:
+            check_rows(step, self.batch(crawl, batch), self._attempt_state(crawl, batch, number))
+
+    def _attempt_state(self, crawl: str, batch: int, number: int) -> AttemptState | None: ...
+
+    def _holder(self, crawl: str, batch: int, number: int) -> str | None:
+        """The worker that has the attempt's lease."""
 
 
 class ThrottleStore(Protocol):
@@ -439,7 +431,7 @@ class ThrottleStore(Protocol):
         """What was counted in these budgets of pages counts no more."""
 
 
-class Store(CrawlStore, RunStore, BatchStore, QueueStore, ThrottleStore, Protocol):
+class Store(CrawlStore, BatchStore, ThrottleStore, Protocol):
     """All of them, as callers have it."""
 
     def close(self) -> None: ...

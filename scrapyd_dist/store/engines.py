@@ -28,7 +28,7 @@ def open_store(where: str | Path, *, durable: bool = True, key: bytes | None = N
     when it cannot be opened, or is not a store that this version can use.
     """
     if not is_url(where):
-        from scrapyd_dist.store.sqlite_frontier import sqlite_parts  # noqa: PLC0415 - only the engine asked for is loaded
+        from scrapyd_dist.store.sqlite_batches import sqlite_parts  # noqa: PLC0415 - only the engine asked for is loaded
 
         parts = sqlite_parts(str(where).removeprefix("sqlite://"), durable=durable, key=key)
         return cast("Store", _Assembled(*parts))
@@ -38,7 +38,7 @@ def open_store(where: str | Path, *, durable: bool = True, key: bytes | None = N
             f"a store of the kind {kind.rpartition('@')[2]}:// is not known; give the path of an SQLite file, or"
             " redis://host:6379/0."
         )
-    from scrapyd_dist.store.redis_frontier import redis_parts  # noqa: PLC0415 - as above
+    from scrapyd_dist.store.redis_batches import redis_parts  # noqa: PLC0415 - as above
 
     return cast("Store", _Assembled(*redis_parts(str(where), key=key)))
 

@@ -1,16 +1,38 @@
-"""The Redis store's verbs about batches, their attempts and leases; each step goes by the tables of batches.py."""
+"""The Redis store's verbs about batches, their attempts and leases; what waits was counted as it came."""
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
+from typing import Any
 
 from scrapyd_dist.batches import LEASABLE, OUT, Attempt, AttemptState, Batch, BatchState, Miss, states_before
-from scrapyd_dist.errors import NothingMatched, StoreError
-from scrapyd_dist.frontier.backlog import SeenBefore
+from scrapyd_dist.errors import StoreError
+from scrapyd_dist.frontier.backlog import SLOT_NAME, Backlog, Leased, LeaseRequest, SeenBefore, SlotCount
 from scrapyd_dist.store.base import BatchStore
-from scrapyd_dist.store.frontier_rows import BatchStep, joined, parted, prints_of, retried_before
+from scrapyd_dist.store.frontier_rows import (
+    HUNGRY,
+    BatchStep,
+    joined,
+    parted,
+    prints_of,
+    retried_before,
+    slot_counts,
+)
 from scrapyd_dist.store.judging import foreign
-from scrapyd_dist.store.redis_link import OPEN, THERE, Command, Condition, RedisPort, packed, unpacked, word
+from scrapyd_dist.store.redis_crawls import RedisCrawls
+from scrapyd_dist.store.redis_link import (
+    OPEN,
+    THERE,
+    Command,
+    Condition,
+    RedisConnection,
+    RedisPort,
+    packed,
+    unpacked,
+    whole,
+    word,
+)
+from scrapyd_dist.store.redis_throttle import RedisThrottle
 from scrapyd_dist.store.rows import storable
 
 #: what stays of the account when the index is walked again, and the largest count
@@ -19,6 +41,7 @@ _KEPT_COUNT, _LARGEST = "sealed", (1 << 63) - 1
 _BUCKETS = 100
 #: batches that are signed together
 _TOGETHER = 100
+_STATES = frozenset(state.value for state in BatchState)
 
 
 class RedisBatches(RedisPort, BatchStore):
@@ -120,20 +143,23 @@ class RedisBatches(RedisPort, BatchStore):
     def batch(self, crawl: str, number: int) -> Batch:
         row = self._look("HGETALL", self._batch_key(crawl, number))
         if not row:
-            raise no_batch(crawl, number)
+            raise self._door.no_batch(crawl, number)
         return self._door.batch(unpacked(row))
 
     def batches(self, crawl: str, states: Collection[BatchState] = ()) -> list[Batch]:
-        numbers = range(1, self._number_of(crawl, "batches") + 1)
-        rows = self._server.ask(("HGETALL", self._batch_key(crawl, number)) for number in numbers)
-        batches = self._door.each(lambda row: self._door.batch(unpacked(row)), filter(None, rows))
+        batches = self._batches(crawl, range(1, self._number_of(crawl, "batches") + 1))
         return [batch for batch in batches if not states or batch.state in states]
+
+    def _batches(self, crawl: str, numbers: Iterable[int]) -> list[Batch]:
+        """Those of these batches that are there."""
+        rows = self._server.ask(("HGETALL", self._batch_key(crawl, number)) for number in numbers)
+        return self._door.each(lambda row: self._door.batch(unpacked(row)), filter(None, rows))
 
     def payload(self, crawl: str, number: int) -> dict[str, str]:
         looks = [("HGETALL", self._batch_key(crawl, number)), ("GET", f"{self._base(crawl)}p:{number}")]
         row, text = self._server.ask(looks)
         if not row:
-            raise no_batch(crawl, number)
+            raise self._door.no_batch(crawl, number)
         return self._door.payload(crawl, self._door.batch(unpacked(row)), text)
 
     def sign_batches(self, crawl: str) -> int:
@@ -148,7 +174,9 @@ class RedisBatches(RedisPort, BatchStore):
 
     def requeue(self, crawl: str, numbers: Collection[int]) -> list[int]:
         wanted = sorted(set(numbers))
-        there = [Condition(self._batch_key(crawl, one), "state", THERE, no_batch(crawl, one)) for one in wanted]
+        there = [
+            Condition(self._batch_key(crawl, one), "state", THERE, self._door.no_batch(crawl, one)) for one in wanted
+        ]
         dead, sealed = (json.dumps(state.value) for state in (BatchState.DEAD, BatchState.SEALED))
         answer = self._server.step("requeue", self._base(crawl), needed=there, batches=wanted, dead=dead, sealed=sealed)
         return list(answer["numbers"])
@@ -203,11 +231,88 @@ class RedisBatches(RedisPort, BatchStore):
         late = self._some_attempts(crawl, self._attempt_names(names))
         return [attempt for attempt in late if attempt.state in LEASABLE]
 
+    # leasing
+
+    def lease_next(self, wanted: LeaseRequest) -> list[Leased]:
+        crawl, base = wanted.crawl, self._base(wanted.crawl)
+        # The attempt as it is when it is leased; its batch, its number and its job are told by its name.
+        row = {name: it for name, it in vars(wanted.attempt_at(0, 0)).items() if name not in {"batch", "number", "job"}}
+        answer = self._ask(
+            "lease_next", crawl, limit=wanted.limit, seconds=wanted.seconds, slots=list(wanted.slots),
+            fair=bool(wanted.fair), alone=wanted.alone, enough=list(wanted.enough), holder=wanted.lessee.job,
+            fields=packed(row), state=json.dumps(BatchState.RUNNING.value), hungry=HUNGRY,
+        )  # fmt: skip
+        pairs = [name.split(".") for name in answer.get("attempts", ())]
+        if not pairs:  # idle workers ask again and again
+            return []
+        # Together: each question costs a round trip, as much as the step itself.
+        looks = [("HGETALL", f"{base}b:{number}") for number, _ in pairs]
+        looks += [("GET", f"{base}p:{number}") for number, _ in pairs]
+        told = self._server.ask(looks)
+        rows, payloads = told[: len(pairs)], told[len(pairs) :]
+
+        def leased(one: tuple[str, Mapping[bytes, bytes], bytes | None]) -> Leased:
+            attempt, row, text = one
+            return self._door.leased(crawl, self._door.batch(unpacked(row)), int(attempt), text)
+
+        return self._door.each(leased, zip((attempt for _, attempt in pairs), rows, payloads, strict=True))
+
+    # producers
+
+    def register_producer(self, crawl: str, producer: str, seconds: float) -> None:
+        self._ask("producer", crawl, name=producer, seconds=seconds)
+
+    def sign_off(self, crawl: str, producer: str) -> None:
+        base = self._base(crawl)
+        self._server.step("steps", base, writes=[("ZREM", f"{base}producers", producer)])
+
+    # looking
+
+    def backlog(self, crawl: str) -> Backlog:
+        found = self._ask("backlog", crawl)
+        counts = iter(found["slots"])
+        return Backlog(
+            slots=_slots(dict(zip(counts, counts, strict=True))),
+            expired=found["expired"],
+            acked=found["acked"],
+            producers=tuple(sorted(found["producers"])),
+            lost=tuple(sorted(found["lost"])),
+            standing=json.loads(found["standing"]),
+        )
+
+    def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
+        if limit < 1:
+            return []
+        members = self._look("ZRANGE", f"{self._base(crawl)}w:{slot}", 0, limit - 1)
+        numbers = self._door.each(lambda member: whole(member, f"a number in the slot {slot[:100]!r}"), members)
+        return self._batches(crawl, numbers)
+
+    def _ask(self, verb: str, crawl: str, **argument: Any) -> dict[str, Any]:
+        """Make a step of a crawl that has to be there."""
+        return self._server.step(verb, self._base(crawl), needed=[self._there(crawl)], **argument)
+
 
 def in_state(key: str, states: Iterable[BatchState | AttemptState]) -> Condition:
     """The row of a key has to be in one of these states; with none of them, it must not be there."""
     return Condition(key, "state", [json.dumps(one.value) for one in states])
 
 
-def no_batch(crawl: str, number: int) -> NothingMatched:
-    return NothingMatched(f"crawl {crawl} has no batch {number}.")
+def _slots(counts: Mapping[str, Any]) -> list[SlotCount]:
+    """From the hash of counts: `b:<state>:<slot>` are batches, `r:<state>:<slot>` requests."""
+
+    def rows() -> Iterator[tuple[str, str, int, int]]:
+        for name, value in counts.items():
+            kind, _, place = name.partition(":")
+            state, _, slot = place.partition(":")
+            if kind == "b" and SLOT_NAME.fullmatch(slot) and state in _STATES:
+                what = f"the count of the slot {slot!r}"
+                yield slot, state, whole(value, what), whole(counts.get(f"r:{place}"), what)
+
+    return slot_counts(rows())
+
+
+def redis_parts(url: str, *, key: bytes | None) -> tuple[object, ...]:
+    """The store on this server, 6.0 or newer: the connection, and the ports that share it."""
+    connection = RedisConnection(url, key=key)
+    ports = (RedisCrawls, RedisBatches, RedisThrottle)
+    return connection, *(port(connection) for port in ports)

@@ -10,7 +10,7 @@ from typing import Any
 from scrapyd_dist.batches import CRAWL_NAME, Crawl, Shard, ShardState, WorkerEntry
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.nodes import NodeRecord
-from scrapyd_dist.store.base import CrawlStore, RunStore
+from scrapyd_dist.store.base import CrawlStore
 from scrapyd_dist.store.judging import foreign, from_json
 from scrapyd_dist.store.redis_link import CHUNK, OPEN, Condition, RedisPort, packed, unpacked, whole, word
 from scrapyd_dist.store.rows import NODE_FIELDS, check_fields, storable
@@ -89,16 +89,6 @@ class RedisCrawls(RedisPort, CrawlStore):
         yield from (f"{base}w:{word(slot)}" for slot in self._look("SMEMBERS", f"{base}waiting"))
         yield from (f"{base}turns:of:{word(holder)}" for holder in self._look("HKEYS", f"{base}turns:held"))
 
-
-def _place(listed_: tuple[str, bytes]) -> tuple[str, int]:
-    """A crawl of the list of crawls, and where it stands there."""
-    name, number = listed_
-    if not CRAWL_NAME.fullmatch(name):
-        raise foreign(f"a crawl {name[:100]!r}", "no crawl can be called so")
-    return name, whole(number, f"the place of the crawl {name}")
-
-
-class RedisRuns(RedisPort, RunStore):
     def add_sample(self, crawl: str, at: float, values: Mapping[str, Any]) -> None:
         self._write(crawl, ("RPUSH", f"{self._base(crawl)}samples", json.dumps([at, dict(values)])))
 
@@ -148,10 +138,15 @@ class RedisRuns(RedisPort, RunStore):
         base = self._base(crawl)
         self._server.step("steps", base, writes=[("HDEL", f"{base}workers", job)])
 
-    def workers(self, crawl: str) -> list[WorkerEntry]:
+    def workers(self, crawl: str) -> tuple[list[WorkerEntry], int]:
         (rows,) = self._server.ask([("HGETALL", f"{self._base(crawl)}workers")])
         listed = self._door.each(partial(self._door.worker, crawl), rows.values())
-        return sorted(listed, key=lambda worker: worker.number)
+        return sorted(listed, key=lambda worker: worker.number), self._number_of(crawl, "workers")
 
-    def last_worker(self, crawl: str) -> int:
-        return self._number_of(crawl, "workers")
+
+def _place(listed_: tuple[str, bytes]) -> tuple[str, int]:
+    """A crawl of the list of crawls, and where it stands there."""
+    name, number = listed_
+    if not CRAWL_NAME.fullmatch(name):
+        raise foreign(f"a crawl {name[:100]!r}", "no crawl can be called so")
+    return name, whole(number, f"the place of the crawl {name}")

@@ -146,6 +146,9 @@ class Door:
     def no_crawl(self, crawl: str) -> NothingMatched:
         return NothingMatched(f"there is no crawl {crawl!r} in {self._place}; `sdist crawls` lists those there are.")
 
+    def no_batch(self, crawl: str, number: int) -> NothingMatched:
+        return NothingMatched(f"crawl {crawl} has no batch {number}.")
+
     def crawl(self, row: Mapping[str, Any], name: str | None = None) -> Crawl:
         """A crawl; if it is not signed by this project, it has no options, and `foreign` says why.
 

@@ -1,21 +1,31 @@
-"""The SQLite store's verbs about batches, their attempts and leases; each step goes by the tables of batches.py."""
+"""The SQLite store's verbs about batches, their attempts and leases; triggers count what waits."""
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from functools import partial
+from heapq import nsmallest
 
 from scrapyd_dist.batches import LEASABLE, Attempt, AttemptState, Batch, BatchState, Miss
-from scrapyd_dist.errors import NothingMatched
-from scrapyd_dist.frontier.backlog import NewBatch, SeenBefore
+from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, Leased, LeaseRequest, NewBatch, SeenBefore
 from scrapyd_dist.store.base import BatchStore
-from scrapyd_dist.store.frontier_rows import BatchStep, joined, parted, prints_of, retried_before
+from scrapyd_dist.store.frontier_rows import BatchStep, joined, parted, prints_of, retried_before, slot_counts
+from scrapyd_dist.store.judging import whole
 from scrapyd_dist.store.rows import text
-from scrapyd_dist.store.sqlite_file import SqlitePort
+from scrapyd_dist.store.sqlite_crawls import SqliteCrawls
+from scrapyd_dist.store.sqlite_file import NOW, SqliteConnection, SqlitePort
+from scrapyd_dist.store.sqlite_throttle import SqliteThrottle
+from scrapyd_dist.store.sqlite_turns import SqliteTurns
 
-#: the time, in seconds since the epoch, as the database tells it
-NOW = "((julianday('now') - 2440587.5) * 86400.0)"
+_count = whole()
+#: in the very words of the index `waiting_batches`, or it would not be used
+_WAITING = "state IN ('sealed', 'failed')"
 
 
 class SqliteBatches(SqlitePort, BatchStore):
+    def __init__(self, connection: SqliteConnection) -> None:
+        super().__init__(connection)
+        self._turns = SqliteTurns(connection)
+
     def _step(self, step: BatchStep) -> list[Batch]:
         crawl, batch, attempt = step.crawl, step.batch, step.attempt
         with self._file.step():
@@ -79,7 +89,7 @@ class SqliteBatches(SqlitePort, BatchStore):
         query = "SELECT * FROM batches WHERE crawl = ? AND number = ?"
         row = self._db.execute(query, (crawl, number)).fetchone()
         if row is None:
-            raise NothingMatched(f"crawl {crawl} has no batch {number}.")
+            raise self._door.no_batch(crawl, number)
         return self._door.batch(dict(row))
 
     def batches(self, crawl: str, states: Collection[BatchState] = ()) -> list[Batch]:
@@ -168,9 +178,124 @@ class SqliteBatches(SqlitePort, BatchStore):
         keys = {tuple(row) for row in late}
         return [attempt for attempt in self.attempts(crawl, LEASABLE) if (attempt.batch, attempt.number) in keys]
 
+    # leasing
+
+    def lease_next(self, look: LeaseRequest) -> list[Leased]:
+        crawl, slots, limit = look.crawl, look.slots, look.limit
+        if look.fair:
+            return self._lease_in_turn(look)
+        # Idle workers ask again and again; those that find nothing do not wait for the lock of those that write.
+        if not self._waiting_in(crawl, slots):
+            self._crawl_number(crawl)
+            return []
+        with self._file.step():
+            waiting = self._waiting_in(crawl, slots)
+            found = [batch for slot in waiting for batch in self.peek(crawl, slot, limit)]
+            first = nsmallest(limit, found, key=lambda batch: (-batch.priority, batch.number))
+            return [self._lease_one(look, batch) for batch in first]
+
+    def _lease_in_turn(self, look: LeaseRequest) -> list[Leased]:
+        if self._turns.are_kept(look.crawl) and not self._finds_turn(look):
+            return []
+        leased: list[Leased] = []
+        with self._file.step():
+            if not self._turns.are_kept(look.crawl):
+                self._turns.begin(look.crawl)
+            share = self._turns.share(look, look.limit)
+            while len(leased) < look.limit and not self._rests(look.crawl):
+                slot = self._turns.next_slot(look, share)
+                if slot is None:
+                    break
+                found = self.peek(look.crawl, slot, 1)
+                if not found:  # it cannot be read
+                    break
+                leased.append(self._lease_one(look, found[0]))
+                share.held += self._turns.take(look, slot)
+                look = replace(look, enough={*look.enough, slot})
+        return leased
+
+    def _finds_turn(self, look: LeaseRequest) -> bool:
+        """Whether there may be something for this worker; seen without the lock, which those need that write."""
+        share = self._turns.share(look, 1)
+        if self._turns.next_slot(look, share) is not None:
+            return not self._rests(look.crawl)
+        if look.alone and not share.held and self._waiting_in(look.crawl, look.slots):
+            self._turns.note_hunger(look)
+        return False
+
+    def _rests(self, crawl: str) -> bool:
+        return self._value("SELECT 1 FROM crawls WHERE id = ? AND wanted != ''", crawl) is not None
+
+    def _waiting_in(self, crawl: str, slots: Collection[str]) -> list[str]:
+        """The named slots, else all of the own spider, in which something waits; none while the crawl is to rest."""
+        query = (
+            f"SELECT DISTINCT slot FROM slot_counts WHERE crawl = ? AND {_WAITING} AND batches > 0"  # noqa: S608 - own words
+            " AND NOT EXISTS (SELECT 1 FROM crawls WHERE id = slot_counts.crawl AND wanted != '')"
+        )
+        waiting, named = (row[0] for row in self._db.execute(query, (crawl,))), set(slots)
+        return [slot for slot in waiting if (slot in named if named else not slot.startswith(OTHER_SPIDER))]
+
+    def _lease_one(self, look: LeaseRequest, batch: Batch) -> Leased:
+        crawl, number = look.crawl, batch.attempts + 1
+        self._insert_attempt(crawl, look.attempt_at(batch.number, number))
+        # Through SENT, in one step: a worker that leases a batch has it.
+        row = {"state": BatchState.RUNNING, "attempts": number}
+        self._update("batches", row, crawl=crawl, number=batch.number)
+        self._db.execute(
+            f"INSERT INTO leases VALUES (?, ?, ?, ?, {NOW} + ?)",  # noqa: S608 - own words
+            (crawl, batch.number, number, look.lessee.job, look.seconds),
+        )
+        leased = replace(batch, state=BatchState.RUNNING, attempts=number)
+        return self._door.leased(crawl, leased, number, self._payload_text(crawl, batch.number))
+
+    # producers
+
+    def register_producer(self, crawl: str, producer: str, seconds: float) -> None:
+        with self._file.step():
+            self._crawl_number(crawl)
+            self._db.execute(
+                f"INSERT INTO producers VALUES (?, ?, {NOW} + ?)"  # noqa: S608 - own words
+                " ON CONFLICT (crawl, name) DO UPDATE SET until = excluded.until",
+                (crawl, producer, seconds),
+            )
+
+    def sign_off(self, crawl: str, producer: str) -> None:
+        self._change("DELETE FROM producers WHERE crawl = ? AND name = ?", (crawl, producer))
+
+    # looking
+
+    def backlog(self, crawl: str) -> Backlog:
+        with self._file.step(writes=False):
+            self._crawl_number(crawl)
+            known = self._db.execute(
+                f"SELECT name, until < {NOW} FROM producers WHERE crawl = ? ORDER BY name",  # noqa: S608 - own words
+                (crawl,),
+            ).fetchall()
+            query = "SELECT slot, state, batches, requests FROM slot_counts WHERE crawl = ? AND batches > 0"
+            rows = self._db.execute(query, (crawl,))
+            return Backlog(
+                slots=slot_counts((slot, state, _count(batches), _count(size)) for slot, state, batches, size in rows),
+                expired=self._value(f"SELECT count(*) FROM leases WHERE crawl = ? AND until < {NOW}", crawl),  # noqa: S608 - own words
+                acked=self._value("SELECT count(*) FROM attempts WHERE crawl = ? AND state = 'acked'", crawl),
+                producers=tuple(name for name, lost in known if not lost),
+                lost=tuple(name for name, lost in known if lost),
+                standing=bool(self._value("SELECT standing FROM crawls WHERE id = ?", crawl)),
+            )
+
+    def peek(self, crawl: str, slot: str, limit: int) -> list[Batch]:
+        where = f"crawl = ? AND slot = ? AND {_WAITING} ORDER BY priority DESC, number LIMIT ?"
+        return self._all(self._door.batch, f"SELECT * FROM batches WHERE {where}", crawl, slot, limit)  # noqa: S608 - own words
+
 
 def in_states(states: Collection[BatchState] | Collection[AttemptState]) -> tuple[str, list[str]]:
     """A condition, and its values; nothing when no state is named."""
     if not states:
         return "", []
     return f" AND state IN ({', '.join('?' * len(states))})", [state.value for state in states]
+
+
+def sqlite_parts(path: str, *, durable: bool, key: bytes | None) -> tuple[object, ...]:
+    """The store in this file: the connection, and the ports that share it."""
+    connection = SqliteConnection(path, durable=durable, key=key)
+    ports = (SqliteCrawls, SqliteBatches, SqliteThrottle)
+    return connection, *(port(connection) for port in ports)

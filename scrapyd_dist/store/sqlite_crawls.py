@@ -9,7 +9,7 @@ from typing import Any
 
 from scrapyd_dist.batches import Crawl, Shard, ShardState, WorkerEntry
 from scrapyd_dist.nodes import NodeRecord
-from scrapyd_dist.store.base import CrawlStore, RunStore
+from scrapyd_dist.store.base import CrawlStore
 from scrapyd_dist.store.rows import NODE_FIELDS, check_fields
 from scrapyd_dist.store.sqlite_file import SqlitePort
 
@@ -82,8 +82,6 @@ class SqliteCrawls(SqlitePort, CrawlStore):
             if self._value("PRAGMA freelist_count") >= free:
                 return
 
-
-class SqliteRuns(SqlitePort, RunStore):
     def add_sample(self, crawl: str, at: float, values: Mapping[str, Any]) -> None:
         self._crawl_number(crawl)  # else there is no such crawl
         self._change("INSERT INTO samples VALUES (?, ?, ?)", (crawl, at, json.dumps(dict(values))))
@@ -121,9 +119,7 @@ class SqliteRuns(SqlitePort, RunStore):
     def remove_worker(self, crawl: str, job: str) -> None:
         self._change("DELETE FROM workers WHERE crawl = ? AND job = ?", (crawl, job))
 
-    def workers(self, crawl: str) -> list[WorkerEntry]:
+    def workers(self, crawl: str) -> tuple[list[WorkerEntry], int]:
         query = "SELECT * FROM workers WHERE crawl = ? ORDER BY number"
-        return self._all(partial(self._door.worker, crawl), query, crawl)
-
-    def last_worker(self, crawl: str) -> int:
-        return int(self._value("SELECT last_worker FROM crawls WHERE id = ?", crawl) or 0)
+        last = self._value("SELECT last_worker FROM crawls WHERE id = ?", crawl)
+        return self._all(partial(self._door.worker, crawl), query, crawl), int(last or 0)

@@ -23,6 +23,8 @@ WORKERS_CHECKPOINT = 16_384
 SCHEMA_VERSION = 7
 #: "sdis": how a file says that it is ours
 APPLICATION_ID = 0x73646973
+#: the time, in seconds since the epoch, as the database tells it
+NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 
 _ELSEWHERE = "Name another file: DISTRIBUTED_STORE in the settings, or SDIST_STORE in the environment."
 

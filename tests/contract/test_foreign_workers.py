@@ -268,7 +268,7 @@ async def test_an_introduction_of_an_earlier_process_counts(tmp_path: Path) -> N
     one = with_shop("one")
     async with with_work(tmp_path, one, producer="me", sizes=(2,)) as o:
         worker = (await of_shop(o)).begin()
-        await until(lambda: o.store.workers(CRAWL), "it is written down")
+        await until(lambda: o.store.workers(CRAWL)[0], "it is written down")
     async with leasing(tmp_path, one, producer="me", key=KEY) as o:
         worker.introduce()
         again = (await of_shop(o, 2)).begin()
