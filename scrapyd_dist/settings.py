@@ -352,9 +352,9 @@ class SettingReader:
             raise ConfigError(f"{name} is {read}, and must be {_limit(row, read)}.")
         return read
 
-    def values_for(self, cls: Any) -> dict[str, Any]:
+    def values_for(self, cls: Any, prefix: str = PREFIX) -> dict[str, Any]:
         """The values for a dataclass's fields that have the names of settings: `max_jobs` as DISTRIBUTED_MAX_JOBS."""
-        names = {one.name: PREFIX + one.name.upper() for one in fields(cls)}
+        names = {one.name: prefix + one.name.upper() for one in fields(cls)}
         return {field: self.value(name) for field, name in names.items() if name in SETTINGS}
 
     def _read(self, kind: ValueKind, name: str, words: tuple[str, ...]) -> Any:

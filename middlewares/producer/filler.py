@@ -23,7 +23,7 @@ from scrapyd_dist.batches import Miss, check_crawl_name
 from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer
 from scrapyd_dist.keys import state_key
-from scrapyd_dist.scheduling.batcher import BatchDraft, SlotBatcher
+from scrapyd_dist.scheduling.batcher import PORTION, BatchDraft, SlotBatcher
 from scrapyd_dist.settings import complaints
 from scrapyd_dist.store.worker_thread import StoreThread
 
@@ -40,8 +40,6 @@ from .producer_options import read_options
 logger = logging.getLogger(__name__)
 #: requests that may wait for the store; more wait in Scrapy
 ROOM = 10_000
-#: requests in one step of the store, at most
-STEP = 2_000
 #: seconds between two looks at what is to be written
 TICK = 1.0
 #: seconds after which a batch is written though it is not full, where no setting says otherwise
@@ -56,36 +54,27 @@ class FrontierWriter:
     def __init__(self, producer: FrontierProducer, thread: StoreThread) -> None:
         self._producer = producer
         self.thread = thread
-        self._waiting: list[FrontierIntake] = []
+        self.waiting: list[FrontierIntake] = []  #: requests that are not in the store
         self._counts: Counter[str] = Counter()
         self._misses: list[Miss] = []
-        self._room = asyncio.Event()
-        self._room.set()
+        self.room = asyncio.Event()  #: not too much waits for the store
+        self.room.set()
         self.totals: Counter[str] = Counter()  #: the account, as it is in the store
         self.fault = ""  #: why the store did not take what was last brought to it
 
-    @property
-    def waiting(self) -> int:
-        """Requests that are not in the store."""
-        return len(self._waiting)
-
     def take(self, found: Iterable[FrontierIntake], counts: Mapping[str, int], misses: Iterable[Miss] = ()) -> None:
         """Remember this until the next `write`."""
-        self._waiting += found
+        self.waiting += found
         self._misses += misses
         self._counts.update(counts)
-        if len(self._waiting) >= ROOM:
-            self._room.clear()
-
-    async def room(self) -> None:
-        """Wait while too much waits for the store."""
-        await self._room.wait()
+        if len(self.waiting) >= ROOM:
+            self.room.clear()
 
     async def write(self) -> None:
         """Bring all that waits into the store, and say that this producer is alive; `fault` says what did not work."""
         try:
             await self.thread(self._producer.renew)
-            while self._waiting or self._counts or self._misses:
+            while self.waiting or self._counts or self._misses:
                 await self._step()
         except Exception as error:  # whatever it was, all is kept for the next time
             if not isinstance(error, DistError) and not self.fault:
@@ -95,15 +84,15 @@ class FrontierWriter:
             self.fault = ""
 
     async def _step(self) -> None:
-        found, counts, misses = self._waiting[:STEP], self._counts.copy(), list(self._misses)
+        found, counts, misses = self.waiting[:PORTION], self._counts.copy(), list(self._misses)
         kept = await self.thread(self._producer.keep, found, dict(counts), misses)
         # What came in meanwhile stands behind what was kept.
-        self._waiting = self._waiting[len(found) :]
+        self.waiting = self.waiting[len(found) :]
         self._misses = self._misses[len(misses) :]
         self._counts -= counts
         self.totals.update(kept)
-        if len(self._waiting) < ROOM:
-            self._room.set()
+        if len(self.waiting) < ROOM:
+            self.room.set()
 
 
 class Filler(LifecycleMiddleware["FillerRun"]):
@@ -197,7 +186,7 @@ class FillerRun(Lifecycle):
         fate, cut = self._capture.take(request, 0)
         if cut is not None:
             self._writer.take(cut, {})
-            await self._writer.room()
+            await self._writer.room.wait()
         return fate is Disposition.LOCAL
 
     async def tick(self) -> None:
@@ -229,7 +218,7 @@ class FillerRun(Lifecycle):
             process_exit.set(1)
             logger.error(
                 "%d requests did not get into the frontier %s: %s Run this again: what is there is not added twice.",
-                writer.waiting, frontier, writer.fault,
+                len(writer.waiting), frontier, writer.fault,
             )  # fmt: skip
         elif reason != "shutdown":  # an interrupted process has more to add, which its registration tells consumers
             await writer.thread(self._producer.sign_off)

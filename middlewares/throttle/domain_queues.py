@@ -119,7 +119,12 @@ class DomainQueue:
         """The store's answer to a request of this queue; `ours` converts its moments to our clock."""
         self.standing = DomainStatus.FREE if answer.free else DomainStatus.HELD if answer.held else DomainStatus.LIMITED
         if not answer.permits:
-            self._go_without(used_up=answer.used_up, now=now)
+            if not answer.used_up:
+                self.patience = None
+            elif self.patience is None:
+                self.patience = now + LAST_LOOK
+            elif now >= self.patience:
+                self.standing = DomainStatus.USED_UP
             return
         self.patience = None
         held = [TimedPermit(ours(permit.at), permit) for permit in answer.permits]
@@ -132,14 +137,6 @@ class DomainQueue:
             self.spacing = max(0.0, (moments[-1] - moments[0]) / (len(moments) - 1))
         self._latest = moments[-1]
         self.permits = sorted([*self.permits, *held], key=lambda one: one.due)
-
-    def _go_without(self, *, used_up: bool, now: float) -> None:
-        if not used_up:
-            self.patience = None
-        elif self.patience is None:
-            self.patience = now + LAST_LOOK
-        elif now >= self.patience:
-            self.standing = DomainStatus.USED_UP
 
     def due(self, now: float) -> bool:
         """Whether there is a permit that can be used now."""

@@ -27,8 +27,9 @@ from scrapyd_dist.throttle.permits import Limit
 from ..assignment import FRONTIER, Assignment, is_filler
 
 SWITCH = "DISTRIBUTED_THROTTLE"
+_PREFIX = f"{SWITCH}_"
 #: those that switch it on
-ASKS = tuple(f"{SWITCH}_{name}" for name in ("HITS", "MAX_PAGES", "CONCURRENCY"))
+ASKS = tuple(_PREFIX + name for name in ("HITS", "MAX_PAGES", "CONCURRENCY"))
 #: what may be an IPv4 or IPv6 address; the first match that is one counts
 ADDRESSES = r"[0-9a-fA-F.:]+"
 
@@ -66,19 +67,8 @@ class ThrottleOptions:
         said = reader.value(SWITCH)
         if not (any(map(reader.given, ASKS)) if said is None else said):
             return cls(heeds=said is None)
-        return cls(
-            on=True,
-            limit=_limit(reader),
-            moderated=reader.value("DISTRIBUTED_THROTTLE_MODERATED"),
-            per_spider=reader.value("DISTRIBUTED_THROTTLE_PER_SPIDER"),
-            per_ip=reader.value("DISTRIBUTED_THROTTLE_PER_IP"),
-            public_ip=_public_ip(reader),
-            public_ip_regex=_regex(reader),
-            public_ip_refresh=reader.value("DISTRIBUTED_THROTTLE_PUBLIC_IP_REFRESH"),
-            max_pages=reader.value("DISTRIBUTED_THROTTLE_MAX_PAGES") or None,
-            concurrency=reader.value("DISTRIBUTED_THROTTLE_CONCURRENCY"),
-            longest_delay=reader.value("DISTRIBUTED_THROTTLE_LONGEST_DELAY"),
-        )
+        values = {**reader.values_for(cls, _PREFIX), "public_ip": _public_ip(reader), "public_ip_regex": _regex(reader)}
+        return cls(**{**values, "on": True, "limit": _limit(reader), "max_pages": values["max_pages"] or None})
 
 
 def options_of(settings: BaseSettings) -> ThrottleOptions:
@@ -106,13 +96,9 @@ def given(settings: BaseSettings) -> dict[str, Any]:
 
 
 def _limit(reader: SettingReader) -> Limit | None:
-    hits, window = (reader.name(f"{SWITCH}_{name}") for name in ("HITS", "WINDOW"))
+    hits, window = (reader.name(_PREFIX + name) for name in ("HITS", "WINDOW"))
     if reader.given(hits):
-        return Limit(
-            hits=reader.value("DISTRIBUTED_THROTTLE_HITS"),
-            window=reader.value("DISTRIBUTED_THROTTLE_WINDOW"),
-            moderated=reader.value("DISTRIBUTED_THROTTLE_MODERATED"),
-        )
+        return Limit(**reader.values_for(Limit, _PREFIX))
     if reader.given(window):
         raise ConfigError(f"{window} is given without {hits}: a limit is so many hits in so many seconds.")
     return None

@@ -192,6 +192,6 @@ def _reported(state: JobState, report: WorkerReport, *, signalled: bool) -> tupl
     wrong = report.problem or early or ("its feed could not be stored" if report.feeds_failed else "")
     if wrong:
         return Outcome.FAILED, wrong
-    missed = len(report.failed) + len(report.unended)
+    missed = sum(len(report.missed_urls.get(kind, ())) for kind in ("failed", "unended"))
     # Missed URLs are no failure of the job; the crawl's summary counts them.
     return Outcome.FINISHED, f"{missed} of {report.requests} URLs failed" if missed else ""

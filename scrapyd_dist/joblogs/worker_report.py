@@ -56,10 +56,8 @@ class WorkerReport:
     part: PartInfo | None = None
     feeds: tuple[str, ...] = ()
     feeds_failed: int = 0
-    gone: tuple[tuple[str, str], ...] = ()  #: URL and reason
-    failed: tuple[tuple[str, str], ...] = ()
-    dead: tuple[tuple[str, str], ...] = ()  #: requests that the worker's spider cannot make
-    unended: tuple[tuple[str, str], ...] = ()
+    #: of requests that are gone, failed, unended, or dead, as the worker's spider cannot make them: URL and reason
+    missed_urls: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     missed_requests: MissedRequests | None = None  #: None if the report does not have them
     replaces: bool = False  #: whether it has retried requests of earlier batches
     stats: Mapping[str, Any] = field(default_factory=dict)
@@ -82,7 +80,7 @@ class WorkerReport:
 
     @property
     def failed_requests(self) -> int:
-        return max(self.errors, len(self.failed) + len(self.dead) + len(self.unended))
+        return max(self.errors, sum(len(rows) for kind, rows in self.missed_urls.items() if kind != "gone"))
 
     @property
     def counts(self) -> Counter[str]:
@@ -127,7 +125,6 @@ def _report(document: Mapping[str, Any]) -> WorkerReport:
     if part is not None:
         items, size = _count(part["items"]), _count(part["bytes"])
         part = PartInfo(file=str(part["file"]), items=items, bytes=size, sha256=str(part["sha256"]))
-    urls: dict[str, Any] = {name: _urls(document.get(name, ())) for name in ("gone", "failed", "dead", "unended")}
     return WorkerReport(
         ended=document["state"] == "ended",
         updated=_moment(document["updated"]),
@@ -137,13 +134,13 @@ def _report(document: Mapping[str, Any]) -> WorkerReport:
         batches=None if batches is None else {str(fate): _count(number) for fate, number in batches.items()},
         part=part,
         feeds=tuple(str(uri) for uri in document.get("feeds", ())),
+        missed_urls={kind: _urls(document.get(kind, ())) for kind in ("gone", "failed", "unended", "dead")},
         missed_requests=_missed_requests(document),
         replaces=bool(document.get("replaces", False)),
         stats={str(name): value for name, value in document.get("stats", {}).items() if _is_stat(value)},
         code=dict(document.get("code", {})),
         **counts,
         **texts,
-        **urls,
     )
 
 
@@ -216,9 +213,10 @@ def refusal(report: WorkerReport, size: int, *, feed: bool) -> str:
 
 def misses(report: WorkerReport, batch: int) -> list[Miss]:
     """Return the URLs of an accepted attempt without a result; requests that did not end count as failed."""
-    kinds = {"gone": report.gone, "failed": report.failed + report.unended, "dead": report.dead}
     return [
-        Miss(url=url, kind=kind, reason=reason, batch=batch) for kind, rows in kinds.items() for url, reason in rows
+        Miss(url=url, kind="failed" if kind == "unended" else kind, reason=reason, batch=batch)
+        for kind, rows in report.missed_urls.items()
+        for url, reason in rows
     ]
 
 

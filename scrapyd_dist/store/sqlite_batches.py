@@ -73,6 +73,16 @@ class SqliteBatches(SqlitePort, BatchStore):
         self._db.execute("INSERT INTO payloads VALUES (?, ?, ?, ?)", (crawl, last, settings, prints))
         return batch
 
+    def _insert_attempt(self, crawl: str, attempt: Attempt) -> None:
+        row = {**vars(attempt), "crawl": crawl}
+        again = ", ".join(f"{name} = excluded.{name}" for name in row)
+        self._insert("attempts", row, f"ON CONFLICT (crawl, batch, number) DO UPDATE SET {again}")
+
+    def _payload_text(self, crawl: str, number: int) -> str | None:
+        """What a batch carries, as it is kept."""
+        text_of: str | None = self._value("SELECT settings FROM payloads WHERE crawl = ? AND batch = ?", crawl, number)
+        return text_of
+
     def counts(self, crawl: str) -> dict[str, int]:
         return self._door.counts(self._db.execute("SELECT name, value FROM counts WHERE crawl = ?", (crawl,)))
 

@@ -9,7 +9,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
-from scrapyd_dist.batches import Attempt
 from scrapyd_dist.errors import NoPlaceForStore, StoreError
 from scrapyd_dist.store.address import check_local
 from scrapyd_dist.store.rows import Door, Signer, storable
@@ -212,13 +211,3 @@ class SqlitePort:
         if number is None:
             raise self._door.no_crawl(crawl)
         return number
-
-    def _insert_attempt(self, crawl: str, attempt: Attempt) -> None:
-        row = {**vars(attempt), "crawl": crawl}
-        again = ", ".join(f"{name} = excluded.{name}" for name in row)
-        self._insert("attempts", row, f"ON CONFLICT (crawl, batch, number) DO UPDATE SET {again}")
-
-    def _payload_text(self, crawl: str, number: int) -> str | None:
-        """What a batch carries, as it is kept."""
-        text_of: str | None = self._value("SELECT settings FROM payloads WHERE crawl = ? AND batch = ?", crawl, number)
-        return text_of

@@ -195,11 +195,11 @@ def writer(opened: Callable[[], Store]) -> Iterator[FrontierWriter]:
 async def test_everything_is_written_once_in_order_with_its_account(
     shop: Store, writer: FrontierWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filler, "STEP", 4)
+    monkeypatch.setattr(filler, "PORTION", 4)
     writer.take(map(found, range(6)), {"offsite": 2})
     writer.take(map(found, range(6, 10)), {"offsite": 1, "local": 1}, [MISS])
     await writer.write()
-    assert (writer.waiting, writer.fault) == (0, "")
+    assert (writer.waiting, writer.fault) == ([], "")
     assert writer.totals == shop.counts("shop") == {"offsite": 3, "local": 1, "sealed": 10}
     assert stored(shop) == Counter(f"http://web/{n}" for n in range(10))
     assert [url[-1] for url in stored(shop) if int(url[-1]) % 3 == 0] == list("0369")
@@ -219,18 +219,18 @@ async def test_what_the_store_does_not_take_is_kept_for_the_next_time(
         away.setattr(FrontierProducer, "keep", keep)
         await writer.write()
     assert str(error).rstrip(".") in writer.fault
-    assert (writer.waiting, writer.totals) == (3, {})
+    assert (len(writer.waiting), writer.totals) == (3, {})
     await writer.write()
-    assert (writer.waiting, writer.fault) == (0, "")
+    assert (writer.waiting, writer.fault) == ([], "")
     assert (len(stored(shop)), shop.counts("shop")) == (3, {"sealed": 3, "offsite": 2})
     assert shop.misses("shop") == [MISS]
 
 
 async def test_while_too_much_waits_scrapy_waits_too(writer: FrontierWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filler, "ROOM", 5)
-    await asyncio.wait_for(writer.room(), 10)
+    await asyncio.wait_for(writer.room.wait(), 10)
     writer.take(map(found, range(5)), {})
-    waits = asyncio.ensure_future(writer.room())
+    waits = asyncio.ensure_future(writer.room.wait())
     await asyncio.wait([waits], timeout=0)
     assert not waits.done()
     await writer.write()

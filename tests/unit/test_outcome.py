@@ -34,8 +34,8 @@ def report(**fields: Any) -> Any:
 
 def test_a_good_report_is_accepted() -> None:
     found = report()
-    assert refusal(found, 3, feed=False) == ""
-    assert (found.ended, found.ended_requests, found.part.sha256, found.gone) == (True, 3, "00", (("u", "HTTP 404"),))
+    assert (refusal(found, 3, feed=False), found.ended, found.ended_requests, found.part.sha256) == ("", True, 3, "00")
+    assert found.missed_urls["gone"] == (("u", "HTTP 404"),)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ REPORT = report(requests=5, done=5, missed=0, pages=5, items=4, stats={"log_coun
     ("changes", "state", "outcome"),
     [
         ({}, JobState.FINISHED, Outcome.FINISHED),
-        ({"failed": (("http://web/1", "503"),)}, JobState.FINISHED, Outcome.FINISHED),
+        ({"missed_urls": {"failed": (("http://web/1", "503"),)}}, JobState.FINISHED, Outcome.FINISHED),
         ({"finish_reason": "shutdown"}, JobState.FINISHED, Outcome.CANCELLED),
         ({"finish_reason": "shutdown", "batches": {"acked": 3, "held": 0}}, JobState.FINISHED, Outcome.FINISHED),
         ({"finish_reason": "shutdown", "batches": {"acked": 3, "given_back": 1}}, JobState.FINISHED, Outcome.CANCELLED),
