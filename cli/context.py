@@ -185,8 +185,8 @@ def must_answer(total: int, found: Iterable[NodeError | None]) -> None:
     raise kind(" ".join(texts if len(texts) == 1 else ["No node answered.", *texts]))
 
 
-def names_of(nodes: Iterable[Node]) -> str:
-    return ", ".join(repr(node.name) if " " in node.name else node.name for node in nodes)
+def names_of(nodes: Iterable[Node], separator: str = ", ") -> str:
+    return separator.join(repr(node.name) if " " in node.name else node.name for node in nodes)
 
 
 def quick_project(found: ProjectConfig, chosen: str | None = None) -> str | None:
@@ -310,11 +310,14 @@ class Context:
                 raise NothingMatched(f"No target is called {pattern!r}.{near} The targets are: {names_of(named)}.")
         return distinct(node for node in named if any(fnmatchcase(node.name, pattern) for pattern in patterns))
 
-    def project_nodes(self, patterns: Sequence[str] | None, name: str | None) -> tuple[str, tuple[Node, ...]]:
-        """The project's name on the nodes, and the nodes; a name that was asked for goes before their own."""
+    def project_nodes(
+        self, patterns: Sequence[str] | None, name: str | None
+    ) -> tuple[str, tuple[Node, ...], dict[str, float]]:
+        """The project's name on the nodes, the nodes, and `known_times`; a name that was asked for goes first."""
         nodes = self.nodes(patterns)
         found = project_name(self.project, nodes, name)
-        return found, tuple(replace(node, project=name) for node in nodes) if name is not None else nodes
+        nodes = tuple(replace(node, project=name) for node in nodes) if name is not None else nodes
+        return found, nodes, self.known_times(nodes, found)
 
     def nodes_or_all(self, patterns: Sequence[str] | None, *, everyone: bool, verb: str) -> tuple[Node, ...]:
         """The nodes that these names and globs mean, or all of them; refused without one of the two, or with both."""

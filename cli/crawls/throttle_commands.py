@@ -3,8 +3,6 @@
 Each verb changes its own fields of a rule and no others; `apply` takes all of a file or none.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +41,7 @@ class Heeding:
     nodes: Mapping[str, str] = field(default_factory=dict)  #: those whose workers do not, and why
 
     @classmethod
-    def of(cls, row: Crawl) -> Heeding:
+    def of(cls, row: Crawl) -> "Heeding":
         told = row.summary.get("throttle")
         if isinstance(told, dict):
             return cls(crawl=row.id, reason=str(told.get("reason") or ""), nodes=dict(told.get("nodes") or {}))

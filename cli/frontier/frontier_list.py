@@ -1,7 +1,5 @@
 """`sdist frontier list`, `count` and `dump`: what waits where; and how a frontier and its slots are found by name."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -64,7 +62,7 @@ def check_own_slot(name: str) -> None:
         )
 
 
-def settings_of(ours: Mapping[str, Any]) -> Settings:
+def settings_of(ours: Mapping[str, Any]) -> "Settings":
     """The project's settings, with ours on top of them; its code runs in this process."""
     from scrapyd_dist.middlewares.producer.process import broken, project_settings
 

@@ -4,8 +4,6 @@ The rules it keeps: waiting changes nothing, and a node that does not answer dec
 is cancelled.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace

@@ -131,8 +131,8 @@ class JobFleet:
             return list(self._seen)
         nodes = [node for node in self._seen if name is None or node.name == name]
         if name is not None and not nodes:
-            if any(node.name == name for node in self.draining):
-                raise is_draining(name)
+            if aside := [node for node in self.draining if node.name == name]:
+                raise is_draining(aside)
             for node, error in self.errors.items():
                 if node.name == name:
                     raise error
@@ -147,14 +147,12 @@ class JobFleet:
         return (busy + self._given[node.url]) / (node.slots or SLOTS_UNKNOWN)
 
 
-def is_draining(*names: str) -> ConfigError:
+def is_draining(nodes: Sequence[Node]) -> ConfigError:
     """What to do about nodes that were asked for and get no new work."""
-    shown = ", ".join(names)
-    typed = " ".join(repr(name) if " " in name else name for name in names)
-    many = len(names) > 1
+    are, them = ("are", "them") if len(nodes) > 1 else ("is", "it")
     return ConfigError(
-        f"{shown} {'are' if many else 'is'} draining: no new work goes there. Give "
-        f"{'them' if many else 'it'} work again with `sdist nodes resume {typed}`, or choose another node."
+        f"{names_of(nodes)} {are} draining: no new work goes there. Give {them} work again with"
+        f" `sdist nodes resume {names_of(nodes, ' ')}`, or choose another node."
     )
 
 
@@ -275,7 +273,7 @@ def _fleet(context: Context, nodes: Sequence[Node], timeout: float) -> JobFleet:
     records = context.node_records(nodes)
     aside = [node for node in nodes if records[node.name].draining is not None]
     if len(aside) == len(nodes):
-        raise is_draining(*(node.name for node in aside))
+        raise is_draining(aside)
     if aside:
         say(f"Passed over, since draining: {names_of(aside)}.")
     rest = [node for node in nodes if node not in aside]

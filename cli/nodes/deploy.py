@@ -178,7 +178,7 @@ def deploy_all(context: Context, asked: DeployOptions) -> int:
 
 def _deploy(context: Context, targets: Sequence[str] | None, asked: DeployOptions) -> int:
     root = context.root
-    name, nodes = context.project_nodes(targets, asked.project)
+    name, nodes, _ = context.project_nodes(targets, asked.project)
     if asked.only_missing:
         saved = _last_sent(name, state_dir(root), asked.version)
         egg, kept_name = saved.read(), saved.version

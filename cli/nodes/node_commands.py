@@ -12,13 +12,14 @@ from typing import Annotated, Any
 import typer
 
 from scrapyd_dist.config import STATE_FOLDER, state_dir, with_netrc
-from scrapyd_dist.diagnostics import NodeStatus, moment
+from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import INTERRUPTED, TIME_UP, ConfigError, NodeError, NothingMatched
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import SKEW, IdleWatch
+from scrapyd_dist.transports import sweep
 
 from ..context import Context, exit_code, names_of, quick_project
-from ..node_status import TIMEOUT, ask_nodes, exit_code_of, look, newest_of, recognise
+from ..node_status import TIMEOUT, exit_code_of, look, newest_of, recognise
 from ..options import CONNECT_TIMEOUT, ConnectTimeout, Nodes, Timeout, argument, group, option, span
 from ..options import nodes as node_names
 from ..output import Output, complain, say, table, waiting
@@ -34,45 +35,43 @@ All = Annotated[bool, option("All nodes.")]
 
 
 @dataclass(kw_only=True)
-class DrainResult:
-    node: Node
-    idle: IdleWatch = field(default_factory=IdleWatch)
-    running: int | None = None
-    pending: int | None = None
+class DrainResult(NodeStatus):
+    """A node that is asked for its load again and again, until it has none."""
+
+    idle_watch: IdleWatch = field(default_factory=IdleWatch)
     empty_since: float | None = None
     silent: int = 0
-    error: NodeError | None = None
     over: bool = False  #: nothing more is to be learned by waiting
 
-    def saw(self, seen: NodeStatus, now: float, settled: float) -> None:
-        """Take in one look at the node; settled: seconds that it has to stay empty."""
-        self.error = seen.error
-        if seen.load is None:
+    def saw(self, error: NodeError | None, now: float, settled: float) -> None:
+        """Take in one look at the node, after `ask_load`; settled: seconds that it has to stay empty."""
+        self.error = error
+        if error is not None or self.load is None:
             self.empty_since = None
             self.silent += 1
-            self.over = self.silent >= SILENT_LOOKS or (seen.error is not None and seen.error.exit_code == 6)
+            self.over = self.silent >= SILENT_LOOKS or (error is not None and error.exit_code == 6)
             return
         self.silent = 0
-        self.running, self.pending = seen.load.running, seen.load.pending
-        self.idle.saw(seen.load, now)
-        if self.running or self.pending:
+        self.idle_watch.saw(self.load, now)
+        self.wedged = self.idle_watch.wedged
+        if self.load.running or self.load.pending:
             self.empty_since = None
         elif self.empty_since is None:
             self.empty_since = now
-        self.over = self.idle.wedged or (self.empty_since is not None and now - self.empty_since >= settled)
+        self.over = self.wedged or (self.empty_since is not None and now - self.empty_since >= settled)
 
     @property
-    def state(self) -> str:
+    def stage(self) -> str:
         if self.error is not None:
             return "unknown"
-        if self.idle.wedged:
+        if self.wedged:
             return "wedged"
         return "drained" if self.over else "draining"
 
     def text(self) -> str:
-        if self.running is None:
-            return f"{self.node.name}: {self.error.short if self.error else 'not asked'}"
-        return f"{self.node.name}: {self.running} running, {self.pending} waiting"
+        if self.load is None:
+            return f"{self.node.name}: {self.short or 'not asked'}"
+        return f"{self.node.name}: {self.load.running} running, {self.load.pending} waiting"
 
 
 def drain(
@@ -97,15 +96,17 @@ def drain(
     records, now = context.node_records(nodes), time.time()
     since = {name: record.draining or now for name, record in records.items()}
     context.remember({name: {"draining": at} for name, at in since.items()})
-    waited = [DrainResult(node=one, idle=IdleWatch(start_delay=records[one.name].start_delay)) for one in nodes]
+    waited = [
+        DrainResult(node=one, draining=since[one.name], idle_watch=IdleWatch(start_delay=records[one.name].start_delay))
+        for one in nodes
+    ]
     # A crawl that runs may be sending it a last job, so it has to stay empty for a while.
     settled = SETTLED if not no_wait and any(not crawl.state.ended for crawl in context.store.crawls()) else 0.0
     sender = context.sender_within(connect_timeout)
 
     def left() -> list[DrainResult]:
-        asked = {one.node: one for one in waited if not one.over}
-        for seen in ask_nodes(sender, list(asked), None, TIMEOUT):
-            asked[seen.node].saw(seen, time.time(), settled)
+        for answer in sweep([one for one in waited if not one.over], lambda one: one.ask_load(sender, TIMEOUT)):
+            answer.asked.saw(answer.error, time.time(), settled)
         return [one for one in waited if not one.over]
 
     end = 0.0 if no_wait else float("inf") if timeout is None else time.monotonic() + timeout
@@ -117,36 +118,32 @@ def drain(
         code = TIME_UP if those and not no_wait else 0
     except KeyboardInterrupt:
         code = INTERRUPTED
-    _tell(waited, since, code, output, waited_for=not no_wait)
+    _tell(waited, code, output, waited_for=not no_wait)
     if not code and not no_wait:
         code = exit_code(len(waited), [one.error for one in waited])
-        code = code or int(any(one.state == "wedged" for one in waited))
+        code = code or int(any(one.wedged for one in waited))
     return code
 
 
-def _tell(
-    waited: Sequence[DrainResult], since: dict[str, float], code: int, output: Output, *, waited_for: bool
-) -> None:
-    rows = [
-        {"name": one.node.name, "url": one.node.url, "state": one.state, "running": one.running,
-         "pending": one.pending, "draining": moment(since[one.node.name])}
-        for one in waited
-    ]  # fmt: skip
+def _tell(waited: Sequence[DrainResult], code: int, output: Output, *, waited_for: bool) -> None:
+    names = ("name", "url", "state", "running", "pending", "draining")
+    documents = [{**one.document(), "state": one.stage} for one in waited]
+    rows = [{name: document[name] for name in names} for document in documents]
     output.columns({"nodes": rows}, "nodes", ("name", "state", "running", "pending"))
-    for one in waited:
+    for one, row in zip(waited, rows, strict=True):
         if one.error is not None:
             complain(f"{one.error} What it still runs is not known; the drain is in force all the same.")
-        elif one.state == "wedged":
+        elif one.wedged:
             complain(
-                f"{one.node}: {one.pending} jobs wait there and none is started, so it will never be empty. Its "
+                f"{one.node}: {row['pending']} jobs wait there and none is started, so it will never be empty. Its "
                 "process slots are lost: restart its Scrapyd, or take the jobs back with `sdist cancel`. The drain is "
                 "in force."
             )
-    left = [one.node for one in waited if one.state == "draining"]
+    left = [one.node for one in waited if one.stage == "draining"]
     if left and (waited_for or not output.as_json):
         why = {TIME_UP: "The time is up. ", INTERRUPTED: "Interrupted. "}.get(code, "")
         say(f"{why}{names_of(left)}: jobs are left; no new work is sent there. Look again with: sdist nodes")
-    say(f"To give work again: sdist nodes resume {' '.join(repr(n) if ' ' in n else n for n in since)}")
+    say(f"To give work again: sdist nodes resume {names_of((one.node for one in waited), ' ')}")
 
 
 def resume(context: Context, node: Names = None, all_: All = False, output: Output = Output()) -> None:

@@ -41,9 +41,8 @@ def versions(
 
     Example: sdist versions --check
     """
-    name, nodes = context.project_nodes(node, project)
+    name, nodes, known = context.project_nodes(node, project)
     seen = node_versions.look(nodes, name, context.version_lookup(), timeout=timeout)
-    known = context.known_times(nodes, name)
     differing, crawls = node_versions.differences(seen, known), node_versions.only_crawls(seen)
     rows = [
         _row(entry, "jobs", versions=entry.versions, default=entry.default, newest=current(entry.versions, known))
@@ -108,8 +107,7 @@ def spiders(
 
     Example: sdist spiders --json
     """
-    name, nodes = context.project_nodes(node, project)
-    known = context.known_times(nodes, name)
+    name, nodes, known = context.project_nodes(node, project)
     lists = node_versions.spiders(nodes, name, version=version, known=known, timeout=timeout)
     good = [entry for entry in lists if entry.error is None]
     rows = [
@@ -153,11 +151,10 @@ def rollback(
 
     Example: sdist rollback
     """
-    name, nodes = context.project_nodes(None, project)
+    name, nodes, known = context.project_nodes(None, project)
     state = state_dir(context.root)
     seen = node_versions.look(nodes, name, timeout=min(TIMEOUT, timeout))
     must_answer(len(seen), [entry.error for entry in seen])
-    known = context.known_times(nodes, name)
     kept = kept_eggs(state, name) if version is None else all_eggs(state, name)
     newest = [current(entry.versions, known) for entry in seen]
     deployed = [one for one in newest if one is not None]
@@ -209,10 +206,9 @@ def prune(
 
     Example: sdist prune --keep 5
     """
-    name, nodes = context.project_nodes(node, project)
+    name, nodes, known = context.project_nodes(node, project)
     version_of = context.version_lookup()
     seen = node_versions.look(nodes, name, version_of, timeout=timeout)
-    known = context.known_times(nodes, name)
     plans = [node_versions.plan(entry, keep, known) for entry in seen]
     doomed = sum(len(entry.old) for entry in plans)
     if doomed and not dry_run:

@@ -92,33 +92,33 @@ def test_the_project_is_named_without_running_it(tmp_path: Path, text: str | Non
 
 
 def test_a_node_is_drained_when_it_has_been_empty_for_a_while() -> None:
-    waited = DrainResult(node=NODE)
-    waited.saw(seen(running=1), 100, settled=3)
-    assert (waited.state, waited.text()) == ("draining", "web1: 1 running, 0 waiting")
-    waited.saw(seen(), 101, settled=3)
-    waited.saw(seen(pending=1), 103, settled=3)  # a last job came
-    waited.saw(seen(), 104, settled=3)
-    assert not waited.over
-    waited.saw(seen(), 107, settled=3)
-    assert (waited.over, waited.state) == (True, "drained")
+    waited, stages = DrainResult(node=NODE), []
+    for at, pending, running in [(100, 0, 1), (101, 0, 0), (103, 1, 0), (104, 0, 0), (107, 0, 0)]:  # one more job came
+        waited.load = seen(pending, running).load
+        waited.saw(None, at, settled=3)
+        stages.append((waited.text(), waited.over, waited.stage))
+    assert stages[0] == ("web1: 1 running, 0 waiting", False, "draining")
+    assert [over for _, over, _ in stages] == [False] * 4 + [True]
+    assert waited.stage == "drained"
 
 
 def test_waiting_for_one_that_is_silent_ends() -> None:
     waited = DrainResult(node=NODE)
     for look in range(SILENT_LOOKS):
         assert not waited.over
-        waited.saw(seen(error=ConnectionRefused.at(str(NODE))), look, settled=0)
-    assert (waited.over, waited.state) == (True, "unknown")
+        waited.saw(ConnectionRefused.at(str(NODE)), look, settled=0)
+    assert (waited.over, waited.stage) == (True, "unknown")
     waited = DrainResult(node=NODE)
-    waited.saw(seen(error=AuthRefused.at(str(NODE))), 1, settled=0)
+    waited.saw(AuthRefused.at(str(NODE)), 1, settled=0)
     assert waited.over, "a wrong password does not become right by waiting"
 
 
 def test_waiting_for_one_that_starts_nothing_ends() -> None:
-    waited = DrainResult(node=NODE, idle=IdleWatch(start_delay=10))
+    waited = DrainResult(node=NODE, idle_watch=IdleWatch(start_delay=10))
     for at in (100, 106, 112, 118, 124):
-        waited.saw(seen(pending=2), at, settled=0)
-    assert (waited.over, waited.state) == (True, "wedged")
+        waited.load = seen(pending=2).load
+        waited.saw(None, at, settled=0)
+    assert (waited.over, waited.stage) == (True, "wedged")
 
 
 NODES = [replace(Node.parse(f"web{number}", slots=slots), project="p") for number, slots in [(1, 2), (2, 2), (3, 8)]]
