@@ -7,8 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -32,39 +31,30 @@ Domains = Annotated[list[str], argument("DOMAIN", "Registered domains, addresses
 SomeDomains = Annotated[list[str] | None, argument("DOMAIN", "Only these; all of them if left out.", domains)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Heeding:
-    """How one running crawl heeds the rules."""
+def heedings(store: Store) -> list[dict[str, Any]]:
+    """How the crawls and frontiers that a process works on heed the rules, as documents tell it.
 
-    crawl: str
-    reason: str = ""  #: why none of its processes does
-    nodes: Mapping[str, str] = field(default_factory=dict)  #: those whose workers do not, and why
+    `reason`: why none of its processes does; `nodes`: those whose workers do not, and why.
+    """
+    return [_heeding(row) for row in store.crawls() if runs(row)]
 
-    @classmethod
-    def of(cls, row: Crawl) -> "Heeding":
-        told = row.summary.get("throttle")
-        if isinstance(told, dict):
-            return cls(crawl=row.id, reason=str(told.get("reason") or ""), nodes=dict(told.get("nodes") or {}))
+
+def _heeding(row: Crawl) -> dict[str, Any]:
+    told = row.summary.get("throttle")
+    if not isinstance(told, dict):
         # A crawl without a summary has sent nothing yet, and looks for rules before it does.
-        return cls(crawl=row.id, reason="it was begun by an older scrapyd-dist" if row.summary else "")
-
-    @property
-    def problem(self) -> str:
-        """What does not heed them, in a sentence; empty when all do."""
-        if self.reason:
-            return f"{self.crawl} does not: {self.reason.rstrip('.')}."
-        if self.nodes:
-            why = "; ".join(dict.fromkeys(reason.rstrip(".") for reason in self.nodes.values()))
-            return f"{self.crawl} does not on {', '.join(self.nodes)}: {why}."
-        return ""
-
-    def document(self) -> dict[str, Any]:
-        return {"crawl": self.crawl, "heeded": not self.problem, "reason": self.reason, "nodes": dict(self.nodes)}
+        told = {"reason": "it was begun by an older scrapyd-dist" if row.summary else ""}
+    reason, nodes = str(told.get("reason") or ""), dict(told.get("nodes") or {})
+    return {"crawl": row.id, "heeded": not (reason or nodes), "reason": reason, "nodes": nodes}
 
 
-def heedings(store: Store) -> list[Heeding]:
-    """The crawls and frontiers that a process works on."""
-    return [Heeding.of(row) for row in store.crawls() if runs(row)]
+def unheeded(heeding: Mapping[str, Any]) -> str:
+    """What of a crawl does not heed the rules, in a sentence; empty when all does."""
+    crawl, nodes = heeding["crawl"], heeding["nodes"]
+    if heeding["reason"]:
+        return f"{crawl} does not: {heeding['reason'].rstrip('.')}."
+    why = "; ".join(dict.fromkeys(reason.rstrip(".") for reason in nodes.values()))
+    return f"{crawl} does not on {', '.join(nodes)}: {why}." if nodes else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,23 +64,20 @@ class Changed:
     version: int  #: of the rules as they are now
     before: Mapping[str, Rule]
     changes: Mapping[str, Rule | None]  #: domain -> its new rule; None where it has none any more
-    crawls: Sequence[Heeding] = ()  #: those that run
+    crawls: Sequence[Mapping[str, Any]] = ()  #: those that run, as `heedings` tells them
 
     @property
     def notice(self) -> str:
         """When, and where, it is heeded."""
-        others = [one.problem for one in self.crawls if one.problem]
+        others = list(filter(None, map(unheeded, self.crawls)))
         return " ".join([f"Running crawls heed it within 2 seconds{', but for these:' if others else '.'}", *others])
 
     def document(self) -> dict[str, Any]:
-        return {
-            "version": self.version,
-            "changes": [
-                {"domain": domain, "was": _rule(self.before.get(domain)), "is": _rule(rule)}
-                for domain, rule in self.changes.items()
-            ],
-            "crawls": [one.document() for one in self.crawls],
-        }
+        def row(domain: str, was: Rule | None, rule: Rule | None) -> dict[str, Any]:
+            return {"domain": domain, "was": was and asdict(was), "is": rule and asdict(rule)}
+
+        changes = [row(domain, self.before.get(domain), rule) for domain, rule in self.changes.items()]
+        return {"version": self.version, "changes": changes, "crawls": list(self.crawls)}
 
 
 def change(plan: Callable[[Mapping[str, Rule]], Mapping[str, Rule]], *, dry_run: bool = False) -> Changed:
@@ -150,10 +137,6 @@ def named(domains: Sequence[str]) -> str:
     return some_of(["all domains" if domain == ALL else domain for domain in domains])
 
 
-def _rule(rule: Rule | None) -> dict[str, Any] | None:
-    return None if rule is None else asdict(rule)
-
-
 #: how a domain can stand
 WORDS = ("open", "blocked", "paused", "resting")
 
@@ -164,7 +147,6 @@ class Row(NamedTuple):
     domain: str
     rules: Mapping[str, Rule]  #: all that hold
     state: DomainState
-    now: float  #: the store's clock
 
     @property
     def rule(self) -> Rule:
@@ -197,12 +179,12 @@ class Row(NamedTuple):
     @property
     def latest(self) -> float | None:
         """Seconds until the latest moment that was given out; negative since then."""
-        return self.state.next_at - self.now if self.state.next_at else None
+        return self.state.next_at - self.state.now if self.state.next_at else None
 
     @property
     def rests_for(self) -> float:
         """Seconds, as the site asked."""
-        return max(0.0, self.state.rest_until - self.now)
+        return max(0.0, self.state.rest_until - self.state.now)
 
     @property
     def slower(self) -> str:
@@ -254,7 +236,7 @@ def show(domain: SomeDomains = None, output: Output = Output()) -> None:
     Example: sdist throttle show example.com
     """
     names = names_of(domain or [])
-    rows, version, crawls = list[Row](), 0, list[Heeding]()
+    rows, version, crawls = list[Row](), 0, list[dict[str, Any]]()
     if store := opened():
         with closing(store):
             (rows, version), crawls = rows_of(store), heedings(store)
@@ -269,8 +251,8 @@ def show(domain: SomeDomains = None, output: Output = Output()) -> None:
     own = [row for row in rows if row.domain != ALL]
     limited, granted = sum(row.rule.hits is not None for row in own), sum(row.granted for row in own)
     total = {"domains": len(own), "limited": limited, **standing(own), "granted": granted}
-    documents, heeding = [row.document() for row in rows], [one.document() for one in crawls]
-    if output.document({"version": version, "domains": documents, "totals": total, "crawls": heeding}):
+    documents = [row.document() for row in rows]
+    if output.document({"version": version, "domains": documents, "totals": total, "crawls": crawls}):
         return
     if not rows:
         say("No domain has a limit of its own, and none was asked for yet. `sdist throttle set` gives one a limit.")
@@ -280,18 +262,15 @@ def show(domain: SomeDomains = None, output: Output = Output()) -> None:
         found = [f"{number:,} {kind}" for kind, number in total.items() if number and kind != "domains"]
         say(", ".join([counted(total["domains"], "domain"), *found]) + ".")
         for one in crawls:
-            say(one.problem or f"{one.crawl} heeds the rules in all of its processes.")
+            say(unheeded(one) or f"{one['crawl']} heeds the rules in all of its processes.")
 
 
 def rows_of(store: Store) -> tuple[list[Row], int]:
     """All domains of a store that have a rule or were asked for, the rule of all first; and the rules' version."""
     rules = store.rules()
     states = {state.domain: state for state in store.domain_states()}
-    now = store.take_permits([]).now
     names = sorted({*rules.rules, *states}, key=lambda name: (name != ALL, name))
-    unasked = partial(DomainState, keys={}, next_at=0.0, pages={})
-    rows = [Row(name, rules.rules, states.get(name) or unasked(domain=name), now) for name in names]
-    return rows, rules.version
+    return [Row(name, rules.rules, states.get(name) or DomainState(domain=name)) for name in names], rules.version
 
 
 def standing(rows: Sequence[Row]) -> dict[str, int]:

@@ -82,6 +82,7 @@ def state_of(
     """For display; `now` and `latest`, the last moment that was given out (or 0), are microseconds."""
     return DomainState(
         domain=domain,
+        now=now / SECOND,
         keys=keys,
         next_at=latest / SECOND,
         rest_until=standing.rest_until / SECOND,

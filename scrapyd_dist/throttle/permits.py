@@ -2,7 +2,7 @@
 
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 #: the "domain" whose rule applies to all domains
 ALL = "*"
@@ -107,13 +107,14 @@ class DomainState:
     """The state of a domain, for display."""
 
     domain: str
-    keys: Mapping[str, int]  #: number of grants within the last window, by key
-    next_at: float  #: the latest granted time, by the store's clock; 0 without a grant
+    now: float = 0.0  #: the store's clock when this was read
+    keys: Mapping[str, int] = field(default_factory=dict)  #: number of grants within the last window, by key
+    next_at: float = 0.0  #: the latest granted time, by the store's clock; 0 without a grant
     rest_until: float = 0.0  #: no request before this time, by the site's Retry-After
     pace: float = 1.0  #: fraction of the limit in use after refusals; recovers by itself
     delay: float = 0.0  #: seconds between two requests, by robots.txt
     gap: float = 0.0  #: seconds between two requests, for the target concurrency
-    pages: Mapping[str, int]  #: pages used, by budget
+    pages: Mapping[str, int] = field(default_factory=dict)  #: pages used, by budget
 
 
 SECOND = 1_000_000

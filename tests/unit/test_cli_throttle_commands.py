@@ -183,8 +183,8 @@ def test_rules_and_what_was_granted_are_shown(sdist: Run, root: Path) -> None:
     ],
 )
 def test_one_word_says_how_a_domain_stands(rule: Rule, common: Rule, rest: float, word: str) -> None:
-    state = DomainState(domain="a.com", keys={}, next_at=0.0, rest_until=100.0 + rest, pages={})
-    assert Row(domain="a.com", rules={"a.com": rule, ALL: common}, state=state, now=100.0).word == word
+    state = DomainState(domain="a.com", now=100.0, rest_until=100.0 + rest)
+    assert Row(domain="a.com", rules={"a.com": rule, ALL: common}, state=state).word == word
 
 
 def running(root: Path, name: str, **throttle: Any) -> None:
