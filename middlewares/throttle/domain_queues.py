@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from scrapy.exceptions import IgnoreRequest
 
-from scrapyd_dist.throttle.permits import ALL, Permit, PermitReply
+from scrapyd_dist.throttle.permits import ALL, PermitReply
 
 from ..codec import PagesUsedUp
 from .downloader_capacity import STALE, DownloaderCapacity, TimedPermit
@@ -64,7 +64,6 @@ class DomainQueue:
     """The waiting requests of one key: in the scheduler's queues, or outside them as guests; and their permits."""
 
     key: QueueKey
-    ruled: bool = True  #: the store is to be asked
     waiting: int = 0  #: requests in the scheduler
     slots: Counter[str] = field(default_factory=Counter)  #: the same by slot of the downloader
     # Lists, though both are taken from in front: an empty deque is 600 bytes, and there is a queue for each domain.
@@ -78,14 +77,6 @@ class DomainQueue:
     since: float | None = None  #: since when its requests wait for a permit
     patience: float | None = None  #: until then, a budget of pages that was found used up may have pages again
     _latest: float | None = None  #: the moment of its latest permit, by our clock
-
-    def __post_init__(self) -> None:
-        self._reset()
-
-    def _reset(self) -> None:
-        """Forget what the store has said of the domain."""
-        self.standing = DomainStatus.LIMITED if self.ruled and self.key.domain else DomainStatus.OPEN
-        self.spacing = self.patience = self._latest = None
 
     @property
     def demand(self) -> int:
@@ -142,27 +133,28 @@ class DomainQueue:
         """Whether there is a permit that can be used now."""
         return bool(self.permits) and self.permits[0].due <= now and self.permits[0].fresh(now)
 
-    def take_stale(self, now: float) -> list[Permit]:
+    def take_stale(self, now: float) -> list[TimedPermit]:
         """Give up the expired permits."""
         stale = []
         while self.permits and not self.permits[0].fresh(now):
-            stale.append(self.permits.pop(0).permit)
+            stale.append(self.permits.pop(0))
         return stale
 
-    def take_surplus(self) -> list[Permit]:
+    def take_surplus(self) -> list[TimedPermit]:
         """Give up the permits that no request waits for."""
-        return [self.permits.pop().permit for _ in range(len(self.permits) - self.demand)]
+        return [self.permits.pop() for _ in range(len(self.permits) - self.demand)]
 
-    def withdraw(self, now: float) -> list[Permit]:
-        """The rules have changed: give up all permits ahead, and ask again; new rules refill no budget of pages."""
-        standing, patience = self.standing, self.patience
-        self._reset()
-        self.patience = patience
-        if standing is DomainStatus.USED_UP:
-            self.standing = standing
+    def withdraw(self, now: float, *, ruled: bool = True) -> list[TimedPermit]:
+        """The rules have changed: give up all permits ahead, and ask again, if the domain is `ruled`.
+
+        New rules refill no budget of pages.
+        """
+        if self.standing is not DomainStatus.USED_UP:
+            self.standing = DomainStatus.LIMITED if ruled else DomainStatus.OPEN
+        self.spacing = self._latest = None
         ahead = [held for held in self.permits if held.due > now]
         self.permits = [held for held in self.permits if held.due <= now]
-        return [held.permit for held in ahead]
+        return ahead
 
     def next_look(self, now: float) -> float | None:
         """When its next permit comes due or expires, or its budget is to be checked again; None for never."""
@@ -175,7 +167,7 @@ class QueueOwner(Protocol):
     """What the queues need of the gate, which says what each method does."""
 
     def want(self) -> None: ...
-    def give_back(self, permits: Sequence[Permit]) -> None: ...
+    def give_back(self, permits: Sequence[TimedPermit]) -> None: ...
     def wake(self) -> None: ...
     def is_ruled(self, domain: str) -> bool: ...
     def count(self, name: str, number: float = 1) -> None: ...
@@ -192,21 +184,23 @@ class DomainQueues:
         self._wanting: dict[DomainQueue, None] = {}
         self._bounded: dict[DomainQueue, None] = {}  #: those that want permits once slots are free
         self._asked = 0  #: permits that are being requested for these
+        self._asking: list[tuple[DomainQueue, int]] = []  #: all that are being requested
         self._idle: dict[DomainQueue, float] = {}  #: since when, by our clock
         self._away = False
 
     def is_free(self, key: QueueKey) -> bool:
         """Whether this key is known to have no limit."""
         queue = self._queues.get(key)
-        if queue is None or queue.standing is DomainStatus.OPEN:
+        if queue is None:
             return not self._owner.is_ruled(key.domain)
-        return queue.standing is DomainStatus.FREE and not self._away
+        return queue.standing is DomainStatus.OPEN or (queue.standing is DomainStatus.FREE and not self._away)
 
     def of(self, key: QueueKey) -> DomainQueue:
         """The queue of this key, made when it is not there."""
         queue = self._queues.get(key)
         if queue is None:
-            queue = self._queues[key] = DomainQueue(key, ruled=self._owner.is_ruled(key.domain))
+            standing = DomainStatus.LIMITED if self._owner.is_ruled(key.domain) else DomainStatus.OPEN
+            queue = self._queues[key] = DomainQueue(key, standing=standing)
             self._idle[queue] = self._clock()
         return queue
 
@@ -267,28 +261,27 @@ class DomainQueues:
 
     def take_wanting(self, most: int) -> list[tuple[DomainQueue, int]]:
         """The queues that want permits, and how many; these are being requested until they are `heard`."""
-        taken: list[tuple[DomainQueue, int]] = []
-        while self._wanting and len(taken) < most:
+        while self._wanting and len(self._asking) < most:
             queue = next(iter(self._wanting))
             del self._wanting[queue]
-            self._take(queue, taken)
+            self._take(queue)
         quota = self._quota()
         for _ in range(min(len(self._bounded), quota + PASSED_OVER) if quota else 0):
-            if self._asked >= quota or len(taken) >= most:
+            if self._asked >= quota or len(self._asking) >= most:
                 break
             queue = next(iter(self._bounded))
             del self._bounded[queue]
-            number = self._take(queue, taken)
+            number = self._take(queue)
             self._asked += number
             if not number:
                 self._bounded[queue] = None  # its turn comes again
-        return taken
+        return self._asking
 
-    def _take(self, queue: DomainQueue, taken: list[tuple[DomainQueue, int]]) -> int:
+    def _take(self, queue: DomainQueue) -> int:
         missing = queue.missing(self._clock(), self._free(queue) if queue.bounded else 0)
         if missing:
             queue.asked += missing
-            taken.append((queue, missing))
+            self._asking.append((queue, missing))
         return missing
 
     def _free(self, queue: DomainQueue) -> int:
@@ -300,13 +293,19 @@ class DomainQueues:
                 self._set_alarm(queue, self._clock() + delay)
         return free
 
-    def heard(self, asked: Sequence[tuple[DomainQueue, int]], took: float | None) -> None:
-        """All that were taken have an answer, after so many seconds; or will have none (None)."""
-        self._asked = 0
-        if took is not None:
-            self._capacity.took(took)
-        for queue, number in asked:
+    def heard(self, answers: Sequence[PermitReply], ours: Callable[[float], float]) -> None:
+        """The store's answers to all that was taken; `ours` converts its moments to our clock."""
+        for (queue, _), answer in zip(self._asking, answers, strict=True):
+            queue.receive(answer, ours, self._clock())
+        self.ask_no_more()
+
+    def ask_no_more(self) -> None:
+        """What was taken has its answer, or will have none and wants permits again."""
+        asking, self._asking, self._asked = self._asking, [], 0
+        for queue, number in asking:
             queue.asked -= number
+        for queue, _ in asking:
+            self.settle(queue)
 
     # what becomes of a queue
 
@@ -314,8 +313,7 @@ class DomainQueues:
         """The rules, or the pace, of these domains have changed (with `ALL`, of all): request permits ahead anew."""
         now, is_all = self._clock(), ALL in changed
         for queue in [queue for queue in self._queues.values() if is_all or queue.key.domain in changed]:
-            queue.ruled = self._owner.is_ruled(queue.key.domain)
-            self._owner.give_back(queue.withdraw(now))
+            self._owner.give_back(queue.withdraw(now, ruled=self._owner.is_ruled(queue.key.domain)))
             self.settle(queue)
 
     def set_away(self, away: bool) -> None:
@@ -410,9 +408,9 @@ class DomainQueues:
                     why = "the crawl ends" if ending else f"{queue.key.domain} is blocked or paused (sdist throttle)"
                     guest.answer.set_exception(IgnoreRequest(f"no permit to leave: {why}"))
 
-    def close(self) -> list[Permit]:
+    def close(self) -> list[TimedPermit]:
         """All permits that are held; nothing more is wanted. Permits that arrive later are returned as they come."""
-        held = [one.permit for queue in self._queues.values() for one in queue.permits]
+        held = [one for queue in self._queues.values() for one in queue.permits]
         for queue in self._queues.values():
             queue.alarm = None
             queue.waiting = 0

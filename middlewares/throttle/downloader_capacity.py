@@ -225,14 +225,14 @@ class DownloaderCapacity:
                 return self.take(number)
         return None
 
-    def sweep(self) -> list[Permit]:
+    def sweep(self) -> list[TimedPermit]:
         """The permits that have expired; numbers that were lost long ago are forgotten."""
         now = self._clock()
         old = [number for number, out in self._in_flight.items() if not out.held.fresh(now)]
         self._lost = {number: since for number, since in self._lost.items() if now - since < REMEMBERED}
         self._lost.update(dict.fromkeys(old, now))
-        return [held.permit for number in old if (held := self.take(number))]
+        return [held for number in old if (held := self.take(number))]
 
-    def close(self) -> list[Permit]:
+    def close(self) -> list[TimedPermit]:
         """All permits that were not used."""
-        return [held.permit for number in list(self._in_flight) if (held := self.take(number))]
+        return [held for number in list(self._in_flight) if (held := self.take(number))]

@@ -20,12 +20,12 @@ from scrapy.crawler import Crawler
 from scrapyd_dist.batches import FinishReason
 from scrapyd_dist.frontier.slots import site_of
 from scrapyd_dist.store import Store
-from scrapyd_dist.throttle.permits import ALL, Permit, PermitRequest, SiteNews, TakenPermits
+from scrapyd_dist.throttle.permits import ALL, PermitRequest, SiteNews, TakenPermits
 
 from ..codec import PERMIT, PagesUsedUp
 from ..engine_compat import close_spider
 from .domain_queues import DomainQueue, DomainQueues, DomainStatus, QueueKey
-from .downloader_capacity import FREE, OVER, DownloaderCapacity, InFlightPermit, sent_back
+from .downloader_capacity import FREE, OVER, DownloaderCapacity, InFlightPermit, TimedPermit, sent_back
 from .throttle_client import (
     ClockOffset,
     PermitQueue,
@@ -70,7 +70,6 @@ class Gate:
         self.capacity = DownloaderCapacity(crawler, clock)
         self.queues = DomainQueues(self, self.capacity, clock)
         self._offset = ClockOffset()
-        self._asking: list[tuple[DomainQueue, int]] = []
         self._client: ThrottleClient | None = None  #: None until a store is found
         self._looks: asyncio.Future[None] | None = None
 
@@ -89,25 +88,16 @@ class Gate:
                 gate.problem = settings_problem(crawler.settings)
                 if gate.problem:
                     crawler.signals.connect(gate._warn_of_rules, signals.spider_opened)
-                else:
-                    gate._connect()
+            if options.may_hold and not gate.problem:
+                crawler.signals.connect(gate._opened, signals.spider_opened)
+                crawler.signals.connect(gate._closed, signals.spider_closed)
         return gate
-
-    @property
-    def in_force(self) -> bool:
-        """Whether anything of the throttle can hold in this process."""
-        return self.options.on or (self.options.heeds and not self.problem)
 
     # its life
 
     def open(self, store: Store) -> None:
         """Ask this store from now on."""
         self._client = ThrottleClient(store, self, self._clock, rules=self.options.heeds)
-        self._connect()
-
-    def _connect(self) -> None:
-        self._crawler.signals.connect(self._opened, signals.spider_opened)
-        self._crawler.signals.connect(self._closed, signals.spider_closed)
 
     def _warn_of_rules(self) -> None:
         threading.Thread(target=warn_of_rules, args=(self._crawler, self.problem), daemon=True).start()
@@ -121,31 +111,33 @@ class Gate:
                 await asyncio.wait_for(self._known.wait(), PATIENCE)
 
     async def _look(self) -> None:
-        client = self._client = self._client or await self._search()
-        while client is not None:
+        if self._client is None:
+            await self._search()
+        while self._client is not None:
             try:
                 self.queues.sweep(ending=self.capacity.ending)
                 self.give_back(self.capacity.sweep())
-                client.look()
+                self._client.look()
             except Exception:  # a fault of ours; look on, as the end of the crawl waits for guests that are sent away
                 logger.exception("The throttle itself has failed")
                 self.failed()
             await asyncio.sleep(LOOK)
 
-    async def _search(self) -> ThrottleClient | None:
-        """Find the store; None where there will be none. One that is made later, or is away, is looked for again."""
+    async def _search(self) -> None:
+        """Find the store, unless there will be none. One that is made later, or is away, is looked for again."""
         pause = LOOK
         while True:
             found = await find_beside(self._crawler)
             if found.store is not None:
-                return ThrottleClient(found.store, self, self._clock, rules=True)
+                self.open(found.store)
+                return
             self._known.set()
             if found.why:
                 level = logging.INFO if pause == LOOK else logging.DEBUG
                 until = "" if found.lasting else " as long as the store is out of reach"
                 logger.log(level, "No rule of `sdist throttle` is heeded here%s: %s", until, found.why)
                 if found.lasting:
-                    return None
+                    return
                 pause = min(2 * pause, LONGEST_SEARCH)
             await asyncio.sleep(pause)
 
@@ -246,7 +238,7 @@ class Gate:
         if held.fresh(self._clock()) and held.permit.key == self._charge(kind):
             self.count("permits")
             return True
-        self.give_back([held.permit])
+        self.give_back([held])
         return False
 
     def forget(self, request: Request) -> None:
@@ -254,7 +246,7 @@ class Gate:
         mine: InFlightPermit | None = request.meta.get(PERMIT)
         held = self.capacity.take(mine.number) if mine is not None else None
         if held is not None:
-            self.give_back([held.permit])
+            self.give_back([held])
 
     def at_once(self, request: Request) -> InFlightPermit | None:
         """A permit for a request from outside the scheduler, where it need not wait.
@@ -263,13 +255,10 @@ class Gate:
         robots.txt, which is this request: the page gets another one.
         """
         kind = self.queue_key(request, page=False)
-        if not kind.domain or self.queues.is_free(kind):
-            return InFlightPermit(self.now())
+        if self.queues.is_free(kind):
+            return self._used(None)
         held = self.capacity.lend(self._charge(kind))
-        if held is None:
-            return None
-        self.count("permits")
-        return InFlightPermit(held.permit.at)
+        return self._used(held) if held is not None else None
 
     async def wait(self, request: Request, *, page: bool) -> InFlightPermit:
         """Wait for a permit outside the scheduler, as `DomainQueues.permit`; `page`: it is one, and counts as one.
@@ -284,6 +273,10 @@ class Gate:
         finally:  # whatever has become of it: others wait for the place
             self.capacity.unplace(slot)
             self.count("waited", self._clock() - since)
+        return self._used(held)
+
+    def _used(self, held: TimedPermit | None) -> InFlightPermit:
+        """What a request leaves with now: this permit, or None where it needs none."""
         if held is None:
             return InFlightPermit(self.now())
         self.count("permits")
@@ -302,11 +295,11 @@ class Gate:
 
     def questions(self) -> list[PermitRequest]:
         """The permits to be requested now."""
-        self._asking = self.queues.take_wanting(ASKS_AT_ONCE)
-        if self._asking:
-            self.count("asks", len(self._asking))
+        asking = self.queues.take_wanting(ASKS_AT_ONCE)
+        if asking:
+            self.count("asks", len(asking))
             self.count("steps")
-        return [self._ask(queue.key, count) for queue, count in self._asking]
+        return [self._ask(queue.key, count) for queue, count in asking]
 
     def _ask(self, kind: QueueKey, count: int) -> PermitRequest:
         budget, options = "" if kind.pages is None else self.budget.name, self.options
@@ -318,19 +311,9 @@ class Gate:
     def answered(self, taken: TakenPermits, received: float, took: float) -> None:
         """The store's answer, which arrived at `received` by our clock, and took so many seconds."""
         self._offset.saw(received, taken.now)
-        asking, self._asking = self._asking, []
-        self.queues.heard(asking, took)
-        for (queue, _), answer in zip(asking, taken.answers, strict=True):
-            queue.receive(answer, self._offset.ours, self._clock())
-            self.queues.settle(queue)
+        self.capacity.took(took)
+        self.queues.heard(taken.answers, self._offset.ours)
         self.wake()
-
-    def unanswered(self) -> None:
-        """There was no answer: what was asked is to be asked again."""
-        asking, self._asking = self._asking, []
-        self.queues.heard(asking, None)
-        for queue, _ in asking:
-            self.queues.settle(queue)
 
     def set_away(self, away: bool) -> None:
         """The store does not answer, or does again."""
@@ -350,11 +333,11 @@ class Gate:
         if self._client is not None:
             self._client.begin()
 
-    def give_back(self, permits: Sequence[Permit]) -> None:
+    def give_back(self, permits: Sequence[TimedPermit]) -> None:
         """These permits are not needed."""
         if permits and self._client is not None:
             self.count("returned", len(permits))
-            self._client.hand_back(permits)
+            self._client.hand_back([held.permit for held in permits])
 
     def wake(self) -> None:
         """The engine is to look into its queues: a request may leave now."""

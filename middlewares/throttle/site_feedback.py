@@ -64,7 +64,7 @@ class PermitMiddleware:
             NotConfigured: nothing of the throttle can hold here.
         """
         gate = Gate.of(crawler)
-        if not gate.in_force:
+        if not gate.options.may_hold or (gate.problem and not gate.options.on):
             raise NotConfigured
         if gate.problem and not is_worker(crawler.settings) and not is_producer(crawler.settings):
             raise ConfigError(gate.problem)
@@ -77,23 +77,16 @@ class PermitMiddleware:
         if not self._gate.awake:
             return None
         has = self._gate.use(request)
-        if not has and AGAIN not in request.meta and (has is False or self._gate.left_before(request)):
+        if AGAIN in request.meta:  # once is enough: it leaves as it was before
+            request.dont_filter = request.meta.pop(AGAIN)
+        elif has is False or (has is None and self._gate.left_before(request)):
             return sent_back(request)
         if has is None and (ready := self._gate.at_once(request)) is not None:
             request.meta[PERMIT], has = ready, True
-        if has:
-            self._goes(request)
-            return None
-        return self._wait(request, page=has is not None)
+        return None if has else self._wait(request, page=has is not None)
 
     async def _wait(self, request: Request, *, page: bool) -> None:
         request.meta[PERMIT] = await self._gate.wait(request, page=page)
-        self._goes(request)
-
-    def _goes(self, request: Request) -> None:
-        """The request leaves as it was before it was sent back."""
-        if AGAIN in request.meta:
-            request.dont_filter = request.meta.pop(AGAIN)
 
     def process_response(self, request: Request, response: Response, spider: Spider | None = None) -> Response:
         """Tell how the site answers; a permit that was not used is returned, as a cache or a middleware answered."""

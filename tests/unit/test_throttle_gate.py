@@ -150,6 +150,8 @@ async def test_a_request_leaves_when_its_permit_is_due_and_wakes_the_engine() ->
 
 async def test_a_domain_that_waits_is_passed_over_and_the_others_take_turns() -> None:
     async with scene() as it:
+        it.push("data:,//none")
+        assert it.pop() == "none"  # what leaves for no site is free
         await it.pushed(*[SLOW] * 5, *[FAST] * 2, *[FREE] * 2)
         popped = [it.pop() for _ in range(6)]
         assert popped[:3] == [SLOW, FAST, FREE]

@@ -65,7 +65,7 @@ def test_a_permit_is_good_from_its_moment_on_and_not_for_long() -> None:
     assert [it.due(now) for now in (0.999, 1.0, 1.0 + STALE / 2, 1.0 + 2 * STALE)] == [False, True, True, False]
     assert it.next_look(0.5) == 1.0
     assert it.next_look(1.1) == 1.0 + STALE
-    assert [permit.at for permit in it.take_stale(1.0 + 2 * STALE)] == [1.0]
+    assert [held.due for held in it.take_stale(1.0 + 2 * STALE)] == [1.0]
     assert [held.due for held in it.permits] == [2.0]
 
 
@@ -80,8 +80,8 @@ def test_where_nothing_can_leave_nothing_is_taken_ahead() -> None:
 def test_what_no_request_waits_for_or_new_rules_may_change_is_given_up() -> None:
     it = line(3, has=(1.0, 2.0, 3.0))
     it.waiting = 2
-    assert [permit.at for permit in it.take_surplus()] == [3.0]
-    assert [permit.at for permit in it.withdraw(1.5)] == [2.0]
+    assert [held.due for held in it.take_surplus()] == [3.0]
+    assert [held.due for held in it.withdraw(1.5)] == [2.0]
     assert it.missing(1.5, 9) == 1  # the one that is due is still good, and two are wanted
 
 
@@ -93,9 +93,8 @@ def test_a_line_that_needs_no_permit_or_gets_none_asks_no_more(answer: PermitRep
     assert it.missing(0.0, 9) == 0
     it.withdraw(1.0)
     assert it.missing(1.0, 9) == 2
-    siteless = DomainQueue(QueueKey(""), waiting=1)
-    siteless.withdraw(1.0)
-    assert siteless.standing is DomainStatus.OPEN, "what leaves for no site is free"
+    it.withdraw(2.0, ruled=False)
+    assert (it.standing, it.missing(2.0, 9)) == (DomainStatus.OPEN, 0)
 
 
 def test_a_budget_is_used_up_when_it_still_is_a_second_later() -> None:
