@@ -100,7 +100,7 @@ def open_for(crawler: Crawler) -> tuple[Store | None, str]:
         if problem := settings_problem(settings):
             return None, problem
         warn_of_scheduler(settings)
-        return _open(settings), ""
+        return _open(settings, make=True), ""
     except ConfigError as error:
         return None, str(error)
     except (OutOfReach, DistError, ImportError, OSError) as error:
@@ -119,12 +119,8 @@ class PermitStore:
 
 def find_for(crawler: Crawler) -> PermitStore:
     """The store whose rules hold for a process without settings of the throttle. Makes none; may block."""
-    settings = crawler.settings
     try:
-        where = "" if Assignment.from_settings(settings) is not None else _own(settings)
-        if where and not is_url(where) and not Path(where).exists():
-            return PermitStore()
-        return PermitStore(store=_open(settings))
+        return PermitStore(store=_open(crawler.settings, make=False))
     except (OutOfReach, ConfigError) as error:
         return PermitStore(why=str(error), lasting=getattr(error, "lasting", True))
     except Exception as error:  # noqa: BLE001 - whatever it is, a process that asked for nothing goes on without it
@@ -141,11 +137,12 @@ def warn_of_rules(crawler: Crawler, problem: str) -> None:
             logger.warning("The rules of `sdist throttle` do not hold for this process. %s", problem)
 
 
-def _open(settings: BaseSettings) -> Store:
+def _open(settings: BaseSettings, *, make: bool) -> Store | None:
     job = Assignment.from_settings(settings)
     if job is not None:
         return reach(job)
-    return open_store(_own(settings), durable=False)
+    where = _own(settings)
+    return open_store(where, durable=False) if make or is_url(where) or Path(where).exists() else None
 
 
 def _own(settings: BaseSettings) -> str:

@@ -12,12 +12,13 @@ import yaml
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.slots import is_public_suffix, site_of
+from scrapyd_dist.settings import LONGEST_WINDOW
 from scrapyd_dist.throttle.permits import ALL, Rule
 
 #: maximum hits per window
 MOST_HITS = 1_000_000
-#: bounds of a window in seconds
-SHORTEST_WINDOW, LONGEST_WINDOW = 0.001, 31 * 86400.0
+#: seconds of a window, at least
+SHORTEST_WINDOW = 0.001
 #: maximum bytes of an encoded host name
 _LONGEST_NAME = 253
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
@@ -140,10 +141,7 @@ def read(data: bytes, name: str) -> dict[str, Rule]:
     reader.read(root)
     if reader.mistakes:
         raise BadRules(name, reader.mistakes)
-    return {
-        domain: Rule(**reader.limits.get(domain, {}), blocked=domain in reader.blocked)
-        for domain in [*reader.limits, *(one for one in reader.blocked if one not in reader.limits)]
-    }
+    return {domain: Rule(**fields) for domain, fields in reader.rules.items()}
 
 
 def wanted(said: Mapping[str, Rule], now: Mapping[str, Rule]) -> dict[str, Rule]:
@@ -167,11 +165,10 @@ def _no_yaml(error: Exception, text: str) -> tuple[int, str]:
 
 
 class _RulesReader:
-    """Walks the YAML nodes of a file, collecting limits, blocked domains and mistakes."""
+    """Walks the YAML nodes of a file, collecting the fields of rules, by domain, and mistakes."""
 
     def __init__(self) -> None:
-        self.limits: dict[str, dict[str, Any]] = {}
-        self.blocked: dict[str, int] = {}  #: domain -> line
+        self.rules: dict[str, dict[str, Any]] = {}
         self.mistakes: list[tuple[int, str]] = []
 
     def wrong(self, node: Any, text: str) -> None:
@@ -188,10 +185,8 @@ class _RulesReader:
         parts = self._parts(root, _TOP, "")
         if not parts and not self.mistakes:
             self.wrong(root, f"expected {_FORM}; to remove all limits, write `domains: {{}}`.")
-        if "domains" in parts:
-            self._domains(parts["domains"])
-        if "blacklist" in parts:
-            self._blacklist(parts["blacklist"])
+        self._domains(parts.get("domains"))
+        self._blacklist(parts.get("blacklist"))
 
     def _parts(self, node: yaml.MappingNode, known: Collection[str], where: str) -> dict[str, Any]:
         """Return the values of a mapping, reporting unknown and repeated keys."""
@@ -212,7 +207,7 @@ class _RulesReader:
         """Return the entries of a node of this kind, and none of any other, which is a mistake unless it is empty."""
         if isinstance(node, kind):
             return list(node.value)
-        if not _is_nothing(node):
+        if node is not None and not _is_nothing(node):
             self.wrong(node, f"expected {expected}, and found {_kind(node)}.")
         return []
 
@@ -223,12 +218,16 @@ class _RulesReader:
             where = f"{key.value}: " if isinstance(key, yaml.ScalarNode) else ""
             limit = self._limit(value, where)
             if domain:
-                self.limits[domain] = limit
+                self.rules[domain] = limit
 
     def _blacklist(self, node: Any) -> None:
+        lines: dict[str, int] = {}
         for entry in self._entries(node, yaml.SequenceNode, "a list of domains under `blacklist:`"):
-            if self._domain(entry, self.blocked) == ALL:
+            domain = self._domain(entry, lines)
+            if domain == ALL:
                 self.wrong(entry, "all domains cannot be blocked; `sdist throttle pause` lets all of them rest.")
+            elif domain:
+                self.rules.setdefault(domain, {})["blocked"] = True
 
     def _domain(self, node: Any, lines: dict[str, int]) -> str:
         """Return the domain that a node names and record its line; empty if it is invalid or repeated."""
