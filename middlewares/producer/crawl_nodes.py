@@ -295,12 +295,11 @@ def check_reach(
     workers need the store, and those of no node reach it. Blocking.
     """
     usable = [member for member in members if member.able]
-    for member in usable if options.leases and options.sends else ():
-        member.unreached = ways(member.node).reason
     needs = options.why_reach or (RULES if options.heeds and rules else "")
     if not needs:
-        for member in usable if options.heeds else ():
-            member.deaf = ways(member.node).reason
+        for member in usable:
+            member.unreached = ways(member.node).reason if options.leases and options.sends else ""
+            member.deaf = ways(member.node).reason if options.heeds else ""
         return []
     for member in usable:
         member.unfit = ways(member.node).reason

@@ -35,7 +35,7 @@ class Capture(FrontierFeed):
 
     cutter: Batcher | SlotBatcher
     room: int | None = None  #: how many more are wanted; None: all that there are
-    before: FingerprintSet = field(default_factory=FingerprintSet)  #: sealed by an earlier process, and not found again
+    before: FingerprintSet = field(default_factory=FingerprintSet)  #: sealed earlier, and not found again yet
     _seen: FingerprintSet = field(default_factory=FingerprintSet)
 
     def stayed(self) -> list[str]:

@@ -112,10 +112,10 @@ class ExitCode:
 
     def set(self, code: int, *, refusal: str = "") -> None:
         """End with this code; the last call counts."""
-        self.code, self.refusal = code, refusal
-        if code:
+        if code and not self.code:
             # scrapy.cmdline calls sys.exit(0) by then: only the very end of the process can still say otherwise.
             atexit.register(self._leave)
+        self.code, self.refusal = code, refusal
 
     def _leave(self) -> None:
         if self.code:

@@ -26,7 +26,7 @@ class BaseReporter(ABC):
 
     repository: CrawlRepository
     scheduler: Scheduler
-    snapshot: Snapshot  #: how it stands, as far as that does not show by itself, and how it stood last
+    snapshot: Snapshot  #: what the summary is made of; each `summary` brings it up to date
 
     @abstractmethod
     def summary(self, state: CrawlState) -> dict[str, Any]:

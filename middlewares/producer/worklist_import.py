@@ -134,7 +134,8 @@ class WorklistImport:
         """Write what has waited long enough, or is enough for a step, or all the rest; whether there was something."""
         now = time.monotonic()
         self._waiting += chain(*(self._cutter.take() if rest else self._cutter.due(now)))
-        self.producer.renew()
+        if not rest:
+            self.producer.renew()
         if not rest and len(self._waiting) < STEP and now - self._written < MAX_AGE:
             return False
         self._written = now

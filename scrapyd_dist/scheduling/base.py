@@ -56,7 +56,7 @@ class BatchCounters:
     done: int = 0  #: batches done
     failed: int = 0  #: failed attempts
     dead: int = 0  #: dead batches
-    cuts: int = 0  #: batches that were cut by this process
+    cuts: int = 0  #: cuts that this process has tried
     requests_done: int = 0
     pages: int = 0
     items: int = 0  #: items, where those of a retry replace those of the failed request

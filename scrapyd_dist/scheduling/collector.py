@@ -39,8 +39,8 @@ BLIND = 10
 # A batch that kills its workers is bisected, until the request that does it is alone and named.
 
 
-def attempts_of(batch: Batch, most: int) -> int:
-    """The attempts of a batch that may kill its workers: a piece of a cut batch is cut again at once."""
+def most_attempts(batch: Batch, most: int) -> int:
+    """The attempts that a batch gets which may kill its workers: a piece of a cut batch is cut again at once."""
     if not batch.parent:
         return most
     return min(most, 1 if batch.size > 1 else ALONE)
@@ -266,7 +266,7 @@ class Collector:
         """
         logger.warning("batch %d, attempt %d: %s", batch.number, number, reason)
         most, tried = self.state.limits.max_attempts, number - batch.forgiven
-        most = attempts_of(batch, most) if blame else most
+        most = most_attempts(batch, most) if blame else most
         cut = blame and tried >= most and may_be_cut(batch, self.state.counters)
         if cut or harmless:
             most = tried + 1  # a failure that does not count leaves it waiting, not dead

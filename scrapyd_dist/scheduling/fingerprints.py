@@ -14,7 +14,7 @@ PER_BUCKET = 16
 
 
 class FingerprintSet:
-    """A set of `bytes` to which some are added, and from which some are removed."""
+    """A set of `bytes` with `add`, `discard` and `count`."""
 
     def __init__(self, fingerprints: Iterable[bytes] = ()) -> None:
         self._buckets = [b""]

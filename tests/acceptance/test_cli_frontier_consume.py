@@ -53,7 +53,7 @@ def test_a_lost_producer_leaves_the_frontier_incomplete_until_one_like_it_is_thr
 
 @pytest.mark.black_box
 def test_each_slot_gets_one_worker_and_no_more_run_than_may(bench: MakeBench) -> None:
-    it = bench(items=160, nodes=2, slots=8, size=5, latency=0.05)
+    it = bench(items=160, nodes=2, slots=8, size=5, latency=0.2, CONCURRENT_REQUESTS=2)
     command = it.start("--max-running", 3, "-o", "items.jl")
     most = 0
     while command.running():

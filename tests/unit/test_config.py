@@ -124,6 +124,7 @@ class TestTargets:
         ("lines", "why"),
         [
             ("username = me", r"\[deploy:x\] of scrapy\.cfg has no url"),
+            ("url =", "has no url"),
             ("url = ftp://web1", "only http and https"),
             ("url = web1\nslots = many", "slots = 'many'"),
             ("url = web1\nslots = 0", "slots = '0'"),

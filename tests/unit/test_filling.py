@@ -445,7 +445,7 @@ def test_reasons_are_told_the_most_frequent_first() -> None:
 
 
 @pytest.mark.parametrize(("slotting", "slot"), [(None, ""), (SlotRouting(project="shop", spider="links"), "0")])
-def test_a_crawl_that_sends_its_batches_has_no_slots_and_a_pulled_one_cuts_by_slot_and_priority(
+def test_a_crawl_that_sends_its_batches_has_no_slots_and_a_pulled_one_has_them(
     slotting: SlotRouting | None, slot: str
 ) -> None:
     _, cut = Captured(size=1, slotting=slotting).capture.take(Request("http://web/", priority=4), 0)

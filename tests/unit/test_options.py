@@ -236,8 +236,9 @@ def far(node: Node) -> Way:
 def test_nodes_that_do_not_reach_the_store_are_named_and_not_used_but_for_those_that_are_away() -> None:
     here = members("far1", "near", "far2")
     here[2].missed("refused", 1.0)  # it may reach the store when it is back
-    assert check_reach(options(MODE="pull"), here, far, rules=0) == ["far1 gets no workers: it is another machine."]
+    assert check_reach(options(MODE="auto"), here, far, rules=1) == ["far1 gets no workers: it is another machine."]
     assert [(member.able, bool(member.unfit)) for member in here] == [(False, True), (True, False), (False, False)]
+    assert not any(member.unreached for member in here), "nothing is sent where workers need the store"
     assert check_reach(options(MODE="pull"), here[2:], far, rules=0) == []
 
 

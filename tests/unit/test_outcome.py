@@ -16,7 +16,7 @@ from scrapyd_dist.joblogs.verdict import Outcome, by_log, by_report
 from scrapyd_dist.joblogs.worker_report import BadReport, kept, misses, part_path, read_report, refusal, report_path
 from scrapyd_dist.payload import decode, encode
 from scrapyd_dist.scheduling.base import BatchCounters
-from scrapyd_dist.scheduling.collector import ALONE, BLIND, CUTS, attempts_of, halves, may_be_cut
+from scrapyd_dist.scheduling.collector import ALONE, BLIND, CUTS, most_attempts, halves, may_be_cut
 from scrapyd_dist.scrapyd.api import JobState
 
 PART = {"file": "c.b1.a1.jl", "items": 2, "bytes": 9, "sha256": "00"}
@@ -154,10 +154,10 @@ def test_only_an_end_without_a_known_cause_blames_the_batch(cause: str) -> None:
 
 
 def test_a_piece_of_a_cut_batch_gets_fewer_attempts() -> None:
-    assert attempts_of(BATCH, 4) == 4
-    assert attempts_of(replace(BATCH, parent=1), 4) == 1
-    assert attempts_of(replace(BATCH, parent=1, size=1), 4) == ALONE
-    assert attempts_of(replace(BATCH, parent=1, size=1), 1) == 1
+    assert most_attempts(BATCH, 4) == 4
+    assert most_attempts(replace(BATCH, parent=1), 4) == 1
+    assert most_attempts(replace(BATCH, parent=1, size=1), 4) == ALONE
+    assert most_attempts(replace(BATCH, parent=1, size=1), 1) == 1
 
 
 def test_code_that_cannot_do_any_page_is_not_cut_for_ever() -> None:
