@@ -38,6 +38,8 @@ TOO_SHORT = 1.0
 NAMED = 10
 #: what is counted of the work of jobs, also of attempts that failed later; requests that ended, and those that failed
 COUNTS = ("requests", "pages", "items", "failed")
+#: kind of misses -> where a summary counts them
+MISSED = {"gone": "gone_urls", "failed": "failed_urls", "dead": "dead_urls", "index": "index_failed"}
 
 
 @dataclass(kw_only=True)
@@ -320,9 +322,9 @@ def succeeded(document: Mapping[str, Any]) -> int:
     """Return the number of target requests with a result in a summary."""
     requests = document.get("requests") or {}
     if "succeeded" in requests:
-        return int(requests["succeeded"] or 0)
-    missed = (document.get("gone_urls") or 0) + (document.get("failed_urls") or 0)  # a summary of an earlier version
-    return max(0, int((requests.get("done") or 0) - missed))
+        return number(requests, "succeeded")
+    missed = number(document, "gone_urls") + number(document, "failed_urls")  # a summary of an earlier version
+    return max(0, number(requests, "done") - missed)
 
 
 def _rates(snap: Snapshot, node: str | None = None) -> dict[str, float]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from scrapyd_dist.batches import MISSES, Crawl, CrawlState
-from scrapyd_dist.progress import KnownTotals, number, succeeded, told
+from scrapyd_dist.progress import MISSED, KnownTotals, number, succeeded, told
 
 #: states of a node that works on the crawl
 USED = frozenset({"up", "draining"})
@@ -188,14 +188,9 @@ def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]
 
 
 def _missed(summary: Mapping[str, Any], misses: Sequence[Mapping[str, Any]]) -> list[str]:
-    totals = {
-        "gone": number(summary, "gone_urls"),
-        "failed": number(summary, "failed_urls"),
-        "dead": number(summary, "dead_urls"),
-        "index": number(summary, "index_failed") or number(summary, "index", "failed"),
-    }
     lines = []
-    for kind, total in totals.items():
+    for kind, name in MISSED.items():
+        total = number(summary, name)
         if not total:
             continue
         lines.append(f"  {total:,} {MISSES[kind]}:")

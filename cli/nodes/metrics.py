@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.progress import number
+from scrapyd_dist.progress import MISSED, number
 from scrapyd_dist.version import __version__
 
 from ..context import Context
@@ -47,7 +47,6 @@ _OF_CRAWL = (
     ("attempts_failed_total", "counter", "Jobs that did not do their batch.", ("batches", "failed")),
     ("attempts_out", "gauge", "Jobs that are out on nodes now.", ("batches", "out")),
 )  # fmt: skip
-_MISSED = {"gone": "gone_urls", "failed": "failed_urls", "dead": "dead_urls", "index": "index_failed"}
 #: what a summary says of each of its nodes: name, help, key
 _OF_NODE = (
     ("jobs", "Jobs of the crawl that ended well on the node.", "jobs"),
@@ -126,7 +125,7 @@ def _told(crawls: Sequence[Crawl]) -> Iterator[Metric]:
     missed = [
         ({**_labels(crawl), "kind": kind}, number(crawl.summary, key))
         for crawl in crawls
-        for kind, key in _MISSED.items()
+        for kind, key in MISSED.items()
     ]
     text = "URLs without a result: gone, failed, dead with their batch, or index pages that failed."
     yield _metric("crawl_urls_missed_total", text, missed, "counter")

@@ -298,8 +298,7 @@ def test_long_work_is_told_about(
     store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frontier_commands, "TELL", 0.0)
-    batches = [put(store, "p", number) for number in range(2)]
-    frontier_commands.walk(batches, lambda _: None, "moved")
+    frontier_commands.walk([put(store, "p", 1), put(store, "p", 2)], lambda _: None, "moved")
     assert "2 of 2 batches moved" in capsys.readouterr().err
 
 

@@ -328,8 +328,7 @@ def test_a_long_list_of_shards_shows_its_ends() -> None:
     assert rows[4][1] == "4 more"
     assert rows[-1] == ("8", "40-44", "http://w/8")
     assert [row[0] for row in shard_rows(PLAN["shards"][:6])] == ["0", "1", "2", "3", "4", "5"]
-    of_a_list = {"number": 0, "url": "http://w/x", "first_page": None, "last_page": None}
-    assert shard_rows([of_a_list]) == [("0", "-", "http://w/x")]
+    assert shard_rows([{"number": 0, "url": "http://w/x", "first_page": None}]) == [("0", "-", "http://w/x")]
 
 
 def test_the_plan_says_which_node_would_get_the_code() -> None:

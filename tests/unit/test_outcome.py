@@ -16,7 +16,7 @@ from scrapyd_dist.joblogs.verdict import Outcome, by_log, by_report
 from scrapyd_dist.joblogs.worker_report import BadReport, kept, misses, part_path, read_report, refusal, report_path
 from scrapyd_dist.payload import decode, encode
 from scrapyd_dist.scheduling.base import BatchCounters
-from scrapyd_dist.scheduling.collector import ALONE, BLIND, CUTS, most_attempts, halves, may_be_cut
+from scrapyd_dist.scheduling.collector import ALONE, BLIND, CUTS, halves, may_be_cut, most_attempts
 from scrapyd_dist.scrapyd.api import JobState
 
 PART = {"file": "c.b1.a1.jl", "items": 2, "bytes": 9, "sha256": "00"}
