@@ -191,7 +191,7 @@ class Simulation:
         usable = [member for member in self._members if member.usable]
         return Demand(
             slots=sum(member.slots for member in usable),
-            idle=sum(member.free_slots for member in usable) - len(self._waiting),
+            idle=sum(max(0, one.slots - len(one.out) - one.others) for one in usable) - len(self._waiting),
             pace=settled_pace(self._members),
             more=self._requests - self._found,
         )

@@ -1,6 +1,7 @@
 """A look at the site before a crawl: what a few index pages and a few detail pages cost. Their items go nowhere."""
 
 import asyncio
+import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -86,7 +87,7 @@ class Probe:
         loop_sender(settings).close()  # for what it says of a reactor on which no crawl runs
         options, loop = read_options(settings), asyncio.get_running_loop()
         loop.call_later(LONGEST / 2, self._turn_to_details)
-        loop.call_later(LONGEST, _break_off)
+        loop.call_later(LONGEST, sys.exit)  # at once, whatever is under way: what has come is kept
         shards, key = shards_of(options, spider), state_key(find_project(settings).state)
         self._walk, self._target = IndexWalk(shards, template_of(options)), find_target(spider, settings)
         self._finds = FoundRequests(crawler=self._crawler, key=key)
@@ -201,8 +202,3 @@ class Probe:
             spacing=settings.getfloat("DOWNLOAD_DELAY") / sites,
             start=self._start,
         )
-
-
-def _break_off() -> None:
-    """End the process's loop at once, whatever is under way: what has come is kept."""
-    raise SystemExit

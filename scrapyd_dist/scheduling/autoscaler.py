@@ -267,7 +267,8 @@ class Autoscaler:
             logger.info("%s: its workers do not reach the store, so it is sent its batches: %s", member.node, reason)
             self.state.news.set()
         else:
-            self.breaker.out_of_reach(member.node.name)
+            self.breaker.unreached.add(member.node.name)
+            self.breaker.unfit.add(member.node.name)
             self._unfit(member, reason)
 
     def _unfit(self, member: NodeState, reason: str) -> None:
@@ -298,4 +299,4 @@ def room(member: NodeState) -> int:
     """How many more workers it may get now."""
     if member.unreached or not member.usable:
         return 0
-    return max(0, member.free_slots - member.retired)
+    return max(0, member.slots - len(member.out) - member.others - member.retired)

@@ -303,11 +303,6 @@ class NodeState:
         return max(0, self.likely_slots - len(self.out) - self.others) if self.usable else 0
 
     @property
-    def free_slots(self) -> int:
-        """The process slots that no job runs on or waits for."""
-        return max(0, self.slots - len(self.out) - self.others) if self.usable else 0
-
-    @property
     def state(self) -> str:
         """Its state in one word, for a summary."""
         if self.left:

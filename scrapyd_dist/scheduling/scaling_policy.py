@@ -154,11 +154,6 @@ class CircuitBreaker:
         self.unfit.add(node)
         return f"the last {OF_A_NODE} workers there did nothing; the last one: {reason}"
 
-    def out_of_reach(self, node: str) -> None:
-        """Workers on this node do not reach the store."""
-        self.unreached.add(node)
-        self.unfit.add(node)
-
     def refused(self, pool: str, reason: str) -> bool:
         """A node refused a worker for another spider; True when the pool's batches are to be given up."""
         self._refusals[pool] += 1

@@ -7,7 +7,7 @@ from typing import Any
 
 from scrapyd_dist.batches import LEASABLE, OUT, Attempt, AttemptState, Batch, BatchState, Miss, states_before
 from scrapyd_dist.errors import StoreError
-from scrapyd_dist.frontier.backlog import SLOT_NAME, Backlog, Leased, LeaseRequest, SeenBefore, SlotCount
+from scrapyd_dist.frontier.backlog import SLOT_NAME, Backlog, Leased, LeaseRequest, SeenBefore
 from scrapyd_dist.store.base import BatchStore
 from scrapyd_dist.store.frontier_rows import (
     HUNGRY,
@@ -272,7 +272,7 @@ class RedisBatches(RedisPort, BatchStore):
         found = self._ask("backlog", crawl)
         counts = iter(found["slots"])
         return Backlog(
-            slots=_slots(dict(zip(counts, counts, strict=True))),
+            slots=slot_counts(_slot_rows(dict(zip(counts, counts, strict=True)))),
             expired=found["expired"],
             acked=found["acked"],
             producers=tuple(sorted(found["producers"])),
@@ -297,18 +297,14 @@ def in_state(key: str, states: Iterable[BatchState | AttemptState]) -> Condition
     return Condition(key, "state", [json.dumps(one.value) for one in states])
 
 
-def _slots(counts: Mapping[str, Any]) -> list[SlotCount]:
-    """From the hash of counts: `b:<state>:<slot>` are batches, `r:<state>:<slot>` requests."""
-
-    def rows() -> Iterator[tuple[str, str, int, int]]:
-        for name, value in counts.items():
-            kind, _, place = name.partition(":")
-            state, _, slot = place.partition(":")
-            if kind == "b" and SLOT_NAME.fullmatch(slot) and state in _STATES:
-                what = f"the count of the slot {slot!r}"
-                yield slot, state, whole(value, what), whole(counts.get(f"r:{place}"), what)
-
-    return slot_counts(rows())
+def _slot_rows(counts: Mapping[str, Any]) -> Iterator[tuple[str, str, int, int]]:
+    """For `slot_counts`, from the hash of counts: `b:<state>:<slot>` are batches, `r:<state>:<slot>` requests."""
+    for name, value in counts.items():
+        kind, _, place = name.partition(":")
+        state, _, slot = place.partition(":")
+        if kind == "b" and SLOT_NAME.fullmatch(slot) and state in _STATES:
+            what = f"the count of the slot {slot!r}"
+            yield slot, state, whole(value, what), whole(counts.get(f"r:{place}"), what)
 
 
 def redis_parts(url: str, *, key: bytes | None) -> tuple[object, ...]:
