@@ -181,6 +181,7 @@ class ConsumeRun(Lifecycle):
         self._reporter, self._repository, self._scheduler = reporter, reporter.repository, reporter.scheduler
         self._outputs, self._interrupted = outputs, wanted.interrupted
         self._failure = asyncio.Event()
+        self._command = f"sdist consume {wanted.spider} {self._repository.id}"
 
     async def keep(self) -> int:
         """Keep workers running until nothing is left to do, they cannot go on, or Ctrl-C; the exit code."""
@@ -264,10 +265,6 @@ class ConsumeRun(Lifecycle):
     def _how_to_go_on(self) -> str:
         what = "Jobs that run go on by themselves; the same command takes them up again, and brings their items home"
         return f"{what}: {self._command}"
-
-    @property
-    def _command(self) -> str:
-        return f"sdist consume {self._wanted.spider} {self._repository.id}"
 
     async def _let_go(self, state: CrawlState, code: int, message: str) -> int:
         await self.stop_clock()

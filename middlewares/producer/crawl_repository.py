@@ -112,6 +112,8 @@ class CrawlRepository:
         self.thread, self._db = thread, thread.store
         self.row, self.id = row, row.id
         self.folder = self._project.state / "crawls" / row.id
+        self.parts = self.folder / PARTS
+        self.home = home_of(row.id, row.created)  #: the crawl's folder in the nodes' logs
         before = row.summary.get("duration_s")
         self._ran_before = float(before or 0.0)
         self._taken = row.created if before is None else time.time()
@@ -122,18 +124,9 @@ class CrawlRepository:
         self._sampled: float | None = None
 
     @property
-    def home(self) -> str:
-        """The crawl's folder in the nodes' logs."""
-        return home_of(self.id, self.row.created)
-
-    @property
     def ran(self) -> float:
         """Seconds that processes of this crawl have run, this one included; not the time between two of them."""
         return self._ran_before + time.time() - self._taken
-
-    @property
-    def parts(self) -> Path:
-        return self.folder / PARTS
 
     async def rules(self) -> int:
         """How many rules of `sdist throttle` there are."""

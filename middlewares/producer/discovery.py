@@ -134,6 +134,10 @@ class IndexWalk:
     def __init__(self, shards: Sequence[Shard], template: ShardTemplate | None) -> None:
         self._template = template
         self.walks = {shard.number: ShardWalk(shard=shard) for shard in shards}
+        finished = [shard for shard in shards if shard.state is ShardState.FINISHED]
+        #: all index pages of the shards, where they are known; and those of shards that an earlier process finished
+        self.total = None if template is None else _pages_of(shards)
+        self.done_before = 0 if template is None else _pages_of(finished)
         self.misses: list[Miss] = []  #: failed index pages that are not in the store yet
         self.failed = 0
         self.walked = False  #: nothing more is found
@@ -143,17 +147,6 @@ class IndexWalk:
     @property
     def pages(self) -> int:
         return sum(walk.pages for walk in self.walks.values())
-
-    @property
-    def total(self) -> int | None:
-        """All index pages of the shards, where they are known."""
-        return None if self._template is None else _pages_of(walk.shard for walk in self.walks.values())
-
-    @property
-    def done_before(self) -> int:
-        """Index pages of shards that an earlier process finished."""
-        finished = [walk.shard for walk in self.walks.values() if walk.shard.state is ShardState.FINISHED]
-        return _pages_of(finished) if self._template else 0
 
     def more(self, found: int, room: int | None) -> float | None:
         """How many target requests the rest of the walk may give, after so many; None while that cannot be told.

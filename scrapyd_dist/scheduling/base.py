@@ -16,7 +16,6 @@ from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_client import NodeClient
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
-from scrapyd_dist.store import Store
 from scrapyd_dist.store.reach import Way
 from scrapyd_dist.store.worker_thread import StoreThread
 from scrapyd_dist.transports import AsyncSender
@@ -133,12 +132,9 @@ class SchedulerState:
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.db = self.store.store  #: whose verbs are called with `run`
+        self.leases = self.reach is not None
         self.client = NodeClient(spec=self.spec, sender=self.sender, timeout=self.limits.request_timeout)
-
-    @property
-    def db(self) -> Store:
-        """The store, whose verbs are called with `run`."""
-        return self.store.store
 
     def run(self, verb: Callable[Concatenate[str, P], T], *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
         """Call a verb of the store for this crawl, in the store's thread."""
@@ -152,10 +148,6 @@ class SchedulerState:
 
     def workers(self) -> Iterator[WorkerRun]:
         return (out for member in self.members for out in member.out.values() if isinstance(out, WorkerRun))
-
-    @property
-    def leases(self) -> bool:
-        return self.reach is not None
 
     @property
     def sent_to(self) -> list[NodeState]:

@@ -31,7 +31,7 @@ from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 
 
 def snapshot(*, waiting: int = 0, members: Sequence[NodeState] = (), paused: bool = False, **fields: Any) -> Snapshot:
-    nowhere: Any = None
+    nowhere: Any = type("Nowhere", (), {"store": None})
     slot = SlotCount(slot="", batches={"sealed": 1, "sent": 1, "done": 2, "split": 5}, requests={"sealed": waiting})
     scheduler = SchedulerState(
         spec=JobRequest(crawl="c", home="c.1", project="p", spider="s", version="v"), members=[*members],
