@@ -45,11 +45,10 @@ def check_workers_taken_over(store: Store) -> None:
 
     async def left() -> tuple[list[str], int]:
         there, last = await listed_workers(thread, "shop")
-        number = last + 1
-        one = WorkerEntry(number=number, job=f"shop.w{number}.a1", url="http://one:6800", pool="", since=1.0)
-        await thread(store.add_workers, "shop", [one], last=number)
+        one = WorkerEntry(number=last + 1, job=f"shop.w{last + 1}.a1", url="http://one:6800", pool="", since=1.0)
+        await thread(store.add_workers, "shop", [one], last=one.number)
         await thread(store.remove_worker, "shop", one.job)
-        return [worker.job for worker in there], number
+        return [worker.job for worker in there], one.number
 
     assert store.workers("shop")[0] == []
     with ThreadPoolExecutor(1) as pool:  # in a loop of its own: the tests have one
