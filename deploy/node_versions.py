@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from scrapyd_dist.errors import ApiRefused, DistError, NodeError, NothingMatched
-from scrapyd_dist.nodes import Node
+from scrapyd_dist.nodes import Node, names_by
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Job
 from scrapyd_dist.scrapyd.jobs import content_of
@@ -16,7 +16,7 @@ from scrapyd_dist.scrapyd.versions import behind, by_time, current, hash_in, is_
 from scrapyd_dist.transports import Sender, thread_pool
 from scrapyd_dist.transports.requests import RequestsTransport
 
-from .rollout import NodeResult, names_by
+from .rollout import NodeResult
 
 T = TypeVar("T")
 N = TypeVar("N")

@@ -25,7 +25,7 @@ from scrapyd_dist.errors import (
     NothingMatched,
     ServerFailed,
 )
-from scrapyd_dist.nodes import Node
+from scrapyd_dist.nodes import Node, names_by
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_than, made_at, newest, version_name
@@ -115,14 +115,6 @@ class RollOut:
     def failures(self) -> dict[str, tuple[str, ...]]:
         """Reason -> names of the nodes that failed for it."""
         return names_by((result.reason, result.node) for result in self.failed)
-
-
-def names_by(found: Iterable[tuple[T, Node]]) -> dict[T, tuple[str, ...]]:
-    """Return what is found, and the names of the nodes where it is."""
-    names: dict[T, tuple[str, ...]] = {}
-    for key, node in found:
-        names[key] = (*names.get(key, ()), node.name)
-    return names
 
 
 class BrokenEggError(DistError):

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from scrapyd_dist.errors import ConnectionRefused, HostNotFound, NodeError, NoReply, NotFound, NotJson, TlsRefused
-from scrapyd_dist.nodes import Node
+from scrapyd_dist.nodes import Node, names_by
 from scrapyd_dist.scheduling.node_state import SKEW, skew_of
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Load
@@ -40,17 +40,12 @@ class Severity(str, Enum):
     NOTE = "note"  #: for information
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
+class Finding(NamedTuple):
     severity: Severity
     node: str  #: name of the node, or names
     topic: str  #: one word
     text: str
     remedy: str  #: a command, a line of scrapyd.conf or scrapy.cfg, or other advice
-
-
-#: severity, topic, text and remedy of a finding about the examined node
-_Row: TypeAlias = tuple[Severity, str, str, str]
 
 
 @dataclass(kw_only=True)
@@ -174,20 +169,17 @@ class NodeDiagnosis(NodeStatus):
     project: str | None = None  #: the examined project
     eggs: str = ""  #: its error on reading its default version; empty if it can
 
+    def finding(self, severity: Severity, topic: str, text: str, remedy: str) -> Finding:
+        return Finding(severity, self.node.name, topic, text, remedy)
+
 
 def findings(exam: NodeDiagnosis, now: datetime) -> list[Finding]:
     """Return the findings about a node; `now` is UTC."""
     if exam.error is not None:
-        said = str(exam.error).removeprefix(f"{exam.node}: ").split(". ")[0].rstrip(".")
         topic, remedy = _why_not(exam, exam.error)
-        rows = [(Severity.DANGER, topic, said, remedy)]
-    else:
-        rows = [row for rule in (_entry, _clock, _files, _logs_lost, _code, _work) for row in rule(exam)]
-        rows += _certificate(exam, now)
-    return [
-        Finding(severity=severity, node=exam.node.name, topic=topic, text=text, remedy=remedy)
-        for severity, topic, text, remedy in rows
-    ]
+        return [exam.finding(Severity.DANGER, topic, exam.reason.split(". ")[0].rstrip("."), remedy)]
+    rules = (_entry, _clock, _files, _logs_lost, _code, _work)
+    return [*(found for rule in rules for found in rule(exam)), *_certificate(exam, now)]
 
 
 def is_local(host: str) -> bool:
@@ -199,58 +191,59 @@ def is_local(host: str) -> bool:
         return False
 
 
-def _entry(exam: NodeDiagnosis) -> Iterator[_Row]:
+def _entry(exam: NodeDiagnosis) -> Iterator[Finding]:
     """Check authentication and encryption."""
     node, near = exam.node, is_local(exam.node.host)
     if node.username is None and not near:
         text = "it asks for no password: any program that reaches the port can run code there"
         remedy = "scrapyd.conf: username = …, password = … (or SCRAPYD_USERNAME, SCRAPYD_PASSWORD in its environment)"
-        yield Severity.WARNING, "auth", text, remedy
+        yield exam.finding(Severity.WARNING, "auth", text, remedy)
     if node.username is not None and node.url.startswith("http:") and not near:
         text = "the password travels readable, since the url is http://"
-        yield Severity.WARNING, "auth", text, "Put a proxy with TLS before it, or a tunnel."
+        yield exam.finding(Severity.WARNING, "auth", text, "Put a proxy with TLS before it, or a tunnel.")
     if node.url.startswith("https:") and not node.verify:
         text = "its certificate is not checked (verify = no), so anybody can pretend to be this node"
-        yield Severity.WARNING, "tls", text, _in_target(node, "ca = FILE, in place of verify = no")
+        yield exam.finding(Severity.WARNING, "tls", text, _in_target(node, "ca = FILE, in place of verify = no"))
 
 
-def _certificate(exam: NodeDiagnosis, now: datetime) -> Iterator[_Row]:
+def _certificate(exam: NodeDiagnosis, now: datetime) -> Iterator[Finding]:
     ends = exam.certificate_ends
     if ends is not None and ends - now <= SOON:
         severity = Severity.DANGER if ends - now < TOO_SOON else Severity.WARNING
         text = f"its certificate ends in {max(0, (ends - now).days)} days, on {ends:%Y-%m-%d %H:%M} UTC"
-        yield severity, "tls", text, "Renew the certificate of the proxy before this Scrapyd."
+        yield exam.finding(severity, "tls", text, "Renew the certificate of the proxy before this Scrapyd.")
 
 
-def _clock(exam: NodeDiagnosis) -> Iterator[_Row]:
+def _clock(exam: NodeDiagnosis) -> Iterator[Finding]:
     if exam.skew is not None and abs(exam.skew) >= SKEW:
         severity = Severity.WARNING if abs(exam.skew) >= WRONG_CLOCK else Severity.NOTE
         text = f"its clock is {abs(exam.skew):.0f} s {'ahead of' if exam.skew > 0 else 'behind'} ours"
         text += "; start times are corrected for that, the order of merged logs is not"
-        yield severity, "clock", text, "On the node: timedatectl set-ntp true (or run chrony)."
+        yield exam.finding(severity, "clock", text, "On the node: timedatectl set-ntp true (or run chrony).")
     if exam.latency is not None and exam.latency > SLOW:
         remedy = "Look at its load: max_proc above its number of cores, or a project that takes long to import."
-        yield Severity.WARNING, "latency", f"it took {exam.latency:.1f} s to answer", remedy
+        yield exam.finding(Severity.WARNING, "latency", f"it took {exam.latency:.1f} s to answer", remedy)
 
 
-def _files(exam: NodeDiagnosis) -> Iterator[_Row]:
+def _files(exam: NodeDiagnosis) -> Iterator[Finding]:
     """Check whether items and logs can be fetched."""
     if exam.knows_status is False:
         text = "it has no status.json, so it is older than Scrapyd 1.5: after a lost answer a job cannot be asked for"
-        yield Severity.DANGER, "version", text, "On the node: pip install --upgrade 'scrapyd>=1.5'"
+        yield exam.finding(Severity.DANGER, "version", text, "On the node: pip install --upgrade 'scrapyd>=1.5'")
     if exam.logs is False:
         text = "it serves no /logs/: a crawl's items cannot be fetched from there, and how jobs ended cannot be told"
-        yield Severity.DANGER, "logs", text, "scrapyd.conf: logs_dir = logs (or --feed URL for each crawl)"
+        remedy = "scrapyd.conf: logs_dir = logs (or --feed URL for each crawl)"
+        yield exam.finding(Severity.DANGER, "logs", text, remedy)
     if exam.ranges is False:
         text = "it sends whole files where a piece is asked for: following logs costs their whole length each time"
         remedy = "Look at the proxy before it: it has to pass the Range header on, and not compress."
-        yield Severity.WARNING, "logs", text, remedy
+        yield exam.finding(Severity.WARNING, "logs", text, remedy)
     if exam.items:
         text = "items_dir is set: Scrapyd then replaces the FEEDS that a plain job is given"
-        yield Severity.WARNING, "items", text, "scrapyd.conf: items_dir = (empty)"
+        yield exam.finding(Severity.WARNING, "items", text, "scrapyd.conf: items_dir = (empty)")
 
 
-def _logs_lost(exam: NodeDiagnosis) -> Iterator[_Row]:
+def _logs_lost(exam: NodeDiagnosis) -> Iterator[Finding]:
     logs = exam.kept_logs
     if logs.lost:
         sure = (
@@ -262,14 +255,14 @@ def _logs_lost(exam: NodeDiagnosis) -> Iterator[_Row]:
         text += "; Scrapyd deletes logs even while their job runs"
         text += ", and with items_dir the items of these jobs too" if exam.items else ""
         severity = Severity.DANGER if exam.items else Severity.WARNING
-        yield severity, "jobs_to_keep", text, "scrapyd.conf: jobs_to_keep = 1000000, then restart Scrapyd"
+        yield exam.finding(severity, "jobs_to_keep", text, "scrapyd.conf: jobs_to_keep = 1000000, then restart Scrapyd")
     elif logs.most <= 5:
         text = "jobs_to_keep cannot be seen from outside until more than 5 jobs of a spider have run; its default is 5"
         remedy = "scrapyd.conf: jobs_to_keep = 1000000, if plain jobs run there (crawls do not depend on it)"
-        yield Severity.NOTE, "jobs_to_keep", text, remedy
+        yield exam.finding(Severity.NOTE, "jobs_to_keep", text, remedy)
 
 
-def _code(exam: NodeDiagnosis) -> Iterator[_Row]:
+def _code(exam: NodeDiagnosis) -> Iterator[Finding]:
     if exam.eggs:
         text = f"it cannot read the version that it runs by default: {exam.eggs.rstrip('.')}"
         remedy = "Mend the code and deploy again: sdist deploy-all"
@@ -277,31 +270,31 @@ def _code(exam: NodeDiagnosis) -> Iterator[_Row]:
             remedy = "On the node: pip install 'setuptools<81' (82 has no pkg_resources), then restart Scrapyd"
         elif "No module named" in exam.eggs:
             remedy = "Install the module on the node, or: sdist deploy-all --include-dependencies"
-        yield Severity.DANGER, "eggs", text, remedy
+        yield exam.finding(Severity.DANGER, "eggs", text, remedy)
     elif exam.project is not None and exam.versions == ():
         text = f"it has no version of the project {exam.project}, so whether it can read eggs is not known"
-        yield Severity.NOTE, "versions", text, "sdist deploy-all --only-missing"
+        yield exam.finding(Severity.NOTE, "versions", text, "sdist deploy-all --only-missing")
     elif exam.versions:
         # Jobs that name no version should run the newest deployment.
         default = exam.versions[-1]
         if is_crawls(default):
             text = f"jobs that name no version run {default}, which a crawl brought: nothing was deployed there"
-            yield Severity.WARNING, "versions", text, "sdist deploy-all"
+            yield exam.finding(Severity.WARNING, "versions", text, "sdist deploy-all")
         elif newer := behind(exam.versions, exam.known):
             text = f"jobs that name no version run {default}, which Scrapyd sorts behind {newer}"
             deletes = f"sdist api {_shell(exam.node.name)} delversion project={exam.project} version={default}"
-            yield Severity.WARNING, "versions", text, f"When no job needs it any more: {deletes}"
+            yield exam.finding(Severity.WARNING, "versions", text, f"When no job needs it any more: {deletes}")
 
 
-def _work(exam: NodeDiagnosis) -> Iterator[_Row]:
+def _work(exam: NodeDiagnosis) -> Iterator[Finding]:
     pending = exam.load.pending if exam.load else 0
     if exam.wedged:
         text = f"{pending} jobs wait, and none was started in three looks: its process slots are lost"
         remedy = "Restart its Scrapyd: jobs that wait are kept. Oversized arguments and job ids with a slash do that."
-        yield Severity.DANGER, "slots", text, remedy
+        yield exam.finding(Severity.DANGER, "slots", text, remedy)
     if exam.draining is not None:
         remedy = f"sdist nodes resume {_shell(exam.node.name)}"
-        yield Severity.NOTE, "draining", "it is draining: it gets no new work", remedy
+        yield exam.finding(Severity.NOTE, "draining", "it is draining: it gets no new work", remedy)
 
 
 def _shell(name: str) -> str:
@@ -357,33 +350,26 @@ def _tls_remedy(node: Node, text: str) -> str:
 
 def fleet_findings(exams: Sequence[NodeDiagnosis], targets: Iterable[Node]) -> list[Finding]:
     """Return findings that need all nodes to be compared; `targets` are all those of scrapy.cfg."""
-    by_code: dict[str, list[str]] = {}  # the first version with the code -> names of nodes
-    for exam in exams:
-        if version := current(exam.versions or (), exam.known):
-            same = (one for one in by_code if told_content(one) == told_content(version))
-            by_code.setdefault(next(same, version), []).append(exam.node.name)
+    deployed = [(version, exam.node) for exam in exams if (version := exam.version)]
+    first = {told_content(version): version for version, _ in reversed(deployed)}
+    by_code = names_by((first[told_content(version)], node) for version, node in deployed)
     found = []
     if len(by_code) > 1:
         shown = "; ".join(f"{version} on {', '.join(names)}" for version, names in sorted(by_code.items()))
         text = f"the newest versions of the project differ: {shown}"
         remedy = "sdist deploy-all --only-missing (the egg that was sent last), or: sdist deploy-all"
-        found.append((Severity.WARNING, min(by_code.values(), key=len), "versions", text, remedy))
-    for name, nodes in _twice((exam.load.node_name, exam.node.name) for exam in exams if exam.load is not None):
+        found.append(Finding(Severity.WARNING, ", ".join(min(by_code.values(), key=len)), "versions", text, remedy))
+    for name, nodes in _twice((exam.load.node_name, exam.node) for exam in exams if exam.load is not None):
         text = f"all of them say that they are {name!r}; if that is one Scrapyd, its slots are counted twice"
         remedy = "Remove all but one [deploy:…] of it from scrapy.cfg; else scrapyd.conf: node_name = …"
-        found.append((Severity.NOTE, nodes, "names", text, remedy))
-    for url, nodes in _twice((node.url, node.name) for node in targets):
+        found.append(Finding(Severity.NOTE, ", ".join(nodes), "names", text, remedy))
+    for url, nodes in _twice((node.url, node) for node in targets):
         text = f"these targets have the same url, {url}; only {nodes[0]} is used"
-        found.append((Severity.NOTE, nodes, "names", text, f"scrapy.cfg: remove [deploy:{nodes[1]}]"))
-    return [
-        Finding(severity=severity, node=", ".join(nodes), topic=topic, text=text, remedy=remedy)
-        for severity, nodes, topic, text, remedy in found
-    ]
+        remedy = f"scrapy.cfg: remove [deploy:{nodes[1]}]"
+        found.append(Finding(Severity.NOTE, ", ".join(nodes), "names", text, remedy))
+    return found
 
 
-def _twice(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
-    """Return each key that stands with several names, and these names."""
-    found: dict[str, list[str]] = {}
-    for key, name in pairs:
-        found.setdefault(key, []).append(name)
-    return [(key, names) for key, names in found.items() if len(names) > 1]
+def _twice(pairs: Iterable[tuple[str, Node]]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return each key that stands with several nodes, and their names."""
+    return [(key, names) for key, names in names_by(pairs).items() if len(names) > 1]

@@ -10,11 +10,12 @@ import ipaddress
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from scrapyd_dist.errors import ConfigError
 
+T = TypeVar("T")
 #: prefix of a url whose host is looked up, with one node per address
 LOOKUP = "dns+"
 #: Scrapyd's default port, used for a bare host name; a url with a scheme has the scheme's default port.
@@ -144,6 +145,14 @@ class NodeRecord:
 def distinct(nodes: Iterable[Node]) -> tuple[Node, ...]:
     """Return the nodes with distinct urls, in order; of several names for a url, the first is kept."""
     return tuple(dict.fromkeys(nodes))
+
+
+def names_by(found: Iterable[tuple[T, Node]]) -> dict[T, tuple[str, ...]]:
+    """Return what is found, and the names of the nodes where it is."""
+    names: dict[T, tuple[str, ...]] = {}
+    for key, node in found:
+        names[key] = (*names.get(key, ()), node.name)
+    return names
 
 
 def _split(text: str) -> tuple[SplitResult, str]:

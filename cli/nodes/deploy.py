@@ -14,12 +14,12 @@ from scrapyd_dist.deploy.egg import Egg
 from scrapyd_dist.deploy.kept_eggs import SavedEgg, choose, kept_eggs
 from scrapyd_dist.deploy.project_files import describe, is_dirty
 from scrapyd_dist.deploy.requirements import redis_client
-from scrapyd_dist.deploy.rollout import NodeResult, RollOut, RollOutInterrupted, RollOutRequest, Step, ensure, names_by
+from scrapyd_dist.deploy.rollout import NodeResult, RollOut, RollOutInterrupted, RollOutRequest, Step, ensure
 
 from scrapyd_dist.config import state_dir
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.keys import state_key
-from scrapyd_dist.nodes import Node
+from scrapyd_dist.nodes import Node, names_by
 from scrapyd_dist.scrapyd.versions import sanitised
 
 from ..context import Context, exit_code, where

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
@@ -241,7 +241,7 @@ def _watch(context: Context, sender: Sender, exams: Sequence[NodeDiagnosis], tim
 
 
 def _tell(exams: Sequence[NodeDiagnosis], results: Sequence[Finding], output: Output, *, verbose: bool) -> None:
-    rows = [{**asdict(one), "severity": one.severity.value} for one in results]
+    rows = [{**one._asdict(), "severity": one.severity.value} for one in results]
     if output.document({"nodes": [_node_row(one) for one in exams], "findings": rows}):
         return
     counts = Counter(result.severity.value for result in results)

@@ -8,9 +8,10 @@ import typer
 from scrapyd_dist.deploy import node_versions
 from scrapyd_dist.deploy.kept_eggs import all_eggs, choose, kept_eggs
 from scrapyd_dist.deploy.node_versions import NodeVersions
-from scrapyd_dist.deploy.rollout import NodeResult, RollOut, RollOutRequest, names_by
+from scrapyd_dist.deploy.rollout import NodeResult, RollOut, RollOutRequest
 
 from scrapyd_dist.config import state_dir
+from scrapyd_dist.nodes import names_by
 from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_than, version_name
 
 from ..context import Context, exit_code, must_answer
