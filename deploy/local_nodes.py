@@ -6,7 +6,6 @@ of its own. Process ids are used again, so a process is signalled only if its id
 
 import fcntl
 import importlib.resources
-import importlib.util
 import json
 import os
 import secrets
@@ -119,9 +118,7 @@ def up(state: Path, count: int, *, slots: int | None = None, python: str | None 
     """
     if count < 1 or (slots is not None and slots < 1):
         raise ConfigError(f"Cannot start {count} local nodes with {slots} process slots: both must be one or more.")
-    for package, name in {"psutil": "psutil", **({} if python else {"scrapyd": "Scrapyd"})}.items():
-        if importlib.util.find_spec(package) is None:
-            raise not_installed(name)
+    _psutil()  # without it no node could be found again
     with locked(state):
         # Jobs outlive a killed node, which stays in the list until they are gone, so that `down` finds them.
         known = [node for node in read(state) if _members([node])]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from scrapyd_dist.errors import (
     ApiRefused,
@@ -36,9 +36,6 @@ from .egg import Egg
 from .kept_eggs import find_egg, save_egg
 
 T = TypeVar("T")
-#: DISTRIBUTED_DEPLOY
-Mode = Literal["if-missing", "never"]
-#: seconds for all calls to one node
 NODE_TIMEOUT = 60.0
 #: seconds to check the result of an upload after the node's timeout
 CHECK_TIMEOUT = 10.0
@@ -65,6 +62,10 @@ _SENT = {Step.UPLOADING, Step.CHECKING, Step.RETRYING, Step.UPLOADED}
 
 @dataclass(frozen=True, kw_only=True)
 class RollOutRequest:
+    spider: str | None = None  #: the version must have it
+    upload: bool = True  #: if not, the version with the egg's content is taken, else the newest deployment
+    timeout: float = NODE_TIMEOUT  #: seconds for all calls to one node
+    dirty: bool = False  #: whether there are uncommitted changes, for the name of a new version
     label: str = ""  #: name of the commit, for the name of a new version
     for_crawl: bool = False  #: whether it is for a crawl, so that it must not become a node's default
     #: node name -> version name there, instead of one chosen by time and content
@@ -80,7 +81,7 @@ class NodeResult:
     node: Node
     version: str | None = None  #: the version that jobs on this node are pinned to; None if it failed
     uploaded: bool = False
-    same_code: bool = False  #: whether the version has the egg's content; only mode "never" accepts others
+    same_code: bool = False  #: whether the version has the egg's content; others are accepted only without an upload
     spiders: tuple[str, ...] = ()
     default: str | None = None  #: the node's default version; None if unknown
     before: tuple[str, ...] = ()  #: the node's versions before the deployment, its default last
@@ -103,7 +104,7 @@ class RollOut:
         self.ready = tuple(result for result in self.results if result.error is None and not result.undone)
         self.failed = tuple(result for result in self.results if result.error is not None)
         versions = {result.version for result in self.results if result.version is not None}
-        #: on all good nodes; None without a good node, or with different versions (only in mode "never")
+        #: on all good nodes; None without a good node, or with different versions (only without an upload)
         self.version = versions.pop() if len(versions) == 1 else None
 
     @property
@@ -138,29 +139,22 @@ def ensure(
     nodes: Sequence[Node],
     project: str,
     egg: Egg | None,
+    wish: RollOutRequest = RollOutRequest(),
     *,
-    spider: str | None = None,
-    mode: Mode = "if-missing",
     state: Path | None = None,
-    dirty: bool = False,
     now: datetime | None = None,
-    timeout: float = NODE_TIMEOUT,
-    wish: RollOutRequest | None = None,
     progress: Callable[[Node, Step], object] = lambda _node, _step: None,
     transport: Sender | None = None,
 ) -> RollOut:
     """Ensure that every node has the egg's code and can import it, each in its own thread, at most 64 at once.
 
-    A node's own project name goes before `project`. The version must have the `spider`. Mode "never" uploads nothing
-    and takes the version with the egg's content, else the newest deployment; without an egg it accepts any version.
-    Uploaded eggs are kept in the folder `state`. The name of a new version has the time `now`, and marks uncommitted
-    changes if `dirty`. Each node gets `timeout` seconds. `progress` is called with each step, from several threads, but
-    never concurrently. Ctrl-C during the upload raises RollOutInterrupted.
+    A node's own project name goes before `project`. Without an upload, no egg is needed, and any version is taken then.
+    Uploaded eggs are kept in the folder `state`. The name of a new version has the time `now`. `progress` is called
+    with each step, from several threads, but never concurrently. Ctrl-C during the upload raises RollOutInterrupted.
     """
-    wish = wish or RollOutRequest()
     if not nodes:
         raise ConfigError("There is no node to deploy to. Name one in a [deploy:NAME] section of scrapy.cfg.")
-    if egg is None and mode != "never":
+    if egg is None and wish.upload:
         raise ConfigError("Nothing to deploy: no egg was built.")
     lock, steps = threading.Lock(), {node.name: Step.ASKING for node in nodes}
 
@@ -171,22 +165,19 @@ def ensure(
 
     sender = transport or RequestsTransport()
     uploads = [
-        NodeUpload(
-            node=node, project=node.project or project, egg=egg, spider=spider, wish=wish, timeout=timeout,
-            tell=tell, transport=sender,
-        )
+        NodeUpload(node=node, project=node.project or project, egg=egg, wish=wish, tell=tell, transport=sender)
         for node in nodes
-    ]  # fmt: skip
+    ]
     with thread_pool(len(uploads)) as pool:
         list(pool.map(NodeUpload.ask, uploads))
-        if egg is None or mode == "never":
+        if egg is None or not wish.upload:
             return RollOut(pool.map(lambda one: one.take_what_is_there(wish.given.get(one.node.name)), uploads))
-        there = [one.versions for one in uploads if one.error is None]
-        saved = find_egg(state, project, egg.content_hash) if state is not None and not wish.for_crawl else None
-        common = common_name(there, egg.content_hash, for_crawl=wish.for_crawl, kept=saved.version if saved else None)
+        there, content = [one.versions for one in uploads if one.error is None], egg.content_hash
+        saved = find_egg(state, project, content) if state is not None and not wish.for_crawl else None
+        common = common_name(there, content, for_crawl=wish.for_crawl, kept=saved.version if saved else None)
         if common is None:
             moment = later_than(now or datetime.now(timezone.utc), [name for one in uploads for name in one.versions])
-            common = version_name(egg.content_hash, moment, for_crawl=wish.for_crawl, dirty=dirty, label=wish.label)
+            common = version_name(content, moment, for_crawl=wish.for_crawl, dirty=wish.dirty, label=wish.label)
         names = {one.node.name: wish.given.get(one.node.name, common) for one in uploads}
         try:
             result = RollOut(pool.map(lambda one: one.bring(names[one.node.name], egg), uploads))
@@ -235,9 +226,7 @@ class NodeUpload:
     node: Node
     project: str
     egg: Egg | None
-    spider: str | None
     wish: RollOutRequest
-    timeout: float  #: seconds for all calls
     tell: Callable[[Node, Step], object]  #: called with each step
     transport: Sender
     versions: tuple[str, ...] = ()  #: the node's versions, its default last; set by `ask`
@@ -253,7 +242,7 @@ class NodeUpload:
         passed, while other nodes continue.
         """
         if not again:
-            self._deadline = time.monotonic() + self.timeout
+            self._deadline = time.monotonic() + self.wish.timeout
             self.tell(self.node, Step.ASKING)
         elif not isinstance(self.error, _PASSING) or not self._pause(0):
             return
@@ -359,9 +348,9 @@ class NodeUpload:
         """Return the spiders of a version, which proves that the node can import it."""
         self.tell(self.node, Step.CHECKING)
         spiders = self._send(api.listspiders(self.project, version))
-        if self.spider is not None and self.spider not in spiders:
+        if self.wish.spider is not None and self.wish.spider not in spiders:
             raise NothingMatched(
-                f"Version {version} of the project {self.project} has no spider {self.spider!r}. "
+                f"Version {version} of the project {self.project} has no spider {self.wish.spider!r}. "
                 f"It has: {', '.join(spiders) or 'none'}."
             )
         return spiders
@@ -379,7 +368,7 @@ class NodeUpload:
         """Send a call, with retries after transient failures; `tried` is the number of retries made already."""
         while True:
             try:
-                left = max(min(CHECK_TIMEOUT, self.timeout), self._deadline - time.monotonic())
+                left = max(min(CHECK_TIMEOUT, self.wish.timeout), self._deadline - time.monotonic())
                 return self.transport.send(self.node, call, timeout=min(left, at_most))
             except _PASSING:
                 if not self._pause(tried):

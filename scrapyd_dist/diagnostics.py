@@ -358,7 +358,8 @@ def fleet_findings(exams: Sequence[NodeDiagnosis], targets: Iterable[Node]) -> l
         shown = "; ".join(f"{version} on {', '.join(names)}" for version, names in sorted(by_code.items()))
         text = f"the newest versions of the project differ: {shown}"
         remedy = "sdist deploy-all --only-missing (the egg that was sent last), or: sdist deploy-all"
-        found.append(Finding(Severity.WARNING, ", ".join(min(by_code.values(), key=len)), "versions", text, remedy))
+        fewest = min(by_code.values(), key=len)
+        found.append(Finding(Severity.WARNING, ", ".join(fewest), "versions", text, remedy))
     for name, nodes in _twice((exam.load.node_name, exam.node) for exam in exams if exam.load is not None):
         text = f"all of them say that they are {name!r}; if that is one Scrapyd, its slots are counted twice"
         remedy = "Remove all but one [deploy:…] of it from scrapy.cfg; else scrapyd.conf: node_name = …"

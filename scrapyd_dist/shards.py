@@ -39,11 +39,9 @@ class ShardTemplate:
 
     def page(self, url: str) -> int | None:
         """Return the page number in a URL, or None if it does not match the template."""
-        before, after = _PLACE.split(self.text)[0], _PLACE.split(self.text)[-1]
-        middle = url[len(before) : len(url) - len(after)]
-        if not url.startswith(before) or not url.endswith(after) or not middle.isdecimal():
-            return None
-        return int(middle) if self.url(int(middle)) == url else None
+        before, after = self.text.split(self.place)
+        digits = url.removeprefix(before).removesuffix(after)
+        return int(digits) if digits.isdecimal() and self.url(int(digits)) == url else None
 
 
 def shards_of_pages(template: ShardTemplate, *, pages: int, shards: int, first_page: int = 0) -> list[Shard]:

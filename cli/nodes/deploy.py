@@ -193,12 +193,14 @@ def _deploy(context: Context, targets: Sequence[str] | None, asked: DeployOption
         atomic=asked.atomic,
         retries=asked.retries,
         dry_run=asked.dry_run,
+        timeout=asked.timeout,
+        dirty=not asked.only_missing and is_dirty(root),
     )
     if not asked.quiet:
         done = "Took the kept egg of" if asked.only_missing else "Built"
         say(f"{done} {name}, {len(egg.data) // 1024 + 1} KiB; asking {counted(len(nodes), 'node')} …")
     progress = not (asked.no_progress or asked.quiet)
-    result = roll_out(root, name, nodes, egg, asked.timeout, wish, progress=progress)
+    result = roll_out(root, name, nodes, egg, wish, progress=progress)
     tell(result, name, wish, asked, quiet=asked.quiet)
     return exit_code_of(result)
 
@@ -226,13 +228,12 @@ def _last_sent(project: str, state: Path, version: str | None) -> SavedEgg:
 
 
 def roll_out(
-    root: Path, project: str, nodes: Sequence[Node], egg: Egg, timeout: float, wish: RollOutRequest, *, progress: bool
+    root: Path, project: str, nodes: Sequence[Node], egg: Egg, wish: RollOutRequest, *, progress: bool
 ) -> RollOut:
     """Send the egg, and draw how far it is; Ctrl-C says what is known by then, and is raised again."""
-    dirty, state = not wish.only_missing and is_dirty(root), state_dir(root)
     try:
         with bar(len(nodes), shown=progress) as note:
-            return ensure(nodes, project, egg, state=state, dirty=dirty, timeout=timeout, wish=wish, progress=note)
+            return ensure(nodes, project, egg, wish, state=state_dir(root), progress=note)
     except RollOutInterrupted as known:
         groups: dict[str, list[str]] = {}
         for name, step in known.steps.items():

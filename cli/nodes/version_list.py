@@ -173,10 +173,11 @@ def rollback(
         return 0
     there = [name for entry in seen for name in entry.versions]
     again = version_name(egg.content_hash, later_than(datetime.now(timezone.utc), there))
-    wish = RollOutRequest(given={node.name: again for node in nodes}, retries=RETRIES, dry_run=dry_run)
+    given = {node.name: again for node in nodes}
+    wish = RollOutRequest(given=given, retries=RETRIES, dry_run=dry_run, timeout=timeout)
     if not quiet:
         say(f"Sending {saved.version} again as {again} …")
-    result = roll_out(context.root, name, nodes, egg, timeout, wish, progress=not quiet)
+    result = roll_out(context.root, name, nodes, egg, wish, progress=not quiet)
     tell(result, name, wish, output, quiet=quiet)
     if code := exit_code_of(result):
         return code

@@ -139,18 +139,15 @@ def _roll_out(
 
     Without a version it is named by its content; `dirty`: it is the working tree's, and may not be committed.
     """
-    project = request.project
-    result = rollout.ensure(
-        nodes,
-        project.name,
-        egg,
+    wish = RollOutRequest(
         spider=request.spider,
-        mode="never" if request.options.deploy == "never" else "if-missing",
-        dirty=dirty and is_dirty(project.root),
-        wish=RollOutRequest(
-            for_crawl=True, given={node.name: version for node in nodes} if version else {}, only_missing=True
-        ),
+        upload=request.options.deploy != "never",
+        dirty=dirty and is_dirty(request.project.root),
+        for_crawl=True,
+        given={node.name: version for node in nodes} if version else {},
+        only_missing=True,
     )
+    result = rollout.ensure(nodes, request.project.name, egg, wish)
     if result.ready:
         return result
     text = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in result.failures.items())

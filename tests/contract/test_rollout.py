@@ -119,14 +119,14 @@ def test_missing_then_present(clean: Pair, make_egg: MakeEgg, tmp_path: Path) ->
     def note(node: Node, step: Step) -> None:
         steps[node.name].append(step)
 
-    first = ensure(nodes, "p", egg, spider="one", now=NOON, state=tmp_path, progress=note)
+    first = ensure(nodes, "p", egg, RollOutRequest(spider="one"), now=NOON, state=tmp_path, progress=note)
     name = version_name(egg.content_hash, NOON)
     assert (first.version, uploaded(first)) == (name, [True, True])
     assert all(node.spiders == ("one",) and node.same_code for node in first.ready)
     assert clean[0].versions("p") == clean[1].versions("p") == [name]
     assert list(steps.values()) == [[Step.ASKING, Step.UPLOADING, Step.CHECKING, Step.UPLOADED]] * 2
 
-    again = ensure(nodes, "p", egg, spider="one", now=NOON + timedelta(days=1), dirty=True)
+    again = ensure(nodes, "p", egg, RollOutRequest(spider="one", dirty=True), now=NOON + timedelta(days=1))
     assert (again.version, uploaded(again)) == (name, [False, False])
 
     # One node lost it, and its name is known from the other one, or from the kept egg alone.
@@ -143,8 +143,8 @@ def test_missing_then_present(clean: Pair, make_egg: MakeEgg, tmp_path: Path) ->
 
 def test_changed_code_gets_a_name_of_its_own(clean: Pair, make_egg: MakeEgg) -> None:
     nodes = [node_of(clean[0])]
-    old = ensure(nodes, "p", make_egg(), now=NOON)
-    new = ensure(nodes, "p", make_egg(SPIDER.replace("one", "two")), now=NOON + timedelta(seconds=1), dirty=True)
+    old, changed = ensure(nodes, "p", make_egg(), now=NOON), make_egg(SPIDER.replace("one", "two"))
+    new = ensure(nodes, "p", changed, RollOutRequest(dirty=True), now=NOON + timedelta(seconds=1))
     assert clean[0].versions("p") == [old.version, new.version]
     assert str(new.version).endswith("-dev")
     assert new.results[0].spiders == ("two",)
@@ -166,7 +166,7 @@ def test_two_names_of_one_content_become_one(clean: Pair, make_egg: MakeEgg) -> 
 def test_a_failing_node_stops_no_other(clean: Pair, make_egg: MakeEgg, deaf: Node) -> None:
     wrong = Node.parse(clean[1].url, name="wrong", username="u", password="nonsense-secret")
     nodes = [refusing("gone"), deaf, wrong, node_of(clean[0])]
-    result = ensure(nodes, "p", make_egg(), now=NOON, timeout=6)
+    result = ensure(nodes, "p", make_egg(), RollOutRequest(timeout=6), now=NOON)
     kinds = [type(node.error) for node in result.results]
     assert kinds == [ConnectionRefused, NoReply, AuthRefused, type(None)]
     assert result.version == clean[0].versions("p")[-1]
@@ -189,7 +189,7 @@ def test_a_broken_egg_is_removed_and_told_once(clean: Pair, make_egg: MakeEgg) -
 
 
 def test_a_missing_spider(clean: Pair, make_egg: MakeEgg) -> None:
-    result = ensure([node_of(real) for real in clean], "p", make_egg(), spider="none", now=NOON)
+    result = ensure([node_of(real) for real in clean], "p", make_egg(), RollOutRequest(spider="none"), now=NOON)
     ((reason, names),) = result.failures.items()
     assert "no spider 'none'. It has: one." in reason
     assert len(names) == 2
@@ -227,7 +227,7 @@ def fails(error: type[NodeError], times: int = 99) -> Callable[[], None]:
 
 def test_an_upload_whose_reply_was_lost_counts(clean: Pair, make_egg: MakeEgg) -> None:
     transport = Meanwhile("addversion.json", after=fails(NoReply))
-    result = ensure([node_of(clean[0])], "p", make_egg(), spider="one", now=NOON, transport=transport)
+    result = ensure([node_of(clean[0])], "p", make_egg(), RollOutRequest(spider="one"), now=NOON, transport=transport)
     assert result.version == clean[0].versions("p")[-1]
     # What the node cannot import is found out all the same, and removed.
     bad = ensure([node_of(clean[1])], "p", make_egg("import nothing_like_it\n"), now=NOON, transport=transport)
@@ -240,14 +240,14 @@ class TestNever:
         egg, other, nodes = make_egg(), make_egg(SPIDER.replace("one", "two")), [node_of(real) for real in clean]
         ours = ensure(nodes[:1], "p", egg, now=NOON).version
         newer = ensure(nodes, "p", other, now=NOON + timedelta(hours=1)).version
-        result = ensure(nodes, "p", egg, mode="never", now=NOON)
+        result = ensure(nodes, "p", egg, RollOutRequest(upload=False), now=NOON)
         assert [node.version for node in result.results] == [ours, newer]
         assert [node.same_code for node in result.results] == [True, False]
         assert (result.version, uploaded(result)) == (None, [False, False])
-        assert ensure(nodes, "p", None, mode="never").version == newer
+        assert ensure(nodes, "p", None, RollOutRequest(upload=False)).version == newer
 
     def test_none_there(self, clean: Pair, make_egg: MakeEgg) -> None:
-        result = ensure([node_of(clean[0])], "p", make_egg(), mode="never")
+        result = ensure([node_of(clean[0])], "p", make_egg(), RollOutRequest(upload=False))
         assert isinstance(result.results[0].error, NothingMatched)
         assert clean[0].api("listprojects.json")["projects"] == []
 
@@ -271,11 +271,11 @@ class TestNames:
     ) -> None:
         nodes, egg = [node_of(real) for real in clean], make_egg()
         wish = RollOutRequest(given=dict.fromkeys(("node1", "node2"), "1_9"))
-        first = ensure(nodes, "p", egg, state=tmp_path, wish=wish)
+        first = ensure(nodes, "p", egg, wish, state=tmp_path)
         assert (first.version, first.results[0].default) == ("1_9", "1_9")
         assert [egg.version for egg in kept_eggs(tmp_path, "p")] == ["1_9"]
         other = make_egg(SPIDER.replace("one", "two"))
-        again = ensure(nodes, "p", other, wish=wish)
+        again = ensure(nodes, "p", other, wish)
         assert uploaded(again) == [True, True]
         assert again.results[0].spiders == ("two",)
         clean[1].api("delproject.json", project="p")
@@ -296,7 +296,7 @@ class TestAllOrNone:
         first = ensure(nodes[:1], "p", egg, now=NOON)
         earlier = ensure(nodes[1:2], "p", make_egg(LONG), now=NOON - timedelta(hours=1))
         wish = RollOutRequest(atomic=True)
-        result = ensure(nodes, "p", egg, wish=wish, progress=lambda node, step: steps.append((node.name, step)))
+        result = ensure(nodes, "p", egg, wish, progress=lambda node, step: steps.append((node.name, step)))
         assert [found.undone for found in result.results] == [False, True, False]
         assert [found.node.name for found in result.ready] == ["node1"]
         assert (clean[0].versions("p"), clean[1].versions("p")) == ([first.version], [earlier.version])
@@ -351,10 +351,8 @@ def test_so_often_and_never_beyond_the_nodes_time(
 ) -> None:
     monkeypatch.setattr("scrapyd_dist.deploy.rollout.BACKOFF", pause)
     steps: list[Step] = []
-    wish = RollOutRequest(retries=retries)
-    result = ensure(
-        [refusing("gone")], "p", make_egg(), timeout=timeout, wish=wish, progress=lambda _node, step: steps.append(step)
-    )
+    wish = RollOutRequest(retries=retries, timeout=timeout)
+    result = ensure([refusing("gone")], "p", make_egg(), wish, progress=lambda _node, step: steps.append(step))
     assert (len(result.failed), steps.count(Step.RETRYING)) == (1, tries)
 
 
