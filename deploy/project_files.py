@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,28 +63,28 @@ def read_project(root: Path, settings_module: str) -> ProjectFiles:
             f"scrapy.cfg in {root} names {settings_module!r} as its settings module, which is no dotted Python name. "
             "Correct the line below [settings]."
         )
-    walk = _Walk(_base(root, parts[0]))
     try:
-        walk.top_level(parts[0])
+        found = dict(_top_level(_base(root, parts[0]), parts[0]))
     except OSError as error:
         raise ConfigError(
             f"Cannot build the egg of the project in {root}: {error}. Make the file readable, or move it out of the "
             "packages."
         ) from error
-    if not walk.files:
+    files = {path: content for path, content in found.items() if content is not None}
+    if not files:
         raise ConfigError(
             f"There is nothing to deploy in {root}: no folder beside scrapy.cfg is a Python package (has an "
             "__init__.py). Run this in the folder of a Scrapy project, as `scrapy startproject` makes it."
         )
     path = "/".join(parts)
-    if not {f"{path}.py", f"{path}/__init__.py"} & walk.files.keys():
+    if not {f"{path}.py", f"{path}/__init__.py"} & files.keys():
         raise ConfigError(
             f"scrapy.cfg in {root} names the settings module {settings_module}, but the packages beside it hold no "
             f"{path}.py. Correct the line below [settings], or put the package beside scrapy.cfg."
         )
     info = {f"{INFO}PKG-INFO": f"Metadata-Version: 1.1\nName: {parts[0]}\nVersion: 0\n".encode()}
-    left_out = tuple(sorted(walk.left_out))
-    return ProjectFiles(settings_module=settings_module, files=walk.files, info=info, left_out=left_out)
+    left_out = tuple(sorted(found.keys() - files.keys()))
+    return ProjectFiles(settings_module=settings_module, files=files, info=info, left_out=left_out)
 
 
 def _base(root: Path, top: str) -> Path:
@@ -94,47 +94,35 @@ def _base(root: Path, top: str) -> Path:
     return source if not beside and ((source / top).is_dir() or (source / f"{top}.py").is_file()) else root
 
 
-@dataclass
-class _Walk:
-    root: Path
-    files: dict[str, bytes] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
-
-    def top_level(self, settings_top: str) -> None:
-        loose_modules = (self.root / f"{settings_top}.py").is_file() and not (self.root / settings_top).is_dir()
-        for entry in sorted(self.root.iterdir()):
-            name = entry.name
-            if entry.is_dir():
-                package = name.isidentifier() and (entry / "__init__.py").is_file()
-                if not (name == settings_top or package) or name in _BUILD_FOLDERS:
-                    continue
-                if name == OWN_PACKAGE:
-                    self.left_out.append(name)
-                else:
-                    self._take(entry, (self.root.resolve(),))
-            elif name.endswith(".py") and name not in _TOOL_MODULES:
-                if loose_modules:
-                    self._take(entry, ())
-                else:
-                    self.left_out.append(name)
-
-    def _take(self, entry: Path, inside: tuple[Path, ...]) -> None:
-        """Add a file or a folder recursively; `inside` are the real paths of the folders above."""
+def _top_level(root: Path, settings_top: str) -> Iterator[tuple[str, bytes | None]]:
+    """Generate path and content of each file of the packages; the content is None for what is left out."""
+    loose_modules = (root / f"{settings_top}.py").is_file() and not (root / settings_top).is_dir()
+    for entry in sorted(root.iterdir()):
         name = entry.name
-        if name in _CACHES or name.endswith(_CACHE_SUFFIXES):
-            return
-        path = entry.relative_to(self.root).as_posix().encode(errors="backslashreplace").decode()
-        taken = not name.startswith(".") and path.endswith(name)  # a name that is no UTF-8 was replaced
-        # A link to a folder above would recurse endlessly.
-        endless = entry.is_dir() and any(above.is_relative_to(entry.resolve()) for above in inside)
-        if taken and entry.is_file():
-            self.files[path] = entry.read_bytes()
-        elif taken and entry.is_dir() and not endless and not _is_environment(entry):
-            for one in sorted(entry.iterdir()):
-                self._take(one, (*inside, entry.resolve()))
-        else:
-            # Among them broken links, sockets, pipes.
-            self.left_out.append(path)
+        if entry.is_dir():
+            package = name.isidentifier() and (entry / "__init__.py").is_file()
+            if (name == settings_top or package) and name not in _BUILD_FOLDERS:
+                yield from [(name, None)] if name == OWN_PACKAGE else _files(entry, root, (root.resolve(),))
+        elif name.endswith(".py") and name not in _TOOL_MODULES:
+            yield from _files(entry, root, ()) if loose_modules else [(name, None)]
+
+
+def _files(entry: Path, root: Path, inside: tuple[Path, ...]) -> Iterator[tuple[str, bytes | None]]:
+    """Generate a file, or those of a folder; `inside` are the real paths of the folders above."""
+    name = entry.name
+    if name in _CACHES or name.endswith(_CACHE_SUFFIXES):
+        return
+    path = entry.relative_to(root).as_posix().encode(errors="backslashreplace").decode()
+    taken = not name.startswith(".") and path.endswith(name)  # a name that is no UTF-8 was replaced
+    # A link to a folder above would recurse endlessly.
+    endless = entry.is_dir() and any(above.is_relative_to(entry.resolve()) for above in inside)
+    if taken and entry.is_file():
+        yield path, entry.read_bytes()
+    elif taken and entry.is_dir() and not endless and not _is_environment(entry):
+        for one in sorted(entry.iterdir()):
+            yield from _files(one, root, (*inside, entry.resolve()))
+    else:  # broken links, sockets and pipes, too
+        yield path, None
 
 
 def _is_environment(folder: Path) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.nodes import Node, distinct
+from scrapyd_dist.nodes import Node
 
 #: The project's state folder next to scrapy.cfg, with crawls, keys, eggs and local nodes.
 STATE_FOLDER = ".sdist"
@@ -32,11 +32,6 @@ class ProjectConfig:
     targets: tuple[Node, ...]  #: every `[deploy]` and `[deploy:NAME]` section with a url, in file order
     project: str | None  #: the `project` of `[deploy]`, if set
     options: Mapping[str, str] = field(default_factory=dict)  #: the `[sdist]` section
-
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        """The targets with distinct urls, `dns+` targets expanded as `addresses_of` does."""
-        return distinct(one for node in self.targets for one in (addresses_of(node) if node.lookup else (node,)))
 
 
 def find_root(folder: Path | None = None) -> Path | None:

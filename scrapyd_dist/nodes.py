@@ -55,7 +55,6 @@ class Node:
         name: str | None = None,
         username: str | None = None,
         password: str | None = None,
-        slots: int | None = None,
         **options: Any,
     ) -> Node:
         """Parse `host:port`, `host` (port 6800) or a url, which may have a user, a password and a path prefix.
@@ -65,8 +64,6 @@ class Node:
         """
         lookup = text.strip().startswith(LOOKUP)
         parts, shown = _split(text.strip().removeprefix(LOOKUP))
-        if slots is not None and slots < 1:
-            raise ConfigError(f"The node {shown!r} has slots = {slots}. It must be a whole number from 1 up.")
         url = _normalised(parts, shown)
         if username is None and parts.username is not None:
             username, password = unquote(parts.username), unquote(parts.password or "")
@@ -77,7 +74,6 @@ class Node:
             url=url,
             username=username or None,
             password=password if username else None,
-            slots=slots,
             lookup=lookup,
             **options,
         )

@@ -100,7 +100,7 @@ def make_project(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / MARK).write_text("Made by `sdist demo`, which writes into this folder again.\n", encoding="utf-8")
         shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", ".*"))
-    if load(folder).nodes:
+    if load(folder).targets:
         raise ConfigError(
             "~/.scrapy.cfg or /etc/scrapy.cfg names nodes, and the demo would deploy to them. Run it where these files "
             "are not read, for example: HOME=$(mktemp -d) sdist demo"

@@ -105,7 +105,7 @@ class TestTargets:
         assert (default.slots, default.verify, default.version, default.project) == (4, True, "GIT", "shop")
         assert (two.url, two.username, two.password) == ("https://web2/base", "me", "other")
         assert (two.slots, two.verify, two.project) == (8, False, "second")
-        assert [node.name for node in found.nodes] == ["default", "before", "two"]
+        assert by_name["alias"] == default
 
     @pytest.mark.parametrize(
         ("written", "meant"),

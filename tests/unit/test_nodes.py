@@ -110,12 +110,6 @@ def test_credentials_given_apart_go_first() -> None:
         Node.parse("web1", username="a:b", password="x")
 
 
-@pytest.mark.parametrize("slots", [0, -1])
-def test_slots_are_counted_from_one(slots: int) -> None:
-    with pytest.raises(ConfigError, match="slots"):
-        Node.parse("web1", slots=slots)
-
-
 _SECRETS = st.text(st.characters(min_codepoint=33, max_codepoint=0x24F), min_size=1, max_size=12).map("hush".__add__)
 
 

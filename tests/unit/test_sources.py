@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from scrapy.settings import Settings
+from scrapyd_dist.cli.context import Context
 from scrapyd_dist.middlewares.producer.crawl_nodes import NodeSources, nodes_of
 from scrapyd_dist.middlewares.producer.crawl_request import CrawlRequest, find_project
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions
@@ -163,7 +164,7 @@ def test_a_name_with_several_addresses_is_a_node_at_each(folder: Path, monkeypat
     assert {(node.tls_name, node.password, node.host_header) for node in nodes} == {
         ("pool.example", "p", "pool.example:6800")
     }
-    assert names(config.load(folder).nodes) == names(nodes)  # every command sees them so
+    assert names(Context(folder).all_nodes) == names(nodes)  # every command sees them so
     addresses.remove("10.0.0.2")
     assert names(found.read()) == ["pool/10.0.0.1", "pool/fe80::1"]
 
