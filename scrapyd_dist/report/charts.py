@@ -256,15 +256,13 @@ def jobs(data: Gantt, seconds: float) -> RowChart:
             title = f"{bar.name} on {lanes[bar.lane]}: {outcome}, {span(bar.end - bar.begin)}" if named else ""
             pieces[bar.lane].append(_piece(bar.begin, bar.end, seconds, outcome, title))
     groups = {node: [pieces[i] for i, _ in rows] for node, rows in groupby(enumerate(lanes), key=lambda lane: lane[1])}
-    counts = {node: Counter[str]() for node in data.lanes}
-    for bar in data.bars:
-        counts[data.lanes[bar.lane]][bar.outcome] += 1
-    total = sum(counts.values(), Counter[str]())
+    counts = Counter((data.lanes[bar.lane], bar.outcome) for bar in data.bars)
+    nodes, total = dict.fromkeys(data.lanes), Counter(bar.outcome for bar in data.bars)
     said = ", ".join(f"{total[outcome]:,} {outcome}" for outcome in _OUTCOMES if total[outcome])
     return RowChart(
-        label=f"Jobs on the nodes over time. {len(data.bars):,} jobs on {len(counts)} nodes: {said}.",
+        label=f"Jobs on the nodes over time. {len(data.bars):,} jobs on {len(nodes)} nodes: {said}.",
         headings=("node", *_OUTCOMES),
-        table=[(node, *(count[outcome] for outcome in _OUTCOMES)) for node, count in counts.items()],
+        table=[(node, *(counts[node, outcome] for outcome in _OUTCOMES)) for node in nodes],
         times=_times(seconds),
         legend=[(outcome, outcome) for outcome in _OUTCOMES if total[outcome]],
         rows=[NodeRow(name, node, groups[node]) for name, node in zip(short_names([*groups]), groups, strict=True)],

@@ -37,6 +37,7 @@ OUTCOMES = {
 GROUPS = ("2xx", "3xx", "403 and 429", "other 4xx", "5xx", "no answer")
 
 _STATUS = re.compile(r"downloader/response_status_count/(\d{3})\Z")
+_COUNTS = ("downloader/request_count", "downloader/exception_count", "retry/count")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,8 +273,7 @@ def heat(facts: Facts) -> Heat | None:
         return None
     step = at[-1] / max(1, min(COLUMNS, int(at[-1] // 2) or 1))
     lines = {name: _rising((of(row, "nodes", name) or [0])[0] for _, row in facts.samples) for name in names}
-    slowest = set(sorted(names, key=lambda name: lines[name][-1])[:ROWS])
-    shown = [name for name in names if name in slowest]
+    shown = sorted(sorted(names, key=lambda name: lines[name][-1])[:ROWS], key=natural)
     return Heat(
         step=step,
         nodes=tuple(shown),
@@ -352,25 +352,19 @@ def spread(pairs: Iterable[tuple[str, float]]) -> Spread | None:
 
 def statuses(facts: Facts) -> tuple[Statuses, ...]:
     """Return one row per node, of all jobs that reported."""
-    codes, sums = defaultdict[str, Counter[str]](Counter), defaultdict[str, Counter[str]](Counter)
+    sums = defaultdict[str, Counter[str]](Counter)
     for attempt in facts.attempts:
-        stats = of(attempt.report, "stats") or {}
-        for name, value in stats.items():
-            if found := _STATUS.match(str(name)):
-                codes[attempt.node][found[1]] += number(value)
-        for name in ("downloader/request_count", "downloader/exception_count", "retry/count"):
-            sums[attempt.node][name] += number(stats, name)
-    return tuple(
-        Statuses(
-            node=node,
-            groups=_groups(codes[node], sums[node]["downloader/exception_count"]),
-            codes=dict(sorted(codes[node].items())),
-            requests=sums[node]["downloader/request_count"],
-            retried=sums[node]["retry/count"],
-        )
-        for node in sorted(sums, key=natural)
-        if codes[node] or sums[node].total()
-    )
+        for name, value in (of(attempt.report, "stats") or {}).items():
+            sums[attempt.node][str(name)] += number(value)
+    rows = []
+    for node in sorted(sums, key=natural):
+        stats = sums[node]
+        codes = {found[1]: stats[name] for name in sorted(stats) if (found := _STATUS.match(name))}
+        requests, silent, retried = (stats[name] for name in _COUNTS)
+        if codes or requests or silent or retried:
+            groups = _groups(codes, silent)
+            rows.append(Statuses(node=node, groups=groups, codes=codes, requests=requests, retried=retried))
+    return tuple(rows)
 
 
 def _groups(codes: Mapping[str, int], silent: int) -> dict[str, int]:
