@@ -297,11 +297,11 @@ def set_(
     """
     if hits is None and window is None and scale is None:
         raise ConfigError("Nothing to set: say --hits N and --window SECONDS, or one of them, or --scale X.")
-    (name,) = names_of([domain])
+    name = domain_of(domain)
     changed = change(lambda now: {name: _limited(name, now.get(name, Rule()), hits, window, scale)})
     if not output.document(changed.document()):
         rule = changed.changes.get(name) or changed.before[name]
-        whose = named([name]).capitalize() if name == ALL else name
+        whose = "All domains" if name == ALL else name
         rests = ""
         if rule.blocked:
             rests = " It is blocked, though; `sdist throttle unblock` ends that."

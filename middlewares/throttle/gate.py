@@ -63,7 +63,7 @@ class Gate:
         self.options, self.problem, self.awake = options, "", options.on
         self._ruled: frozenset[str] = frozenset()
         self._known = asyncio.Event()  #: whether there are rules, or that it cannot be known now
-        self._sleeping: WeakSet[PermitQueue] = WeakSet()
+        self.sleeping: WeakSet[PermitQueue] = WeakSet()  #: to be woken by the first rule
         self._before: WeakSet[Request] = WeakSet()  #: those that were under way when the first rule came
         self._crawler, self._clock = crawler, clock
         self._egress, self.budget = Egress(options, crawler), PageBudget(options, crawler)
@@ -150,10 +150,6 @@ class Gate:
 
     # the first rule
 
-    def join(self, queue: PermitQueue) -> None:
-        """A queue to be woken by the first rule."""
-        self._sleeping.add(queue)
-
     def is_ruled(self, domain: str) -> bool:
         """Whether the store is to be asked for this domain."""
         return bool(domain) and (self.options.on or domain in self._ruled or ALL in self._ruled)
@@ -175,7 +171,7 @@ class Gate:
         slot = self._crawler.engine._slot  # noqa: SLF001 - nothing else tells
         self._before = WeakSet(slot.inprogress if slot is not None else ())
         warn_of_scheduler(self._crawler.settings)
-        for queue in list(self._sleeping):
+        for queue in list(self.sleeping):
             queue.wake()
         for one in list(self._crawler.engine.downloader.slots.values()):
             waiting = list(one.queue)

@@ -6,7 +6,7 @@ A request that waits for its permit waits here, and holds nothing that another o
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -69,13 +69,13 @@ class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
             self.pqueues, own.pqueues = own.pqueues, {}
             self._take_in()
         else:
-            for request in reversed(list(_taken_from(own))):  # the last one in is the first one out
+            for request in reversed(list(iter(own.pop, None))):  # the last one in is the first one out
                 self.push(request)
 
     def hand_over(self, own: ScrapyPriorityQueue) -> None:
         """All that is left goes into a queue of Scrapy's."""
         for queue in self.pqueues.values():
-            for request in reversed(list(_taken_from(queue))):
+            for request in reversed(list(iter(queue.pop, None))):
                 own.push(request)
 
     def push(self, request: Request) -> None:
@@ -149,11 +149,6 @@ class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
         return self._size
 
 
-def _taken_from(queue: ScrapyPriorityQueue) -> Iterator[Request]:
-    while (request := queue.pop()) is not None:
-        yield request
-
-
 class HeedingQueue(PermitQueue):
     """Scrapy's own queue until the store has a rule, and the throttled one from then on.
 
@@ -178,7 +173,7 @@ class HeedingQueue(PermitQueue):
         self._own = self.own(crawler, downstream_queue_cls, key, startprios or (), start_queue_cls=start_queue_cls)
         self._throttled: ThrottledQueue | None = None
         self._use(self._own)
-        Gate.of(crawler).join(self)
+        Gate.of(crawler).sleeping.add(self)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> HeedingQueue:
