@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from scrapy import Request
 from scrapy.crawler import Crawler
@@ -23,26 +23,20 @@ from .gate import Gate
 from .throttle_client import PermitQueue
 
 
-class Lane(NamedTuple):
-    """Requests that differ in nothing but their priority: of one domain queue, and of one slot of the downloader."""
+def lane_name(slot: str, kind: QueueKey) -> str:
+    """The name of a lane: requests of one slot of the downloader and one domain queue, which differ in priority only.
 
-    slot: str
-    kind: QueueKey
+    It is what Scrapy's own queue calls it, so that the two can go on with each other's files; else it is JSON.
+    """
+    return slot if kind == QueueKey(site_of(f"http://{slot}")) else json.dumps([slot, *kind])
 
-    @property
-    def name(self) -> str:
-        """What Scrapy's own queue calls it, so that the two can go on with each other's files; else as JSON."""
-        if self.kind == QueueKey(site_of(f"http://{self.slot}")):
-            return self.slot
-        return json.dumps([self.slot, *self.kind])
 
-    @classmethod
-    def named(cls, name: str) -> Lane:
-        if name.startswith("["):
-            with suppress(ValueError, TypeError):
-                slot, domain, address, pages = json.loads(name)
-                return cls(slot, QueueKey(domain, address, pages))
-        return cls(name, QueueKey(site_of(f"http://{name}")))
+def lane_of(name: str) -> tuple[str, QueueKey]:
+    if name.startswith("["):
+        with suppress(ValueError, TypeError):
+            slot, domain, address, pages = json.loads(name)
+            return slot, QueueKey(domain, address, pages)
+    return name, QueueKey(site_of(f"http://{name}"))
 
 
 class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
@@ -51,7 +45,7 @@ class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
     def __init__(self, crawler: Crawler, *args: Any, **kwargs: Any) -> None:
         super().__init__(crawler, *args, **kwargs)
         self._gate = Gate.of(crawler)
-        self._lanes: dict[DomainQueue, dict[str, Lane]] = {}
+        self._slots: dict[DomainQueue, dict[str, str]] = {}  #: the downloader's slots of its lanes, by their names
         self._size = 0
         self._take_in()
 
@@ -59,7 +53,7 @@ class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
         """What an earlier process has left, or the queue that was here before."""
         for name, queue in list(self.pqueues.items()):
             if len(queue):
-                self._entered(Lane.named(name), name, len(queue))
+                self._entered(name, *lane_of(name), len(queue))
             else:
                 self.pqueues.pop(name).close()
 
@@ -81,8 +75,8 @@ class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
     def push(self, request: Request) -> None:
         self._gate.forget(request)
         request.meta.pop(PERMIT, None)  # its own, or one that was copied with the meta of a page before
-        lane = Lane(self._downloader_interface.get_slot_key(request), self._gate.queue_key(request))
-        name = lane.name
+        slot, kind = self._downloader_interface.get_slot_key(request), self._gate.queue_key(request)
+        name = lane_name(slot, kind)
         is_new = name not in self.pqueues
         if is_new:
             self.pqueues[name] = self.pqfactory(name)
@@ -92,12 +86,11 @@ class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
             if is_new:
                 self.pqueues.pop(name).close()
             raise
-        self._entered(lane, name, 1)
+        self._entered(name, slot, kind, 1)
 
-    def _entered(self, lane: Lane, name: str, number: int) -> None:
+    def _entered(self, name: str, slot: str, kind: QueueKey, number: int) -> None:
         self._size += number
-        queue = self._gate.queues.enter(lane.kind, lane.slot, number)
-        self._lanes.setdefault(queue, {})[name] = lane
+        self._slots.setdefault(self._gate.queues.enter(kind, slot, number), {})[name] = slot
 
     def pop(self) -> Request | None:
         chosen = self._choose() if self._size else None
@@ -107,20 +100,20 @@ class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
         queue = self.pqueues[name]
         request = queue.pop()
         self._size -= 1
-        lane = self._lanes[domain][name]
+        slot = self._slots[domain][name]
         if not len(queue):
             self._close_lane(domain, name)
-        self._gate.send(domain, lane.slot, request)
+        self._gate.send(domain, slot, request)
         return request
 
     def _choose(self) -> tuple[DomainQueue, str] | None:
         """The first lane, in turn, of those that have the fewest requests under way."""
         best, fewest = None, 0
         for domain in self._gate.queues.ready():
-            for name, lane in self._lanes.get(domain, {}).items():
-                if not self._gate.queues.has_room(domain, lane.slot):
+            for name, slot in self._slots.get(domain, {}).items():
+                if not self._gate.queues.has_room(domain, slot):
                     continue
-                active = self._gate.capacity.active(lane.slot)
+                active = self._gate.capacity.active(slot)
                 if best is None or active < fewest:
                     best, fewest = (domain, name), active
                 if not active:
@@ -129,9 +122,9 @@ class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
 
     def _close_lane(self, domain: DomainQueue, name: str) -> None:
         self.pqueues.pop(name).close()
-        del self._lanes[domain][name]
-        if not self._lanes[domain]:
-            del self._lanes[domain]
+        del self._slots[domain][name]
+        if not self._slots[domain]:
+            del self._slots[domain]
         if self.key:
             with suppress(OSError):  # its files may be there still
                 Path(self.key, _path_safe(name)).rmdir()
@@ -141,7 +134,7 @@ class ThrottledQueue(PermitQueue, DownloaderAwarePriorityQueue):
         return self.pqueues[chosen[1]].peek() if chosen is not None else None
 
     def close(self) -> dict[str, list[int]]:
-        self._lanes.clear()
+        self._slots.clear()
         self._size = 0
         return super().close()
 

@@ -15,7 +15,7 @@ from scrapy.squeues import FifoMemoryQueue, LifoMemoryQueue
 from scrapyd_dist.middlewares.codec import AGAIN, PERMIT
 from scrapyd_dist.middlewares.throttle import gate
 from scrapyd_dist.middlewares.throttle.downloader_capacity import STALE
-from scrapyd_dist.middlewares.throttle.queue import Lane, ThrottledQueue
+from scrapyd_dist.middlewares.throttle.queue import ThrottledQueue, lane_name, lane_of
 from scrapyd_dist.middlewares.throttle.site_feedback import PermitMiddleware
 from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
 
@@ -425,6 +425,6 @@ async def test_a_lane_is_called_as_scrapys_own_queue_calls_it_where_it_is_the_sa
         budgeted = Request("http://a.example/", meta={"domain_max_pages": 7})
         plain, *others = [Request(url) for url in ("http://www.a.example/", "http://[::1]/", "data:,x")]
         for request in (plain, budgeted, *others):
-            lane = Lane(it.crawler.engine.downloader.get_slot_key(request), it.gate.queue_key(request))
-            assert Lane.named(lane.name) == lane
-            assert request is not plain or lane.name == "www.a.example"
+            lane = (it.crawler.engine.downloader.get_slot_key(request), it.gate.queue_key(request))
+            assert lane_of(lane_name(*lane)) == lane
+            assert request is not plain or lane_name(*lane) == "www.a.example"
