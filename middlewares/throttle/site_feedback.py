@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import timezone
 from email.utils import parsedate_to_datetime
 from itertools import islice
 from urllib.parse import urlsplit
@@ -173,15 +172,6 @@ def crawl_delay(body: bytes, agent: str) -> float:
     return max(float(delay), 0.0) if delay is not None else 0.0
 
 
-@dataclass
-class _Answers:
-    """The latencies of one domain since its last report, in seconds."""
-
-    since: float
-    good: list[float] = field(default_factory=list)
-    bad: list[float] = field(default_factory=list)
-
-
 class Latencies:
     """Gathers the latencies of each domain, and reports their mean once a second while answers come."""
 
@@ -190,26 +180,23 @@ class Latencies:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._concurrency, self._longest, self._tell, self._clock = concurrency, longest_delay, tell, clock
-        self._answers: dict[str, _Answers] = {}
+        #: domain -> when it was last reported, and the latencies since then, in seconds; `True` with good ones
+        self._answers: dict[str, tuple[float, list[tuple[bool, float]]]] = {}
 
     def add(self, domain: str, latency: float, *, good: bool) -> None:
         """Count an answer that took so many seconds; `good`: it has the status 200."""
         now = self._clock()
-        answers = self._answers.get(domain)
-        if answers is None:
-            if len(self._answers) >= REMEMBERED:  # domains without an answer for a second have nothing to wait for
-                self._answers = {domain: one for domain, one in self._answers.items() if now - one.since < EVERY}
-            answers = self._answers[domain] = _Answers(now - EVERY)
-        (answers.good if good else answers.bad).append(latency)
-        if now - answers.since >= EVERY:
-            self._answers[domain] = _Answers(now)
-            some = answers.good or answers.bad  # where there are good ones: quick errors are no sign of a quick site
-            self._tell(
-                SiteNews(
-                    domain=domain, target_gap=sum(some) / len(some) / self._concurrency,
-                    answered=bool(answers.good), longest_delay=self._longest,
-                )
-            )  # fmt: skip
+        if domain not in self._answers and len(self._answers) >= REMEMBERED:
+            # Domains without an answer for a second have nothing to wait for.
+            self._answers = {name: told for name, told in self._answers.items() if now - told[0] < EVERY}
+        since, answers = self._answers.setdefault(domain, (now - EVERY, []))
+        answers.append((good, latency))
+        if now - since >= EVERY:
+            self._answers[domain] = (now, [])
+            good = any(is_good for is_good, _ in answers)  # then they alone: quick errors are no sign of a quick site
+            some = [one for is_good, one in answers if is_good == good]
+            gap = sum(some) / len(some) / self._concurrency
+            self._tell(SiteNews(domain=domain, target_gap=gap, answered=good, longest_delay=self._longest))
 
 
 def retry_after(header: bytes | None, now: float) -> float | None:
@@ -224,5 +211,5 @@ def retry_after(header: bytes | None, now: float) -> float | None:
             return None
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=timezone.utc)
-        seconds = (moment - datetime.fromtimestamp(now, timezone.utc)).total_seconds()
+        seconds = moment.timestamp() - now
     return min(max(seconds, 0.0), LONGEST_REST)

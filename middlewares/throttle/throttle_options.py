@@ -219,18 +219,12 @@ class Egress:
         place = urlsplit(self._options.public_ip).hostname
         try:
             found = address_in(self._fetch(self._options.public_ip), self._options.public_ip_regex)
+            what = "" if found else f"what {place} says has no address in it"
         except (OSError, ValueError) as error:  # HTTPException is neither, and is made one by `_fetch`
-            self._warn(f"{place} does not tell the address of this machine ({error})")
-            return
-        if not found:
-            self._warn(f"what {place} says has no address in it")
-            return
-        self._public, self._warned = found, ""
-
-    def _warn(self, what: str) -> None:
-        if what != self._warned:
-            self._warned = what
+            found, what = "", f"{place} does not tell the address of this machine ({error})"
+        if what and what != self._warned:
             logger.warning("%s; until it does, its requests are counted as those of %s.", what, self._public)
+        self._public, self._warned = found or self._public, what
 
     def close(self) -> None:
         self._closed.set()
