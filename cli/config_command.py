@@ -1,7 +1,5 @@
 """`sdist config`: every option in force, its value, and its source. A secret shows as ***."""
 
-from __future__ import annotations
-
 import configparser
 import json
 import os
@@ -61,6 +59,50 @@ def _without_password(word: str) -> str:
 LOGIN_KEYS = ("url", "username", "password")
 TARGET_KEYS = (*LOGIN_KEYS, "project", "version", "slots", "verify", "ca")
 _VARIABLE = re.compile(r"\$(?:\{([^}]+)\}|(\w+))")
+
+
+class ConfigFiles(NamedTuple):
+    """The configuration files of a project, each by itself, in the order in which they are read."""
+
+    root: Path
+    parsers: tuple[tuple[Path, configparser.ConfigParser], ...]
+
+    @classmethod
+    def of(cls, root: Path) -> "ConfigFiles":
+        files = [file for file in [*shared_files(), root / "scrapy.cfg"] if file.is_file()]
+        return cls(root, tuple((file, read_files([file])) for file in files))
+
+    def origin(self, section: str, key: str) -> str:
+        """The file whose word counts, its section, and the environment variables in its value; empty if none has it."""
+        for file, parser in reversed(self.parsers):
+            if parser.has_option(section, key):
+                taken = "".join(
+                    f", environment {name}" + ("" if name in os.environ else " (not set)")
+                    for names in _VARIABLE.findall(parser.get(section, key))
+                    for name in names
+                    if name
+                )
+                shown = file.relative_to(self.root) if file.is_relative_to(self.root) else file
+                return f"{shown} [{section}]{taken}"
+        return ""
+
+    def raw(self, section: str, key: str) -> str:
+        """The value as it is written, of the section or else inherited; empty where there is none."""
+        for place in (section, "deploy"):
+            for _, parser in reversed(self.parsers):
+                if parser.has_option(place, key):
+                    return parser.get(place, key)
+        return ""
+
+    def of_target(self, section: str, key: str) -> str:
+        """Where a target has a key from; empty where no file says it, or says nothing."""
+        if not self.raw(section, key).strip():
+            return ""
+        return self.origin(section, key) or self.origin("deploy", key)
+
+    def of_login(self, section: str) -> str:
+        """Where a login is from that no key gives: the url, or the file that is asked last."""
+        return f"url of [{section}]" if "@" in self.raw(section, "url") else os.environ.get("NETRC") or "~/.netrc"
 
 
 class ConfigOption(NamedTuple):
@@ -140,50 +182,6 @@ def misspelt(files: ConfigFiles, settings: Mapping[str, list[Any]]) -> list[str]
                 if key not in TARGET_KEYS and (meant := nearest(key, TARGET_KEYS)):
                     sentences.append(f"{file}, [{section}]: the key {key!r} means nothing here.{meant}")
     return sentences
-
-
-class ConfigFiles(NamedTuple):
-    """The configuration files of a project, each by itself, in the order in which they are read."""
-
-    root: Path
-    parsers: tuple[tuple[Path, configparser.ConfigParser], ...]
-
-    @classmethod
-    def of(cls, root: Path) -> ConfigFiles:
-        files = [file for file in [*shared_files(), root / "scrapy.cfg"] if file.is_file()]
-        return cls(root, tuple((file, read_files([file])) for file in files))
-
-    def origin(self, section: str, key: str) -> str:
-        """The file whose word counts, its section, and the environment variables in its value; empty if none has it."""
-        for file, parser in reversed(self.parsers):
-            if parser.has_option(section, key):
-                taken = "".join(
-                    f", environment {name}" + ("" if name in os.environ else " (not set)")
-                    for names in _VARIABLE.findall(parser.get(section, key))
-                    for name in names
-                    if name
-                )
-                shown = file.relative_to(self.root) if file.is_relative_to(self.root) else file
-                return f"{shown} [{section}]{taken}"
-        return ""
-
-    def raw(self, section: str, key: str) -> str:
-        """The value as it is written, of the section or else inherited; empty where there is none."""
-        for place in (section, "deploy"):
-            for _, parser in reversed(self.parsers):
-                if parser.has_option(place, key):
-                    return parser.get(place, key)
-        return ""
-
-    def of_target(self, section: str, key: str) -> str:
-        """Where a target has a key from; empty where no file says it, or says nothing."""
-        if not self.raw(section, key).strip():
-            return ""
-        return self.origin(section, key) or self.origin("deploy", key)
-
-    def of_login(self, section: str) -> str:
-        """Where a login is from that no key gives: the url, or the file that is asked last."""
-        return f"url of [{section}]" if "@" in self.raw(section, "url") else os.environ.get("NETRC") or "~/.netrc"
 
 
 #: what begins the one line that counts among all that a project may print while it is loaded
