@@ -13,6 +13,7 @@ from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.addon import Addon
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions
+from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
 
 from scrapyd_dist.frontier.backlog import WorkerRequest
 from scrapyd_dist.scheduling.base import SchedulerLimits
@@ -27,18 +28,19 @@ from scrapyd_dist.settings import (
     outdated,
     unknown,
 )
+from scrapyd_dist.throttle.permits import Limit
 
 ROOT = Path(__file__).parents[2]
 FILES = [path for part in ("scrapyd_dist", "middlewares", "cli", "deploy") for path in (ROOT / part).rglob("*.py")]
 #: names of settings as values of their own, in one file
 FEW = 6
 #: files with more, and why
-READERS = {
-    "middlewares/producer/producer_options.py": "reads each of them once, as a field of the producer's options",
-    "middlewares/throttle/throttle_options.py": "reads each of them once, as a field of the throttle's options",
-}
-#: values whose fields are read from the settings of the same names
-VALUES = (ProducerOptions, SchedulerLimits, WorkerRequest)
+READERS = {"middlewares/producer/producer_options.py": "reads each of them once, as a field of the producer's options"}
+#: values whose fields are read from the settings of the same names, and what these begin with
+VALUES = {
+    ProducerOptions: "DISTRIBUTED_", SchedulerLimits: "DISTRIBUTED_", WorkerRequest: "DISTRIBUTED_",
+    ThrottleOptions: "DISTRIBUTED_THROTTLE_", Limit: "DISTRIBUTED_THROTTLE_",
+}  # fmt: skip
 
 
 def names_in(path: Path) -> set[str]:
@@ -50,7 +52,7 @@ def names_in(path: Path) -> set[str]:
 def test_every_setting_is_read_and_no_other_module_lists_settings() -> None:
     found = {str(path.relative_to(ROOT)): names_in(path) for path in FILES}
     assert {path for path, names in found.items() if len(names) > FEW} == set(READERS)
-    read = {f"DISTRIBUTED_{one.name.upper()}" for kind in VALUES for one in fields(kind)}
+    read = {prefix + one.name.upper() for kind, prefix in VALUES.items() for one in fields(kind)}
     assert set(SETTINGS) - read.union(*found.values()) == set()
 
 
