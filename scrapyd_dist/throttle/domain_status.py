@@ -92,15 +92,12 @@ def heeded(old: DomainRules, news: SiteNews, now: int) -> tuple[DomainRules, boo
         if delay >= old.delay or now - old.delayed_at > DELAY_HOLDS:
             new = replace(new, delay=delay, delayed_at=now)
     if news.target_gap is not None:
-        new = replace(new, gap=_gap(old.gap, span(news.target_gap), news))
+        # As Scrapy's AutoThrottle does: a longer gap at once, a shorter one half of the way.
+        target = span(news.target_gap)
+        gap = min(max(target, (old.gap + target) // 2), span(news.longest_delay))
+        new = replace(new, gap=gap if news.answered else max(old.gap, gap))
     slower = new.slowed_at != old.slowed_at or new.rest_until > max(old.rest_until, now) or new.delay > old.delay
     return new, slower or (new.gap > 0 and not old.gap)
-
-
-def _gap(old: int, target: int, news: SiteNews) -> int:
-    """Return the next gap as Scrapy's AutoThrottle does: a longer one at once, a shorter one half of the way."""
-    new = min(max(target, (old + target) // 2), span(news.longest_delay))
-    return new if news.answered else max(old, new)
 
 
 def span(seconds: float) -> int:
