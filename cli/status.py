@@ -83,7 +83,9 @@ def report(
     """
     from scrapyd_dist.deploy.node_versions import look
 
-    from scrapyd_dist.report import NodeNow, document, gather, page
+    from scrapyd_dist.report.facts import NodeNow, gather
+    from scrapyd_dist.report.page import page
+    from scrapyd_dist.report.series import document
 
     row = crawl_or_latest(context.store, crawl)
     facts = gather(context.store, row.id, now=time.time(), lives=runs(row))

@@ -24,7 +24,8 @@ from rig.browser import browser
 from scrapyd_dist.cli.crawls.watcher import frame
 
 from scrapyd_dist.progress import told
-from scrapyd_dist.report import gather, page
+from scrapyd_dist.report.facts import gather
+from scrapyd_dist.report.page import page
 from scrapyd_dist.store import open_store
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from rig.browser import Browser
 
-    from scrapyd_dist.report import Facts
+    from scrapyd_dist.report.facts import Facts
 
 #: part of the requests that are done when the live view is drawn
 MOMENT = 0.55

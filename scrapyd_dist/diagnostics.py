@@ -100,12 +100,6 @@ class NodeStatus:
         """The version that counts as the project's code there."""
         return current(self.versions or (), self.known)
 
-    def drifts(self, newest: str | None) -> bool | None:
-        """Whether the node's newest code is another than the fleet's; None while it is not known."""
-        if self.versions is None or newest is None:
-            return None
-        return told_content(self.version) != told_content(newest)
-
     @property
     def reason(self) -> str:
         """What is wrong with it, in a sentence."""
@@ -121,7 +115,7 @@ class NodeStatus:
 
     def document(self, newest: str | None = None) -> dict[str, Any]:
         """The node as `sdist nodes --json` gives it; newest: the fleet's version."""
-        load = self.load
+        load, unknown = self.load, self.versions is None
         return {
             "name": self.node.name,
             "url": self.node.url,
@@ -133,8 +127,8 @@ class NodeStatus:
             "finished": load.finished if load else None,
             "latency_ms": None if self.latency is None else round(self.latency * 1000, 1),
             "skew_s": self.skew,
-            "version": self.version if self.versions is not None else None,
-            "drift": self.drifts(newest),
+            "version": None if unknown else self.version,
+            "drift": None if unknown or newest is None else told_content(self.version) != told_content(newest),
             "draining": moment(self.draining),
             "wedged": self.wedged,
         }

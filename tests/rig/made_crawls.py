@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Crawl, CrawlState, Miss, job_id
-from scrapyd_dist.report import Facts
+from scrapyd_dist.report.facts import Facts
 
 BEGUN = 1_770_000_000.0
 VERSION = "20260102T030405Z-0123456789ab"

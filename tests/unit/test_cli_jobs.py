@@ -52,11 +52,11 @@ def seen(pending: int = 0, running: int = 0, error: NodeError | None = None, *ve
 )
 def test_drift(mine: tuple[str, ...], others: tuple[str, ...], drift: bool) -> None:
     one, two, three = seen(0, 0, None, *mine), seen(0, 0, None, *others), seen(0, 0, None, *others)
-    assert one.drifts(newest_of([one, two, three])) is drift
+    assert one.document(newest_of([one, two, three]))["drift"] is drift
     one.versions = None
-    assert (newest_of([one]), one.drifts(NEW)) == (None, None), "without versions it is not known"
+    assert (newest_of([one]), one.document(NEW)["drift"]) == (None, None), "without versions it is not known"
     one.versions = ()
-    assert one.drifts(NEW) is True
+    assert one.document(NEW)["drift"] is True
 
 
 def test_a_row_has_no_password() -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rig.made_crawls import BEGUN, made_up
 
 from scrapyd_dist.batches import Batch, BatchState, Crawl, CrawlState, Miss
-from scrapyd_dist.report import Facts, NodeNow, page
-from scrapyd_dist.report.page import _cleaned
+from scrapyd_dist.report.facts import Facts, NodeNow
+from scrapyd_dist.report.page import _cleaned, page
 
 HOSTILE = (
     "<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "'-alert(1)-'", "</title></svg></style>",

@@ -11,9 +11,10 @@ from rig.made_crawls import BEGUN, made_up
 
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState
 from scrapyd_dist.progress import due, finite, sample_of
-from scrapyd_dist.report import Facts, charts, document, gather, series
+from scrapyd_dist.report import charts, series
 from scrapyd_dist.report.charts import amount, percent, short_names, span, ticks, time_ticks
-from scrapyd_dist.report.facts import natural
+from scrapyd_dist.report.facts import Facts, gather, natural
+from scrapyd_dist.report.series import document
 from scrapyd_dist.store import open_store
 
 T = TypeVar("T")
