@@ -36,7 +36,6 @@ from .egg import Egg
 from .kept_eggs import find_egg, save_egg
 
 T = TypeVar("T")
-NODE_TIMEOUT = 60.0
 #: seconds to check the result of an upload after the node's timeout
 CHECK_TIMEOUT = 10.0
 #: seconds before the first retry of a call; doubled for each further one
@@ -64,7 +63,7 @@ _SENT = {Step.UPLOADING, Step.CHECKING, Step.RETRYING, Step.UPLOADED}
 class RollOutRequest:
     spider: str | None = None  #: the version must have it
     upload: bool = True  #: if not, the version with the egg's content is taken, else the newest deployment
-    timeout: float = NODE_TIMEOUT  #: seconds for all calls to one node
+    timeout: float = 60.0  #: seconds for all calls to one node
     dirty: bool = False  #: whether there are uncommitted changes, for the name of a new version
     label: str = ""  #: name of the commit, for the name of a new version
     for_crawl: bool = False  #: whether it is for a crawl, so that it must not become a node's default
@@ -210,13 +209,13 @@ def common_name(
     """
     names = Counter(name for node in there for name in node if hash_in(name) == content_hash)
     if for_crawl:
-        names = Counter({name: n for name, n in names.items() if is_crawls(name) or n == len(there)})
+        usable = {name for name in names if is_crawls(name) or names[name] == len(there)}
     else:
-        names = Counter({name: n for name, n in names.items() if not is_crawls(name)} or ({kept: 1} if kept else {}))
         last = newest(name for node in there for name in node)
         if last is not None and hash_in(last) != content_hash:
             return None
-    return max(names, key=lambda name: (names[name], made_at(name) or 0.0, name), default=None)
+        usable = {name for name in names if not is_crawls(name)} or ({kept} if kept else set())
+    return max(usable, key=lambda name: (names[name], made_at(name) or 0.0, name), default=None)
 
 
 @dataclass(kw_only=True)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from scrapyd_dist.errors import ConnectionRefused, HostNotFound, NodeError, NoReply, NotFound, NotJson, TlsRefused
 from scrapyd_dist.nodes import Node, names_by
@@ -297,12 +296,6 @@ def _shell(name: str) -> str:
 
 def _in_target(node: Node, line: str) -> str:
     return f"scrapy.cfg, [deploy:{node.name}]: {line}"
-
-
-def host_of(url: str) -> str:
-    """Return scheme, host and port of a url, where Scrapyd would be without a path prefix."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}"
 
 
 def _why_not(exam: NodeDiagnosis, error: NodeError) -> tuple[str, str]:

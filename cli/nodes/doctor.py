@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
-from scrapyd_dist.diagnostics import Finding, KeptLogs, NodeDiagnosis, Severity, findings, fleet_findings, host_of
+from scrapyd_dist.diagnostics import Finding, KeptLogs, NodeDiagnosis, Severity, findings, fleet_findings
 from scrapyd_dist.errors import ApiRefused, NodeError, NotFound, NotJson
 from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.nodes import Node
@@ -120,7 +120,8 @@ def _not_reached(sender: Sender, exam: NodeDiagnosis, error: NodeError, timeout:
     exam.speaks_tls = speaks_tls(node, timeout)
     exam.speaks_http = None if exam.speaks_tls else speaks_http(node, timeout)
     if isinstance(error, (NotFound, NotJson)):
-        root = replace(node, url=host_of(node.url))
+        parts = urlsplit(node.url)
+        root = replace(node, url=f"{parts.scheme}://{parts.netloc}")  # without a path prefix
         if root.url != node.url and _asked(sender, root, api.daemonstatus(), timeout) is not None:
             exam.found_at = root.url
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from scrapyd_dist.batches import MISSES, AttemptState, BatchState, CrawlState
+from scrapyd_dist.batches import MISSES, AttemptState, BatchState
 from scrapyd_dist.progress import finite, number, of, succeeded
 from scrapyd_dist.report import charts
 from scrapyd_dist.report.facts import Facts, hidden
@@ -26,14 +26,16 @@ STILL = 5.0
 _FORBIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]"
 )
-_TONES = {"stopped": "bad", "incomplete": "bad", "refused": "bad", "died": "bad"}
-_COMMANDS = {
-    "died": ("resume {}",),
-    "stopped": ("resume {}",),
-    "incomplete": ("resume {}",),
-    "finished": ("stats {}", "grep ERROR {}"),
-    "refused": (),
+#: state of a crawl that has ended -> its colour, and the commands to go on with
+_ENDED = {
+    "died": ("bad", ("resume {}",)),
+    "stopped": ("bad", ("resume {}",)),
+    "incomplete": ("bad", ("resume {}",)),
+    "finished": ("bad", ("stats {}", "grep ERROR {}")),
+    "refused": ("bad", ()),
 }
+#: exit code of a finished crawl -> its colour, where it is another one
+_FINISHED = {0: "good", 3: "partial", None: "good"}
 
 
 def page(facts: Facts) -> str:
@@ -45,7 +47,7 @@ def page(facts: Facts) -> str:
     package = files(__package__)
     template = environment.from_string(package.joinpath("page.html.j2").read_text("utf-8"))
     crawl, summary = facts.crawl, facts.crawl.summary
-    commands = _COMMANDS.get(facts.state, ("watch {}", "logs -f {}"))
+    tone, commands = _ENDED.get(facts.state, ("going", ("watch {}", "logs -f {}")))
     failed = [one for one in facts.attempts if one.state is AttemptState.FAILED]
     dead = [batch for batch in facts.batches if batch.state is BatchState.DEAD]
     return template.render(
@@ -56,7 +58,7 @@ def page(facts: Facts) -> str:
         crawl=crawl,
         series=series(facts),
         charts=charts,
-        tone=_tone(facts),
+        tone=_FINISHED.get(crawl.exit_code, tone) if facts.state == "finished" else tone,
         took=_took(facts),
         numbers=_numbers(facts) if summary else [],
         commands=[command.format(crawl.id) for command in commands],
@@ -93,13 +95,6 @@ def _took(facts: Facts) -> str:
     if not ran or whole - ran <= max(STILL, ran / 20):
         return f"took {charts.span(whole)}"
     return f"ran for {charts.span(ran)} of the {charts.span(whole)} from its beginning to its end"
-
-
-def _tone(facts: Facts) -> str:
-    """The colour of the state; that of a finished crawl depends on its exit code."""
-    if facts.state != CrawlState.FINISHED.value:
-        return _TONES.get(facts.state, "going")
-    return {0: "good", 3: "partial", None: "good"}.get(facts.crawl.exit_code, "bad")
 
 
 def _numbers(facts: Facts) -> list[tuple[str, int, str]]:
