@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 from scrapyd_dist.deploy import egg as eggs
@@ -51,16 +52,11 @@ class Prepared:
     code: tuple[str, ...] = ()  #: remarks on the code that is taken
 
 
-def probe(nodes: Sequence[Node], *, timeout: float) -> tuple[NodeProbe, ...]:
-    """Ask all nodes at once whether they are there, and whether they serve their logs."""
+def _serves_logs(node: Node, *, timeout: float) -> bool:
+    """Whether a node serves its logs; NodeError if it is not there."""
     sender = RequestsTransport()
-
-    def ask(node: Node) -> bool:
-        sender.send(node, api.daemonstatus(), timeout=timeout)
-        return sender.send(node, api.serves("logs"), timeout=timeout)
-
-    answers = {answer.asked: answer for answer in sweep(nodes, ask)}
-    return tuple(answers[node] for node in nodes)
+    sender.send(node, api.daemonstatus(), timeout=timeout)
+    return sender.send(node, api.serves("logs"), timeout=timeout)
 
 
 def _check(probes: Sequence[NodeProbe], *, feed: bool) -> list[str]:
@@ -97,7 +93,8 @@ def prepare(
     options = request.options
     if not nodes and not dry_run:
         nodes = local_nodes.up(request.project.state, LOCAL_NODES)
-    probes = probe(nodes, timeout=options.limits.request_timeout)
+    answers = {one.asked: one for one in sweep(nodes, partial(_serves_logs, timeout=options.limits.request_timeout))}
+    probes = tuple(answers[node] for node in nodes)
     warnings = _check(probes, feed=options.target_feed_url is not None) if nodes else []
     egg, key = (code.egg, code.files.key) if code.files is not None else _build(request)
     if dry_run:
@@ -172,10 +169,8 @@ def bring(request: CrawlRequest, node: Node, prepared: Prepared) -> str:
 
     NodeError if it does not answer after all.
     """
-    found = probe([node], timeout=request.options.limits.request_timeout)[0]
-    if found.error is not None:
-        raise found.error
-    if not found.value and request.options.target_feed_url is None:
+    logs = _serves_logs(node, timeout=request.options.limits.request_timeout)
+    if not logs and request.options.target_feed_url is None:
         return f"{node.name} has no log folder, so items have no way home from there"
     try:
         version = None if request.options.deploy == "never" else prepared.version
