@@ -187,15 +187,14 @@ def _attempt(name: str, folder: Path, python: str, slots: int) -> LocalNode | No
         )  # fmt: skip
     place = folder.resolve()
     node = LocalNode(name=name, port=port, password=password, slots=slots, pid=process.pid, folder=place)
-    if is_alive(node):
-        try:
-            if _answers(node.node, process):
-                process.returncode = 0  # suppresses the warning that the process outlives this object
-                return node
-        except BaseException:
-            stop([node], grace=0)
-            process.poll()
-            raise
+    try:
+        if _answers(node.node, process):
+            process.returncode = 0  # suppresses the warning that the process outlives this object
+            return node
+    except BaseException:
+        stop([node], grace=0)
+        process.poll()
+        raise
     _explain_end(name, python, process.wait(), folder / "scrapyd.log")
     return None
 

@@ -49,10 +49,9 @@ def shards_of_pages(template: ShardTemplate, *, pages: int, shards: int, first_p
 
     If there are more shards than pages, each page is a shard. A number that is out of range is a `ConfigError`.
     """
-    if pages < 1:
-        raise ConfigError(f"The number of index pages (--pages) is {pages}; there must be at least one.")
-    if shards < 1:
-        raise ConfigError(f"The number of shards (--shards) is {shards}; there must be at least one.")
+    for number, what in ((pages, "index pages (--pages)"), (shards, "shards (--shards)")):
+        if number < 1:
+            raise ConfigError(f"The number of {what} is {number}; there must be at least one.")
     if first_page < 0:
         raise ConfigError(f"The first page (--first-page) is {first_page}; page numbers start at 0.")
     count = min(shards, pages)
