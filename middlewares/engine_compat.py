@@ -68,7 +68,7 @@ def under_way(crawler: Crawler) -> bool:
 
 
 def call_every(seconds: float, function: Callable[[], object]) -> Any:
-    """Call it again and again; gives what ends that by `stop`."""
+    """Call it again and again; returns the loop, which `stop()` ends."""
     try:
         from scrapy.utils.asyncio import create_looping_call
     except ImportError:  # Scrapy 2.13

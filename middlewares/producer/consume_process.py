@@ -20,7 +20,7 @@ from typing import Any
 from scrapy.settings import Settings
 
 from scrapyd_dist.batches import CrawlState
-from scrapyd_dist.errors import INTERRUPTED, PARTIAL, TIME_UP, ConfigError, StoreError
+from scrapyd_dist.errors import INTERRUPTED, PARTIAL, TIME_UP, ConfigError, DistError, StoreError
 from scrapyd_dist.frontier.backlog import UNFAIR
 from scrapyd_dist.items.delivery import deliver
 from scrapyd_dist.items.merging import ItemOutput
@@ -165,7 +165,7 @@ async def _end_row(
     repository: CrawlRepository, state: CrawlState, code: int, message: str, document: dict[str, Any] | None = None
 ) -> None:
     """This process keeps no workers running any more; another one's row stays as it is."""
-    with suppress(StoreError):
+    with suppress(DistError):
         if await repository.is_mine():
             await repository.end(state, code=code, message=message, summary=document)
 

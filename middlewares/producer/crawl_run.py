@@ -17,7 +17,7 @@ from typing import Any
 from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import NOT_MADE, CrawlState, FinishReason, Miss, meaning
-from scrapyd_dist.errors import INTERRUPTED, ConfigError, DistError, StoreError
+from scrapyd_dist.errors import INTERRUPTED, ConfigError, DistError
 from scrapyd_dist.items.delivery import deliver
 from scrapyd_dist.progress import Snapshot, exit_code
 from scrapyd_dist.scheduling.batcher import BatchDraft, Demand, portions
@@ -289,7 +289,7 @@ class CrawlRun(Lifecycle):
             await self._end()
         except Exception as error:
             logger.exception("The crawl cannot be finished")
-            with suppress(StoreError):  # the store may be what failed; the exit code is set by then
+            with suppress(DistError):  # the store may be what failed; the exit code is set by then
                 await self._stop(f"scrapyd-dist itself failed: {type(error).__name__}: {error}.", 1)
         self._done = True
         if not self._closing:
@@ -405,7 +405,7 @@ class CrawlRun(Lifecycle):
         document = {**self.reporter.summary(state), "exit_code": process_exit.code}
         if wrong := await asyncio.to_thread(tell, self._on_finish, document):
             self.reporter.warn(wrong)
-            with suppress(StoreError):  # the crawl itself has ended well
+            with suppress(DistError):  # the crawl itself has ended well
                 await self._repository.update(summary=self.reporter.summary(state))
         self._scheduler.state.sender.close()
         self._repository.thread.close()
@@ -419,6 +419,6 @@ class CrawlRun(Lifecycle):
     async def _close_row(self, state: CrawlState, code: int) -> None:
         process_exit.set(code)
         summary = self.reporter.summary(state)
-        with suppress(StoreError):  # the crawl ends without its last sample
+        with suppress(DistError):  # the crawl ends without its last sample
             await self.reporter.sample(summary)
         await self._repository.end(state, code=code, message=self.reporter.snapshot.message, summary=summary)

@@ -274,7 +274,7 @@ class BatchStore(Protocol):
     def give_back(self, crawl: str, batch: int, attempt: int, holder: str | None, *, reason: str, now: float) -> None:
         """No request of it was made: the batch waits again, no attempt is counted.
 
-        It is the holder's word, who may be refused as in `ack`; None: the node certainly did not take it.
+        `holder` is the worker that says so, and may be refused as in `ack`; None: the node certainly did not take it.
         """
         waits, ends = {"attempts": attempt - 1, "reason": reason}, {"reason": reason, "ended_at": now}
         self._step(BatchStep(crawl, batch, attempt, AttemptState.REFUSED, ends, BatchState.SEALED, waits, holder))

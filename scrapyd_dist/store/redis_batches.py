@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from scrapyd_dist.batches import LEASABLE, OUT, Attempt, AttemptState, Batch, BatchState, Miss, states_before
-from scrapyd_dist.errors import StoreError
+from scrapyd_dist.errors import StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import SLOT_NAME, Backlog, Leased, LeaseRequest, SeenBefore
 from scrapyd_dist.store.base import BatchStore
 from scrapyd_dist.store.frontier_rows import (
@@ -57,7 +57,7 @@ class RedisBatches(RedisPort, BatchStore):
             "batches",
             self._base(step.crawl),
             needed=self._needed(step),
-            check=partial(self._check, step),
+            check=partial(self._refuse, step),
             writes=self._writes(step),
             batches=[step.batch] if step.batch else [],
             attempts=[f"{step.batch}.{step.attempt}"] if step.attempt else [],
@@ -74,6 +74,10 @@ class RedisBatches(RedisPort, BatchStore):
         if "refused" in answer:
             raise retried_before(step)
         return [one.numbered(number) for one, number in zip(step.new, answer["numbers"], strict=True)]
+
+    def _refuse(self, step: BatchStep) -> None:
+        self._check(step)
+        raise StepRefused(f"another process changed batch {step.batch} of crawl {step.crawl} meanwhile")
 
     def _needed(self, step: BatchStep) -> list[Condition]:
         """What has to hold before the step, as `_check` says it of the rows."""

@@ -10,7 +10,7 @@ from importlib.resources import files
 from threading import Event
 from typing import Any, NamedTuple, TypeVar
 
-from scrapyd_dist.errors import ConfigError, StepRefused, StoreBarred, StoreError
+from scrapyd_dist.errors import ConfigError, StoreBarred, StoreError
 from scrapyd_dist.store.address import VARIABLE, shown, tagged, without_prefix
 from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.rows import Door, Signer, storable
@@ -177,7 +177,6 @@ class RedisConnection:
                 raise error
             if check is not None:
                 check()
-                raise StepRefused("another process changed it meanwhile")
         return answer
 
     def read(self, ask: Callable[[], T]) -> T:

@@ -199,7 +199,9 @@ class Door:
     def payload(self, crawl: str, batch: Batch, text: str | bytes | None) -> dict[str, str]:
         """What a batch carries; `ForeignRow` when this project did not write it."""
         what = f"a batch ({batch.number} of {crawl})"
-        said = from_json(what, text or "")
+        if text is None:
+            raise self.no_batch(crawl, batch.number)
+        said = from_json(what, text)
         if not isinstance(said, dict) or not all(isinstance(value, str) for value in said.values()):
             raise foreign(what, "what it carries is no batch")
         payload, why = self.signer.opened(said, "batch", crawl, batch.slot, batch.size)
@@ -215,7 +217,7 @@ class Door:
     def leased(self, crawl: str, batch: Batch, attempt: int, text: str | bytes | None) -> Leased:
         """A batch in the attempt that was opened for it just now; one that cannot be believed tells why."""
         try:
-            payload, fault = self.payload(crawl, batch, text), ""
+            payload, fault = self.payload(crawl, batch, text or ""), ""
         except ForeignRow as error:
             payload, fault = {}, str(error)
         return Leased(batch=batch, attempt=attempt, payload=payload, fault=fault)

@@ -59,7 +59,7 @@ class _NodeAdapter(requests.adapters.HTTPAdapter):
 
     def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **kwargs: Any) -> None:
         name = self._node.tls_name
-        if name is not None:
+        if name is not None and self._node.url.startswith("https:"):
             kwargs = {**kwargs, "server_hostname": name, "assert_hostname": name}
         super().init_poolmanager(connections, maxsize, block, **kwargs)
         if not self._node.verify:

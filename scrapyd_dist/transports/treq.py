@@ -141,7 +141,7 @@ class _NodeAgent:
 class _Body(Protocol):
     """Passes a body to a `ReplyIntake` until its end, a timeout, or an exception of the intake.
 
-    `late` and `cut` are the errors of a body that does not come in time, and of one that the connection ended before.
+    `late` and `cut` are the errors of a body that does not come in time, and of one whose connection ends too early.
     """
 
     def __init__(

@@ -207,6 +207,11 @@ class TestTls:
         server = peer(says(status="ok", projects=[]), Authority(tmp_path).context())
         assert type(failure(sender, node_at(server.port, "https", ca=str(file)), JOB)) is TlsRefused
 
+    def test_an_address_that_was_looked_up_needs_no_tls(self, sender: Sender, peer: Callable[..., BadPeer]) -> None:
+        server = peer(says(status="ok", projects=["a"]))
+        pool = Node.parse(f"dns+http://pool.example:{server.port}/", name="pool")
+        assert sender.send(pool.at("127.0.0.1"), api.listprojects()) == ("a",)
+
     def test_an_address_that_was_looked_up_is_checked_for_the_name(
         self, sender: Sender, peer: Callable[..., BadPeer], tmp_path: Path
     ) -> None:

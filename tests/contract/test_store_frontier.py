@@ -100,6 +100,11 @@ def test_of_many_requests_those_that_were_there_are_named(store: Store) -> None:
     assert caught.value.prints == set(prints[::2])
 
 
+def test_many_small_batches_come_in_one_step(store: Store) -> None:
+    many = [replace(new_batch(size=1), fingerprints=(b"%d" % number,)) for number in range(30_000)]
+    assert len(store.add_batches("c", many)) == 30_000
+
+
 # leasing
 
 

@@ -7,13 +7,12 @@
 -- ARGV: the verb, the seconds for which the token is kept, the verb's argument as JSON, then blobs: what JSON cannot
 -- carry (fingerprints, one after the other, each behind its length in one byte) or need not (payloads).
 
-
--- What a text of JSON says; what is null there is not there.
+-- What a text of JSON says; what is null there is not there. New batches, which may be many, have no nulls.
 local function said(text)
   local function without_null(value)
     if type(value) ~= 'table' then return value end
     for name, one in pairs(value) do
-      if one == cjson.null then value[name] = nil else without_null(one) end
+      if one == cjson.null then value[name] = nil elseif name ~= 'new' then without_null(one) end
     end
     return value
   end

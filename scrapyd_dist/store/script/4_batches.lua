@@ -48,18 +48,19 @@ local function drop(number)
   end)
 end
 
--- The same, where the batches and attempts that are named change, and new batches are kept: each has two blobs, its
+-- As `steps`, where the batches and attempts that are named change, and new batches are kept: each has two blobs, its
 -- payload and its fingerprints, none of which may be there, where that is asked for. The last blob has more fingerprints.
 function verbs.batches()
-  local numbers, prints = {}, ''
+  local numbers, found = {}, {}
   if argument.unseen then
-    for at = 1, #argument.new do prints = prints .. blob(2 * at) end
-    local there = known(prints_in(prints))
+    for at = 1, #argument.new do found[at] = blob(2 * at) end
+    local there = known(prints_in(table.concat(found)))
     if #there > 0 then return {seen = there} end
   end
   if not forget_misses(argument.misses) then return {refused = 0} end
   changing(argument.batches, argument.attempts, write)
-  prints = prints_in(prints .. blob(2 * #argument.new + 1))
+  found[#found + 1] = blob(2 * #argument.new + 1)
+  local prints = prints_in(table.concat(found))
   if #prints > 0 then remember(prints) end
   if argument.dropped then drop(argument.batches[1]) end
   for at, fields in ipairs(argument.new) do numbers[at] = keep(fields, blob(2 * at - 1), blob(2 * at)) end
