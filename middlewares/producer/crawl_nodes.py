@@ -85,16 +85,14 @@ class NodeSources:
         if entry.startswith(FILE):
             path = self._project.root / Path(entry.removeprefix(FILE)).expanduser()
             read = partial(config.read_text, path, f"The list of nodes {path} (DISTRIBUTED_NODES)")
-            return self._list(entry, _stamp(path), lambda: self._nodes_in(read(), str(path)))
-        if entry.startswith(COMMAND):
+            stamp, where = _stamp(path), str(path)
+        elif entry.startswith(COMMAND):
             command = entry.removeprefix(COMMAND)
             read = partial(_output_of, command, self._project.root, self._options.limits.request_timeout)
-            what = f"the output of {_program(command)}"
-            return self._list(entry, self._turn(), lambda: self._nodes_in(read(), what))
-        return (_of_text(entry, self._targets()),)
-
-    def _nodes_in(self, text: str, where: str) -> tuple[Node, ...]:
-        return nodes_of(text, where, self._targets(), self._project.root)
+            stamp, where = self._turn(), f"the output of {_program(command)}"
+        else:
+            return (_of_text(entry, self._targets()),)
+        return self._list(entry, stamp, lambda: nodes_of(read(), where, self._targets(), self._project.root))
 
     def _addresses(self, node: Node) -> tuple[Node, ...]:
         """The node itself, or one for each address of its name."""

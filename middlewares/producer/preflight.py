@@ -98,8 +98,7 @@ def prepare(
     warnings = _check(probes, feed=options.target_feed_url is not None) if nodes else []
     egg, key = (code.egg, code.files.key) if code.files is not None else _build(request)
     if dry_run:
-        members = _members(probes, {})
-        return Prepared(probes=probes, members=members, version=None, key=key, egg=egg, warnings=warnings)
+        return Prepared(probes=probes, members=_members(probes, {}), version=None, key=key, egg=egg, warnings=warnings)
     up = [p.asked for p in probes if p.error is None]
     result = _roll_out(request, up, egg, version=code.version, dirty=code.egg is None)
     names = [node.version for node in result.ready if node.version]
