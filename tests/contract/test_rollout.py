@@ -279,12 +279,12 @@ class TestNames:
         assert uploaded(again) == [True, True]
         assert again.results[0].spiders == ("two",)
         clean[1].api("delproject.json", project="p")
-        third = ensure(nodes, "p", other, wish=RollOutRequest(given=wish.given, only_missing=True))
+        third = ensure(nodes, "p", other, RollOutRequest(given=wish.given, only_missing=True))
         assert uploaded(third) == [False, True]
 
     def test_a_label_is_part_of_a_name_that_is_found_again(self, clean: Pair, make_egg: MakeEgg) -> None:
         nodes, egg = [node_of(clean[0])], make_egg()
-        first = ensure(nodes, "p", egg, now=NOON, wish=RollOutRequest(label="git-r2-main"))
+        first = ensure(nodes, "p", egg, RollOutRequest(label="git-r2-main"), now=NOON)
         assert first.version == version_name(egg.content_hash, NOON, label="git-r2-main")
         assert ensure(nodes, "p", egg).version == first.version
 
@@ -322,9 +322,7 @@ class TestAllOrNone:
 
         nodes = [*(node_of(real) for real in clean), refusing("gone")]
         transport = Meanwhile("listspiders.json", before=begin)
-        result = ensure(
-            nodes, "p", egg, now=NOON, state=tmp_path, wish=RollOutRequest(atomic=True), transport=transport
-        )
+        result = ensure(nodes, "p", egg, RollOutRequest(atomic=True), now=NOON, state=tmp_path, transport=transport)
         assert begun.is_set()
         assert result.results[0].stays.endswith("is in use there by meanwhile")
         assert [found.undone for found in result.results] == [False, True, False]
@@ -338,7 +336,7 @@ def test_what_passes_is_tried_again(clean: Pair, make_egg: MakeEgg, page: str, m
     steps: list[Step] = []
     transport = Meanwhile(page, before=fails(ConnectionLost, 2))
     result = ensure(
-        [node_of(clean[0])], "p", make_egg(), wish=RollOutRequest(retries=2), transport=transport,
+        [node_of(clean[0])], "p", make_egg(), RollOutRequest(retries=2), transport=transport,
         progress=lambda _node, step: steps.append(step),
     )  # fmt: skip
     assert result.failed == ()
@@ -359,7 +357,7 @@ def test_so_often_and_never_beyond_the_nodes_time(
 def test_a_dry_run_asks_only(clean: Pair, make_egg: MakeEgg, tmp_path: Path) -> None:
     egg, nodes = make_egg(), [*(node_of(real) for real in clean), refusing("gone")]
     done = ensure(nodes[:1], "p", egg, now=NOON)
-    result = ensure(nodes, "p", egg, state=tmp_path, wish=RollOutRequest(dry_run=True))
+    result = ensure(nodes, "p", egg, RollOutRequest(dry_run=True), state=tmp_path)
     assert [found.planned for found in result.results] == [False, True, False]
     assert (result.version, len(result.failed)) == (done.version, 1)
     assert (clean[1].versions("p"), list(tmp_path.glob("eggs"))) == ([], [])
@@ -368,7 +366,7 @@ def test_a_dry_run_asks_only(clean: Pair, make_egg: MakeEgg, tmp_path: Path) -> 
 def test_spiders_of_a_version(clean: Pair, make_egg: MakeEgg) -> None:
     nodes = [node_of(real) for real in clean]
     for name, spider in (("1_0", SPIDER), ("2_0", SPIDER.replace("one", "two"))):
-        ensure(nodes[:1], "p", make_egg(spider), wish=RollOutRequest(given={"node1": name}))
+        ensure(nodes[:1], "p", make_egg(spider), RollOutRequest(given={"node1": name}))
     new, none = node_versions.spiders(nodes, "p")
     assert (new.version, new.spiders) == ("2_0", ("two",))
     assert "sdist deploy-all" in str(none.error)
