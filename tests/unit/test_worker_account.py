@@ -281,8 +281,8 @@ def test_a_batch_that_the_settings_end_is_done_and_an_interrupted_one_is_not(
 ) -> None:
     report = ended(opened(tmp_path), tmp_path, reason)
     assert refusal(report, 3, feed=False) == refused
-    assert [url for url, _ in getattr(report, kind)] == URLS
-    assert why in getattr(report, kind)[0][1]
+    assert [url for url, _ in report.missed_urls[kind]] == URLS
+    assert why in report.missed_urls[kind][0][1]
 
 
 def test_a_full_disk_ends_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
