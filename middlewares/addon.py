@@ -28,7 +28,6 @@ from scrapyd_dist.settings import SETTINGS, complaints
 from .assignment import PROBE, Assignment, is_filler, is_producer, is_worker, looks_only
 from .throttle.install import put_in as put_in_throttle
 from .throttle.install import put_in_late as put_in_throttle_late
-from .watchdog import put_in as put_in_watchdog
 
 SETTING = "DISTRIBUTED_PROFILE"
 USUAL, FAST, NONE = SETTINGS[SETTING].choices
@@ -95,8 +94,6 @@ class Addon:
         if is_worker(settings) and str(settings["CONCURRENT_REQUESTS_PER_IP"] or 0) == "0":
             settings.set("SCHEDULER_PRIORITY_QUEUE", SITE_QUEUE, priority="addon")
         put_in_throttle(settings)
-        if self._crawler is not None and not is_producer(settings):
-            put_in_watchdog(settings, self._crawler)
         if not is_worker(settings) and not is_producer(settings):
             if not looks_only():
                 for warning in complaints(settings):

@@ -57,16 +57,14 @@ def close_spider(crawler: Crawler, reason: FinishReason) -> None:
         engine.close_spider(spider, reason.value)
 
 
-def at_work(crawler: Crawler) -> bool:
-    """Whether a page is fetched, or a response or an item is worked on."""
-    engine = crawler.engine
-    return bool(engine.downloader.active or (engine.scraper.slot and not engine.scraper.slot.is_idle()))
-
-
 def under_way(crawler: Crawler) -> bool:
     """Whether Scrapy has any request or item left, apart from what the spider's start may still bring."""
-    slot = crawler.engine._slot  # noqa: SLF001 - before Scrapy 2.19 nothing else leads to the scheduler
-    return slot is not None and (at_work(crawler) or slot.scheduler.has_pending_requests())
+    engine = crawler.engine
+    slot = engine._slot  # noqa: SLF001 - before Scrapy 2.19 nothing else leads to the scheduler
+    assert engine.scraper.slot
+    if slot is None or engine.downloader.active or not engine.scraper.slot.is_idle():
+        return slot is not None
+    return bool(slot.scheduler.has_pending_requests())
 
 
 def call_every(seconds: float, function: Callable[[], object]) -> Any:

@@ -158,11 +158,6 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
     _s("FLEET_TIMEOUT", _SECONDS, 300.0, "seconds without any answering node after which a crawl stops, to be resumed",
        option="--fleet-timeout"),
     _s("START_TIMEOUT", _SECONDS, 3600.0, "seconds within which a sent job has to start"),
-    _s("JOB_TIMEOUT", _SECONDS, 0.0, "seconds after which a job on a node is ended as `timeout`, and its work goes"
-       " elsewhere ([more](unattended.md))", option="--job-timeout", least=0, travels=_FLEET),
-    _s("STALL_TIMEOUT", _SECONDS, 0.0, "seconds without a page and an item after which a job with work is ended as"
-       " `stalled`, and its work goes elsewhere ([more](unattended.md))", option="--stall-timeout", least=0,
-       travels=_FLEET),
     _s("KEEP_DAYS", _NUMBER, 14, "days after which a worker deletes what other crawls left on its node", least=0,
        must_be="a number of days, 0 or more", travels=_FLEET),
     _s("MIN_FREE", _WHOLE, 1 << 30, "bytes of free disk below which a worker stops as `disk-full`", travels=_FLEET),

@@ -15,7 +15,7 @@ from scrapyd_dist.settings import GROUPS, PREFIX, SETTINGS, of_options
 from scrapyd_dist.store.address import VARIABLE
 
 from ..context import SETTING
-from ..options import SpiderName, nodes, one_of, option, span
+from ..options import SpiderName, nodes, one_of, option
 
 _ITEMS, _SPIDER = "Items and the end", "The spider"
 PLACEMENTS = one_of("by-capacity", "round-robin", "least-loaded")
@@ -44,22 +44,8 @@ def _setting(name: str, *names: str, **more: Any) -> Any:
     return _option(f"{row.plain_help[:1].upper()}{row.plain_help[1:]}{default}.", *names, panel=panel, **more)
 
 
-def _limit(name: str) -> Any:
-    """The same of a setting with a span of time."""
-    row = SETTINGS[PREFIX + name]
-    return span(row.option, f"{row.plain_help[:1].upper()}{row.plain_help[1:]}.", panel="Nodes", show_default=False)
-
-
 @dataclass(frozen=True, kw_only=True)
-class JobLimits:
-    """Options of every command that starts jobs; a field is a parameter of the command."""
-
-    job_timeout: Annotated[float | None, _limit("JOB_TIMEOUT")] = None
-    stall_timeout: Annotated[float | None, _limit("STALL_TIMEOUT")] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpiderOptions(JobLimits):
+class SpiderOptions:
     """Options of every command that runs a spider on the nodes; a field is a parameter of the command."""
 
     arg: Annotated[

@@ -17,11 +17,11 @@ from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.jobs import job_id
 from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised, time_of
-from scrapyd_dist.settings import nearest, of_options, unknown
+from scrapyd_dist.settings import nearest, unknown
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, must_answer, names_of, project_name
-from ..crawls.crawl_options import JobLimits, pairs
+from ..crawls.crawl_options import pairs
 from ..options import Nodes, Timeout, argument, nodes, option, spiders
 from ..output import Output, complain_each, say
 from .job_list import Listed, jobs_of
@@ -235,7 +235,6 @@ def schedule(
     unless_running: Annotated[bool, option("Leave out spiders that wait or run on any of the nodes.")] = False,
     priority: Annotated[float | None, option("Higher is earlier, within the project.")] = None,
     version: Annotated[str | None, option("The version to run; the newest deployment.", metavar="NAME")] = None,
-    limits: JobLimits,
     timeout: Timeout = 60.0,  # the first job of a version makes a node import the project
     output: Output,
 ) -> int:
@@ -250,9 +249,9 @@ def schedule(
     """
     if sum((on is not None, any_, all_nodes)) > 1:
         raise ConfigError("--on, --any and --all-nodes say three different things. Take one.")
-    settings = pairs("-s", setting) | {name: str(limit) for name, limit in of_options(limits).items()}
-    common = JobRow(spider="", node=on, priority=priority, args=pairs("-a", arg), settings=settings)
-    wishes = _wishes(spider or [], from_, common)
+    wishes = _wishes(spider or [], from_, JobRow(
+        spider="", node=on, priority=priority, args=pairs("-a", arg), settings=pairs("-s", setting)
+    ))  # fmt: skip
     complain_each(unknown({name for wish in wishes for name in wish.settings}))
     if all_nodes and any(wish.node for wish in wishes):
         raise ConfigError("--all-nodes, and a node named in the file: one of the two has to go.")

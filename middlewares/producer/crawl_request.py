@@ -170,8 +170,10 @@ def check_mode(options: ProducerOptions, settings: BaseSettings) -> None:
 
 def worker_settings(options: ProducerOptions, settings: BaseSettings) -> dict[str, str]:
     """Of the settings given on the command line, those of ours that workers need."""
-    kinds = (Travels.LEASING, Travels.SLOTS) if options.leases else ()
-    given = (name for name in travelling(Travels.FLEET, *kinds) if (settings.getpriority(name) or 0) >= CMDLINE)
+    if not options.leases:
+        return {}
+    ours = travelling(Travels.LEASING, Travels.SLOTS)
+    given = (name for name in ours if (settings.getpriority(name) or 0) >= CMDLINE)
     return {name: _as_text(settings[name]) for name in given if settings[name] is not None}
 
 

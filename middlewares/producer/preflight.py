@@ -13,7 +13,14 @@ from scrapyd_dist.deploy.project_files import is_dirty
 from scrapyd_dist.deploy.requirements import redis_client
 from scrapyd_dist.deploy.rollout import RollOutRequest
 
-from scrapyd_dist.errors import AuthRefused, ConfigError, DistError, NoNodeReachable, NothingMatched, TlsRefused
+from scrapyd_dist.errors import (
+    AuthRefused,
+    ConfigError,
+    DistError,
+    NoNodeReachable,
+    NothingMatched,
+    TlsRefused,
+)
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import NodeState

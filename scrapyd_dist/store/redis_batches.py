@@ -9,7 +9,15 @@ from scrapyd_dist.batches import LEASABLE, OUT, Attempt, AttemptState, Batch, Ba
 from scrapyd_dist.errors import StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import SLOT_NAME, Backlog, Leased, LeaseRequest, SeenBefore
 from scrapyd_dist.store.base import BatchStore
-from scrapyd_dist.store.frontier_rows import HUNGRY, BatchStep, joined, parted, prints_of, retried_before, slot_counts
+from scrapyd_dist.store.frontier_rows import (
+    HUNGRY,
+    BatchStep,
+    joined,
+    parted,
+    prints_of,
+    retried_before,
+    slot_counts,
+)
 from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.redis_crawls import RedisCrawls
 from scrapyd_dist.store.redis_link import (
