@@ -8,7 +8,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +52,7 @@ class PermitQueue:
     """The base of the scheduler's queues that let requests leave with their permits."""
 
     def wake(self) -> None:
-        """There is a rule: what is here waits for its permits from now on."""
+        """There is a rule: what is here waits for its permits from now on, if it does not already."""
 
 
 def queue_problem(settings: BaseSettings) -> str:
@@ -159,17 +158,22 @@ def _own(settings: BaseSettings) -> str:
 
 async def find_beside(crawler: Crawler) -> PermitStore:
     """As `find_for`, in a thread that the end of the process does not wait for; one that comes too late is closed."""
-    answer: Future[PermitStore] = Future()
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[PermitStore] = loop.create_future()
 
-    def run() -> None:
-        found = find_for(crawler)
-        if answer.set_running_or_notify_cancel():
+    def take(found: PermitStore) -> None:
+        if not answer.done():
             answer.set_result(found)
         elif found.store is not None:
             found.store.close()
 
+    def run() -> None:
+        found = find_for(crawler)
+        with suppress(RuntimeError):  # the loop is closed: the process ends
+            loop.call_soon_threadsafe(take, found)
+
     threading.Thread(target=run, name="sdist-beside", daemon=True).start()
-    return await asyncio.wrap_future(answer)
+    return await answer
 
 
 class ClockOffset:

@@ -128,6 +128,7 @@ class TestTargets:
             ("url = ftp://web1", "only http and https"),
             ("url = web1\nslots = many", "slots = 'many'"),
             ("url = web1\nslots = 0", "slots = '0'"),
+            ("url = web1\nslots = -2", "slots = '-2'"),
             ("url = web1\nslots = ٣", "slots"),
             ("url = web1\nverify = maybe", "yes or no"),
             ("url = web1\nca = nothing.pem", "names no file"),
