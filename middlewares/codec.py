@@ -204,7 +204,7 @@ def _targets(value: RequestValue, spider: Spider, meta: dict[str, Any]) -> tuple
         meta["rule"] = value["rule"]
         meta.setdefault("link_text", "")
         # Where Scrapy itself looks for what a request does not name; it has no other name for them.
-        return spider._callback, _method(value["errback"], spider) if "errback" in value else spider._errback  # noqa: SLF001
+        return spider._callback, _method(value["errback"], spider) if "errback" in value else spider._errback  # noqa: SLF001 - see above
     default = _default(spider)
     callback = value.get("callback", default)
     return (None if callback == default else _method(callback, spider), _method(value.get("errback"), spider))

@@ -309,7 +309,7 @@ async def test_what_is_not_needed_any_more_is_handed_back_also_what_the_store_gi
         def slow(asks: Sequence[PermitRequest], known: int | None) -> TakenPermits:
             asked.set()
             assert go.wait(10)
-            return as_any(take(asks, known))  # type: ignore[no-any-return]
+            return as_any(take(asks, known))  # type: ignore[no-any-return]  # a stand-in of any kind
 
         it.store.take_permits = slow
         it.push("a.example", "a.example")
