@@ -227,13 +227,9 @@ average; many of them are one question.
 
 {table(found, hosts)}
 
-Side by side with the throttle as it was before it asked for many domains at once, on 2026-11-22 and the same machine,
-3,000 domains, two runs each: 2.3 ms of CPU for a page without the throttle, 2.8 (SQLite) and 2.5 (Redis) with it, 9.1
-and 8.8 before; then a domain was asked for 32 and 44 times, since most permits grew old in the queue.
-
 Where it is quicker than without, that is Scrapy's own queue, which looks at all of its domains for each request. When
-the crawl is over, nothing of the throttle's is left in the process (`tests/acceptance/test_throttle_broad.py` counts
-its objects); what its memory is then used for is a connection to each site, which Scrapy keeps open for some minutes.
+the crawl is over, nothing of the throttle's is left in the process (`tests/acceptance/test_throttle_processes.py`
+counts its objects); its memory then holds a connection to each site, which Scrapy keeps open for some minutes.
 
 Measured on {about["date"]} on {about["cores"]} cores ({about["processor"]}), with other programs
 running, so that ratios say more than seconds; Python {about["python"]}, Scrapy {about["scrapy"]}.
