@@ -32,7 +32,7 @@ from scrapyd_dist.keys import known_key, state_key
 from scrapyd_dist.nodes import Node, NodeRecord, distinct
 from scrapyd_dist.payload import PayloadError, RequestValue, decode
 from scrapyd_dist.scrapyd.jobs import crawl_in
-from scrapyd_dist.settings import nearest
+from scrapyd_dist.settings import SETTINGS, nearest
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE, is_url
 from scrapyd_dist.store.address import chosen as store_address
@@ -345,6 +345,16 @@ class Context:
         """When versions were sent from here whose names do not tell it: name -> seconds since the epoch."""
         names = {name for name in (project, *(node.project for node in nodes)) if name}
         return {egg.version: egg.at for name in names for egg in kept_eggs(self.root / STATE_FOLDER, name)}
+
+    @property
+    def keep_days(self) -> float:
+        """Days for which plain jobs are remembered: DISTRIBUTED_KEEP_DAYS, where settings.py says a plain number."""
+        row = SETTINGS["DISTRIBUTED_KEEP_DAYS"]
+        found = written_setting(self.root, self.project.settings_module, row.name)
+        value = found.value if isinstance(found, ast.Constant) else None
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            return float(row.default)
+        return float(value)
 
     def version_lookup(self) -> Callable[[str], str | None]:
         """Tells the version of a job of one of the project's crawls by its id; None for every other job."""

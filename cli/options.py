@@ -3,7 +3,7 @@
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from copy import copy
 from dataclasses import fields, is_dataclass
@@ -26,6 +26,7 @@ Command = Callable[..., int | None]
 #: value and explanation
 Candidates = list[tuple[str, str]]
 _SPIDER = re.compile(r"""^\s+name\s*(?::\s*\w+\s*)?=\s*["']([^"'\n]+)["']""", re.MULTILINE)
+_LABEL = re.compile(r"(?=.*\S)[^,\x00-\x1f\x7f-\x9f]{1,200}")
 #: source files of a project that are read, and bytes of each, at most
 _MOST_FILES, _MOST_BYTES = 2000, 200_000
 
@@ -115,6 +116,15 @@ Spider = Annotated[
     str | None,
     option("Only jobs of this spider, or of spiders that fit, as in 'shop*'.", metavar="NAME", autocompletion=spiders),
 ]
+NewLabels = Annotated[
+    list[str] | None, option("A label, by which lists are filtered; jobs get it, too. Repeatable.", "--label",
+                             metavar="NAME=VALUE"),
+]  # fmt: skip
+#: without a value it means all labels of that name
+OnlyLabels = Annotated[
+    list[str] | None, option("Only what has this label; with several, all of them. Repeatable.", "--label",
+                             metavar="NAME[=VALUE]"),
+]  # fmt: skip
 Timeout = Annotated[float, option("Seconds that a node gets for each answer.", min=0.1)]
 ConnectTimeout = Annotated[float, option("Seconds in which a connection has to come about.", min=0.1)]
 #: the default of `ConnectTimeout`; a SYN that was lost is sent again after 1 and 3 s
@@ -133,6 +143,23 @@ def opened_file(stack: ExitStack, name: str) -> BinaryIO:
         raise NothingMatched(f"There is no file {name}; standard input is {STDIN}.") from None
     except OSError as error:
         raise ConfigError(f"The file {name} cannot be read: {error.strerror}.") from error
+
+
+def checked_labels(labels: Sequence[str] | None) -> tuple[str, ...]:
+    """Labels that something new is given; ConfigError where one cannot be kept as a word of a setting."""
+    for text in labels or ():
+        if not _LABEL.fullmatch(text):
+            raise ConfigError(
+                f"--label {text!r} cannot be a label: it has 1 to 200 characters, such as night=1, and no comma, which"
+                " parts two labels. Give each by an option of its own."
+            )
+    return tuple(dict.fromkeys(labels or ()))
+
+
+def has_labels(labels: Sequence[str], wanted: Sequence[str] | None) -> bool:
+    """Whether all that are wanted are among the labels; one without a value is any of that name."""
+    names = {*labels, *(label.partition("=")[0] for label in labels)}
+    return names >= {*(wanted or ())}
 
 
 def seconds(option: str, text: str) -> float:

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 #: package -> those of its modules that a worker may import, besides the packages below
 WORKER_MODULES = {
-    "scrapyd_dist": ("__init__", "batches", "config", "errors", "keys", "nodes", "payload", "settings", "version"),
+    "scrapyd_dist": (
+        "__init__", "batches", "config", "errors", "job_record", "keys", "nodes", "payload", "settings", "version",
+    ),
     "scrapyd_dist.frontier": ("__init__", "backlog", "intake", "slots"),
     "scrapyd_dist.middlewares": (
         "__init__", "addon", "assignment", "classifier", "codec", "engine_compat", "slot_routing", "store_access",

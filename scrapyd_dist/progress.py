@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from scrapyd_dist.batches import Attempt, Crawl
 from scrapyd_dist.joblogs.worker_report import counts_of
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
+from scrapyd_dist.settings import LABELS
 
 if TYPE_CHECKING:  # commands load this module, for their help too, and need no scheduler
     from scrapyd_dist.scheduling.base import SchedulerState
@@ -234,6 +235,7 @@ def summary(snap: Snapshot) -> dict[str, Any]:
         "spider": spec.spider,
         "project": spec.project,
         "version": spec.version,
+        "labels": [label for label in spec.settings.get(LABELS, "").split(",") if label],
         "earlier_versions": list(snap.earlier_versions),
         "code": list(snap.code),
         "state": snap.state,
@@ -290,6 +292,12 @@ def told(crawl: Crawl) -> dict[str, Any]:
     known = {"crawl": crawl.id, "spider": crawl.spider, "project": crawl.project, "version": crawl.version}
     now = {"state": crawl.state.value, "message": crawl.message, "exit_code": crawl.exit_code}
     return {**known, **crawl.summary, **now}
+
+
+def labels_of(crawl: Crawl) -> tuple[str, ...]:
+    """Return the labels of a crawl: those that it was asked for with, else those that its producer told."""
+    asked = of(crawl.options, "settings", LABELS) or crawl.summary.get("labels") or ()
+    return tuple(map(str, asked)) if isinstance(asked, (list, tuple)) else ()
 
 
 def _throttle(snap: Snapshot) -> dict[str, Any]:

@@ -158,7 +158,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
     _s("FLEET_TIMEOUT", _SECONDS, 300.0, "seconds without any answering node after which a crawl stops, to be resumed",
        option="--fleet-timeout"),
     _s("START_TIMEOUT", _SECONDS, 3600.0, "seconds within which a sent job has to start"),
-    _s("KEEP_DAYS", _NUMBER, 14, "days after which a worker deletes what other crawls left on its node", least=0,
+    _s("KEEP_DAYS", _NUMBER, 14, "days after which a worker deletes what other crawls left on its node, and the store"
+       " forgets a [plain job](unattended.md#a-memory-of-plain-jobs)", least=0,
        must_be="a number of days, 0 or more", travels=_FLEET),
     _s("MIN_FREE", _WHOLE, 1 << 30, "bytes of free disk below which a worker stops as `disk-full`", travels=_FLEET),
 ),
@@ -212,6 +213,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
 ),
 "The crawl": (
     _s("CRAWL", _TEXT, None, "the crawl's name; not set: one is made", option="--name"),
+    _s("LABELS", _LIST, [], "labels of the crawl, such as `night=1`, by which lists are filtered; its jobs get them as"
+       " this setting, and `settings.getlist` has them as a list", option="--label"),
     _s("STORE", _TEXT, ".sdist/store.db", "path of an SQLite file on a local disk, or `redis://…` ([more](store.md))."
        " `SDIST_STORE` in the environment goes before it", secret=True, variable="SDIST_STORE"),
     _s("PROFILE", _CHOICE, "usual", "what makes a page cheaper, and changes neither results nor settings of yours:"
@@ -261,7 +264,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
 SETTINGS: dict[str, Setting] = {row.name: row for group in GROUPS.values() for row in group}
 LABELS = "DISTRIBUTED_LABELS"
 #: what scrapyd-dist itself gives to jobs
-INTERNAL = frozenset({LABELS, *(PREFIX + name for name in ("JOB", "PULL", "START_URLS"))})
+INTERNAL = frozenset(PREFIX + name for name in ("JOB", "PULL", "START_URLS"))
 
 
 def travelling(*travels: Travels) -> tuple[str, ...]:

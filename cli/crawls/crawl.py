@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from scrapyd_dist.batches import Crawl
-from scrapyd_dist.progress import number, told
+from scrapyd_dist.progress import labels_of, number, told
 
 from ..context import Context
-from ..options import argument, option
+from ..options import OnlyLabels, argument, has_labels, option
 from ..options import crawls as crawl_names
 from ..output import Output, complain, put, say, table
 from . import producer_process, watcher, wording
@@ -179,16 +179,20 @@ def resume(
     return follow(context, again, process, watched, detach=detach)
 
 
-def crawls(context: Context, output: Output = Output()) -> None:
+def crawls(context: Context, label: OnlyLabels = None, output: Output = Output()) -> None:
     """List the crawls of this project, the newest first.
 
-    Example: sdist crawls
+    Example: sdist crawls --label night=1
     """
     store = context.store_if_any
     rows = [row for row in store.crawls() if row.kind != "frontier"] if store is not None else []
-    document = {"crawls": [{**told(row), "state": watcher.alive_state(row)} for row in rows]}
+    rows = [row for row in rows if has_labels(labels_of(row), label)]
+    document = {
+        "crawls": [{**told(row), "state": watcher.alive_state(row), "labels": [*labels_of(row)]} for row in rows]
+    }
     if not rows and not output.as_json:
-        say("There are no crawls yet. `sdist crawl SPIDER` starts one.")
+        none = "There is no crawl with that label." if label else "There are no crawls yet."
+        say(f"{none} `sdist crawl SPIDER` starts one.")
         return
     cells = []
     for row in rows:

@@ -15,7 +15,7 @@ from scrapyd_dist.settings import GROUPS, PREFIX, SETTINGS, of_options
 from scrapyd_dist.store.address import VARIABLE
 
 from ..context import SETTING
-from ..options import SpiderName, nodes, one_of, option
+from ..options import NewLabels, SpiderName, checked_labels, nodes, one_of, option
 
 _ITEMS, _SPIDER = "Items and the end", "The spider"
 PLACEMENTS = one_of("by-capacity", "round-robin", "least-loaded")
@@ -98,6 +98,7 @@ class CrawlOptions(SpiderOptions):
     max_failed: Annotated[int | None, _setting("MAX_FAILED", metavar="N")] = None
     min_items: Annotated[int | None, _setting("MIN_ITEMS", metavar="N")] = None
     on_finish: Annotated[str | None, _setting("ON_FINISH", metavar="CMD|URL")] = None
+    label: NewLabels = None
     pull: Annotated[bool | None, _setting("MODE", "--pull/--push")] = None
     workers: Annotated[
         int | None, _option("The same as --max-jobs; the smaller one counts.", panel="Nodes", metavar="N")
@@ -124,6 +125,7 @@ class CrawlOptions(SpiderOptions):
     def order(self, folder: Path) -> CrawlOrder:
         """The same as settings; folder: what relative files are looked up in."""
         settings = of_options(self)
+        checked_labels(self.label)
         if self.workers is not None:
             settings["DISTRIBUTED_MAX_JOBS"] = min(filter(None, (self.workers, self.max_jobs)), default=0)
         if self.deploy is not None:

@@ -268,36 +268,49 @@ def clean(
 
     The merged item files stay; so do files on the nodes, which have a term of
     their own. A removed crawl cannot be resumed. One that runs is not removed.
-    With --older-than the throttle also forgets domains that had no request for
-    that long, and for 90 days at least.
+    With --older-than the store also forgets plain jobs that ended longer ago, and
+    the throttle domains that had no request for that long, and for 90 days at least.
 
     Example: sdist clean --older-than 30
     """
     if bool(crawl) == (older_than is not None):
         raise ConfigError("Name what to remove: crawls, or --older-than DAYS. One of the two.")
-    root, store = context.root, context.store if crawl else context.store_if_any
+    store = context.store if crawl else context.store_if_any
     rows = _named(store, crawl) if store and crawl else _old(store, older_than or 0.0) if store else []
-    removed = list[dict[str, Any]]()
-    for row in rows:
-        folder = producer_process.crawl_folder(root, row.id)
-        size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-        document = {"crawl": row.id, "spider": row.spider, "state": row.state.value, "created": row.created}
-        removed.append({**document, "bytes": size})
+    removed = [_removal(context.root, row) for row in rows]
+    jobs = _old_jobs(store, older_than) if store else 0
     lines = [f"{one['crawl']} ({one['state']}, {one['bytes'] / 1e6:,.1f} MB in its folder)" for one in removed]
     if store is not None and not dry_run:
         if rows and not yes:
             count = wording.counted(len(rows), "crawl")
             confirm(f"Remove {count} for good?", lines, refusal=f"{count} would be removed")
         for row in rows:
-            remove(store, root, row)
+            remove(store, context.root, row)
         if older_than is not None:
+            store.forget_jobs(time.time() - older_than * DAY)
             store.forget_permits(time.time() - max(older_than, DOMAINS_STAY) * DAY)
-    if not output.document({"dry_run": dry_run, "removed": removed}):
-        if not removed:
+    lines += [wording.counted(jobs, "plain job")] if jobs else []
+    if not output.document({"dry_run": dry_run, "removed": removed, "jobs": jobs}):
+        if not lines:
             say(f"Nothing to remove: no crawl ended more than {older_than:g} days ago.")
         for line in lines:
             say(f"{'Would remove' if dry_run else 'Removed'} {line}")
-    return 10 if dry_run and removed else 0
+    return 10 if dry_run and lines else 0
+
+
+def _removal(root: Path, row: Crawl) -> dict[str, Any]:
+    folder = producer_process.crawl_folder(root, row.id)
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    document = {"crawl": row.id, "spider": row.spider, "state": row.state.value, "created": row.created}
+    return {**document, "bytes": size}
+
+
+def _old_jobs(store: Store, days: float | None) -> int:
+    """How many plain jobs ended longer ago than so many days."""
+    if days is None:
+        return 0
+    before = time.time() - days * DAY
+    return sum((one.ended or one.created) < before for one in store.jobs())
 
 
 def _named(store: Store, names: Sequence[str]) -> list[Crawl]:

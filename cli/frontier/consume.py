@@ -18,7 +18,7 @@ from ..crawls import wording
 from ..crawls.crawl_options import SpiderOptions, pairs, refuse_store
 from ..crawls.producer_process import lives
 from ..crawls.watcher import misses_of
-from ..options import FrontierName, Quiet, SpiderName, option, span
+from ..options import FrontierName, NewLabels, Quiet, SpiderName, checked_labels, option, span
 from ..output import Output, complain, put, waiting
 from .frontier_list import opened, settings_of, slots_in, with_prefix
 
@@ -57,9 +57,7 @@ class ConsumeOptions(SpiderOptions, Output):
         float | None,
         span("--idle", "At a standing frontier, a worker ends when it had no work for so long.", panel=_PANEL),
     ] = None
-    label: Annotated[
-        list[str] | None, _option("A word that each job is given as DISTRIBUTED_LABELS. Repeatable.", metavar="TEXT")
-    ] = None
+    label: NewLabels = None
     quiet: Quiet = False
 
     def scaling(self) -> ScalingPolicy:
@@ -114,6 +112,7 @@ def consume(context: Context, wanted: ConsumeOptions) -> int:
     Example: sdist consume article shop --slots p --max-running 8 -o items.jl
     """
     outputs = wanted.outputs(Path.cwd())
+    checked_labels(wanted.label)
     store, row = opened(context, wanted.frontier)
     if row.kind != "frontier":
         raise ConfigError(
@@ -146,11 +145,6 @@ def _manage(
 
     from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess
 
-    for text in wanted.label or ():
-        if "," in text:
-            raise ConfigError(
-                f"--label {text!r} has a comma, which parts two labels. Give each by an option of its own."
-            )
     given, args = pairs("-s", wanted.setting), pairs("-a", wanted.arg)
     refuse_store(given)
     # A row of arguments is a job of its own, which has no need to reach the store.
@@ -168,7 +162,6 @@ def _manage(
         scaling=wanted.scaling(),
         args=args,
         given=given,
-        labels=wanted.label or [],
         merge=bool(outputs),
         rows=rows,
         before=before,

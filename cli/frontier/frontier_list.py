@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from scrapyd_dist.batches import Crawl, check_crawl_name
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, SlotCount
-from scrapyd_dist.progress import told
+from scrapyd_dist.progress import labels_of, told
 from scrapyd_dist.settings import nearest
 from scrapyd_dist.store import Store
 
 from ..context import Context, requests_in
 from ..crawls import wording
 from ..crawls.producer_process import lives
-from ..options import FrontierName, argument, frontiers, option
+from ..options import FrontierName, OnlyLabels, argument, frontiers, has_labels, option
 from ..output import Output, put, say, some_of, table
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def list_(
     context: Context,
     frontier: Annotated[str | None, argument("FRONTIER", "Only the slots of this one.", frontiers)] = None,
     all_: Annotated[bool, option("The slots of all frontiers.")] = False,
+    label: OnlyLabels = None,
     output: Output = Output(),
 ) -> None:
     """List the frontiers of this project; or the slots of one, or of all.
@@ -94,7 +95,15 @@ def list_(
         entries = [_Entry(store, row)]
     else:
         found = context.store_if_any
-        entries = [] if found is None else [_Entry(found, row) for row in found.crawls() if row.kind == "frontier"]
+        entries = (
+            []
+            if found is None
+            else [
+                _Entry(found, row)
+                for row in found.crawls()
+                if row.kind == "frontier" and has_labels(labels_of(row), label)
+            ]
+        )
     if output.document({"frontiers": [entry.document() for entry in entries]}):
         return
     if frontier is not None:
@@ -171,6 +180,7 @@ class _Entry:
         return {
             "frontier": self.row.id,
             "state": self.state,
+            "labels": [*labels_of(self.row)],
             "created": self.row.created,
             "requests": total_of(self.counts),
             "slots": [slot_document(count) for count in self.counts],

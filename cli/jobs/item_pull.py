@@ -21,7 +21,7 @@ from ..context import Context, exit_code, with_settings
 from ..crawls.producer_process import crawl_folder
 from ..options import Nodes, Timeout, argument, crawls, option
 from ..output import Output, complain_each, say, waiting
-from .job_list import TIMEOUT, Listed, ask_jobs
+from .job_list import TIMEOUT, Listed, ask_jobs, remembered
 from .jobs_table import Judge
 
 _FEED_URL = "DISTRIBUTED_TARGET_FEED_URL"
@@ -118,7 +118,7 @@ class ItemPuller:
         self._context, self._folder, self._crawls, self._timeout = context, folder, crawls, timeout
         self._nodes, self._some = {node.url: node for node in nodes}, bool(patterns)
         self.listed = ask_jobs(context.sender, nodes if names else (), timeout=timeout)
-        self._rows = self.listed.named(names, {})
+        self._rows = self.listed.named(names, remembered(context, names, nodes))
         places = [self._place(one, attempt) for one in crawls for attempt in one.attempts]
         self._judge = Judge(context, [*filter(None, places), *self._rows], timeout=timeout)
 

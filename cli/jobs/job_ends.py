@@ -5,14 +5,14 @@ is cancelled.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
+from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.joblogs.log_reads import look
-from scrapyd_dist.joblogs.verdict import Outcome
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.progress import told
 from scrapyd_dist.scrapyd import api
@@ -26,7 +26,7 @@ from ..crawls.watcher import LOOK, ProducerDied, StillRuns, looked_out_for, look
 from ..crawls.wording import counted
 from ..options import Nodes, Timeout, Yes, argument, crawls, option, seconds, span
 from ..output import Output, complain, complain_each, confirm, poll_until, say, some_of
-from .job_list import TIMEOUT, JobQuery, Listed, ask_jobs, place_row
+from .job_list import TIMEOUT, JobQuery, Listed, ask_jobs, place_row, remembered
 from .jobs_table import Judge, note, verdict_row
 
 #: seconds between two questions to the nodes
@@ -113,11 +113,12 @@ def _for_crawls(context: Context, names: Sequence[str | None], deadline: float, 
 
 
 def _for_jobs(context: Context, names: Sequence[str], nodes: Sequence[Node], deadline: float, output: Output) -> int:
-    waited = Waited(sender=context.sender, nodes=nodes, names=tuple(dict.fromkeys(names)))
+    known = remembered(context, names, nodes)
+    waited = Waited(sender=context.sender, nodes=nodes, names=tuple(dict.fromkeys(names)), remembered=known)
     _wait_for(waited.left, ASK, deadline, "job", "sdist logs -f")
     rows = [replace(row, state=JobState.FINISHED) for row in waited.jobs.values()]
     judge = Judge(context, rows)
-    ended = [judge.judge(row) for row in rows]
+    ended = judge.all(rows)
     told = [{**place_row(one.row), **verdict_row(one.verdict), "reason": one.verdict.reason} for one in ended]
     output.document({"jobs": told})
     bad = [one for one in ended if one.verdict.outcome is not Outcome.FINISHED]
@@ -135,6 +136,7 @@ class Waited:
     sender: Sender
     nodes: Sequence[Node]
     names: tuple[str, ...]
+    remembered: Mapping[str, Sequence[Listed]] = field(default_factory=dict)  #: by name, what the store knows
     jobs: dict[tuple[str, str], Listed] = field(default_factory=dict)  #: by base address of the node, and id
     _told: set[str] = field(default_factory=set)  #: which nodes do not answer, and why
 
@@ -148,7 +150,7 @@ class Waited:
         if not self.jobs:
             if len(found.errors) == found.asked:
                 raise found.errors[0]
-            self.jobs = {row.key: row for row in found.named(self.names, {})}
+            self.jobs = {row.key: row for row in found.named(self.names, self.remembered)}
         left = []
         for key, row in self.jobs.items():
             self.jobs[key] = now = listed.get(key, row)
@@ -158,7 +160,7 @@ class Waited:
 
     def _is_silent(self, row: Listed) -> bool:
         """Of a job that its node has forgotten: whether its log says that it is over. It may live on as an orphan."""
-        if row.over:
+        if row.over and not row.remembered:
             return True
         try:
             seen = look(self.sender, row.node, row.log, timeout=TIMEOUT)

@@ -13,6 +13,7 @@ from typing import Any
 from scrapyd_dist.batches import AttemptState
 from scrapyd_dist.errors import NodeError, NothingMatched
 from scrapyd_dist.frontier.slots import spider_of_slot
+from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.joblogs.worker_report import BadReport, WorkerReport, read_report, report_path
 from scrapyd_dist.nodes import Node
@@ -34,6 +35,8 @@ class Listed(Place):
     state: JobState
     started: datetime | None = None  #: by the node's local clock
     ended: datetime | None = None
+    remembered: bool = False  #: the store knows it, and its node does not list it
+    silent: str = ""  #: why its node cannot be asked
 
     @property
     def key(self) -> tuple[str, str]:
@@ -81,8 +84,8 @@ class JobList:
                 if self.errors:
                     raise NothingMatched(f"{text}, {len(self.errors)} of which did not answer.")
                 raise NothingMatched(
-                    f"{text}. `sdist jobs` lists those that the nodes remember: the last 100 of each, until it"
-                    " restarts."
+                    f"{text}. `sdist jobs` lists those that the nodes remember, the last 100 of each, and those that"
+                    " `sdist schedule` has started from here."
                 )
             chosen |= rows
         return tuple(chosen.values())
@@ -153,13 +156,24 @@ def ask_jobs(
     )
 
 
+def listed_again(record: JobRecord, node: Node, silent: str = "") -> Listed:
+    """A remembered job that its node does not list; silent: why its node cannot be asked."""
+    return Listed(
+        node=node, project=record.project, spider=record.spider, job=record.id, state=JobState.FINISHED,
+        remembered=True, silent=silent,
+    )  # fmt: skip
+
+
 def remembered(context: Context, names: Sequence[str], nodes: Sequence[Node]) -> dict[str, list[Listed]]:
-    """The attempts of those of the names that are crawls in the project's store."""
+    """By name, what the project's store knows of: the attempts of a crawl, a plain job."""
     store = context.store_if_any if names else None
     if store is None:
         return {}
     by_url = {node.url: node for node in nodes}
     found: dict[str, list[Listed]] = {}
+    for record in store.jobs() if set(names) - {crawl.id for crawl in store.crawls()} else ():
+        if record.id in names and record.url in by_url:
+            found[record.id] = [listed_again(record, by_url[record.url])]
     for crawl in store.crawls():
         if crawl.id not in names:
             continue

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,24 +16,29 @@ from typing import Annotated, Any
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, home_of
 from scrapyd_dist.config import STATE_FOLDER, state_dir
 from scrapyd_dist.errors import NodeError, NothingMatched
+from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.joblogs.joblog import StatTotal, add_up
 from scrapyd_dist.joblogs.log_reads import look, survey
-from scrapyd_dist.joblogs.verdict import STALL, Outcome, Place, Verdict, by_log, by_report
+from scrapyd_dist.joblogs.verdict import STALL, Place, Verdict, by_log, by_report
 from scrapyd_dist.joblogs.worker_report import WorkerReport
+from scrapyd_dist.progress import labels_of
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.transports import sweep
 
 from ..context import Context
 from ..crawls import wording
-from ..options import Nodes, Timeout, argument, crawls, option, span
+from ..options import Nodes, OnlyLabels, Timeout, argument, crawls, has_labels, option, span
 from ..output import Output, complain_each, say, table
-from .job_list import TIMEOUT, JobQuery, Listed, fetch_report, place_row, utc
+from .job_list import TIMEOUT, JobQuery, Listed, fetch_report, place_row
+from .job_memory import JobMemory, Judged, offsets_of, still_there, verdict_of
 
 #: bytes of a report that are read; it lists failed URLs
 REPORT_MAX = 16 * 1024 * 1024
 _STATES = ", ".join(outcome.value for outcome in Outcome)
 #: the signals that were sent to jobs, in the state folder
 _FILE = "signals.jsonl"
+#: why it is not known how a job ended
+FORGOTTEN = "its node forgot it before a command looked, and has no log of it"
 Key = tuple[str, str, str]  # what tells one job from another: base address of its node, project, id
 
 
@@ -73,13 +78,6 @@ class Kept:
         return self.crawl.state is CrawlState.FINISHED and self.attempt is None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Judged:
-    row: Listed
-    verdict: Verdict
-    offset: timedelta | None = None  #: the node's local time minus UTC, where its log tells
-
-
 class Judge:
     """Judges jobs, by what the store knows of them too; may be used by many threads at once.
 
@@ -87,16 +85,30 @@ class Judge:
     """
 
     def __init__(
-        self, context: Context, places: Sequence[Place], *, stall: float = STALL, timeout: float = TIMEOUT
+        self,
+        context: Context,
+        places: Sequence[Place],
+        memory: JobMemory | None = None,
+        *,
+        stall: float = STALL,
+        timeout: float = TIMEOUT,
     ) -> None:
         self.sender, self.timeout, self._stall = context.sender, timeout, stall
         self._signalled, self._kept = noted(context.root), _kept_of(context, places)
+        self.memory = memory or JobMemory(context.store_if_any)
 
     def judge(self, row: Listed) -> Judged:
         """The judgement; a job that its node does not tell about is unknown, with the reason."""
+        record = self.memory.of(row)
+        if record is not None and record.state.over:
+            return Judged(row=row, verdict=verdict_of(record), record=record)
+        if row.silent:
+            return Judged(
+                row=row, verdict=Verdict(outcome=Outcome.UNKNOWN, reason=row.silent), record=record, sure=False
+            )
         signalled = (row.node.url, row.project, row.job) in self._signalled
         if row.state is JobState.PENDING:
-            return Judged(row=row, verdict=by_log(row.state, None))
+            return Judged(row=row, verdict=by_log(row.state, None), record=record)
         try:
             verdict = self._of_ours(row, signalled=signalled)
             if verdict is not None:
@@ -105,10 +117,27 @@ class Judge:
             kept = self.of_store(row)
             needless = kept is not None and kept.needless
             verdict = by_log(row.state, seen, stall=self._stall, signalled=signalled, needless=needless)
-            return Judged(row=row, verdict=verdict, offset=seen.offset if seen else None)
+            if row.remembered and record is not None:
+                verdict = still_there(record, seen, time.time()) or verdict
+                if seen is None and verdict.outcome is Outcome.UNKNOWN:
+                    verdict = replace(verdict, reason=FORGOTTEN)
+            offset, silent = (seen.offset, seen.silent) if seen else (None, None)
+            return Judged(row=row, verdict=verdict, offset=offset, record=record, silent=silent)
         except NodeError as error:
             outcome = Outcome.RUNNING if row.state is JobState.RUNNING else Outcome.UNKNOWN
-            return Judged(row=row, verdict=Verdict(outcome=outcome, reason=error.short))
+            return Judged(row=row, verdict=Verdict(outcome=outcome, reason=error.short), record=record, sure=False)
+
+    def labels(self, place: Place) -> tuple[str, ...]:
+        """The labels that the job was given, or its crawl."""
+        record, kept = self.memory.of(place), self.of_store(place)
+        return record.labels if record is not None else labels_of(kept.crawl) if kept is not None else ()
+
+    def all(self, rows: Sequence[Listed]) -> list[Judged]:
+        """The judgement of each, in this order; how those ended that are remembered is written down."""
+        answers = {answer.asked: answer.value for answer in sweep(rows, self.judge)}
+        judged = [one for row in rows if (one := answers[row]) is not None]
+        self.memory.learn(judged)
+        return judged
 
     def report(self, place: Place) -> WorkerReport | None:
         """The report that our worker left on the node, if it did and can be found."""
@@ -171,6 +200,7 @@ def jobs(
         list[Outcome] | None, option(f"Only jobs in this state: {_STATES}. Repeatable.", metavar="STATE")
     ] = None,
     query: JobQuery,
+    label: OnlyLabels = None,
     since: Annotated[float | None, span("--since", "Only jobs that ran in the last 90 (seconds), 30m, 2h.")] = None,
     stall: Annotated[float, option("Minutes without progress after which a job is stalled.", min=0.1)] = STALL / 60,
     output: Output,
@@ -180,53 +210,61 @@ def jobs(
     A job of a crawl is judged by its worker's report, any other one by the end
     of its log: finished, failed (errors, a feed that could not be stored),
     cancelled, killed (by `sdist cancel`), died (its log just ends), stalled,
-    unknown (no log). Exit code 3 when some nodes did not answer.
+    unknown (no log). Exit code 3 when some nodes did not answer. Jobs of `sdist
+    schedule` are remembered in the store: they are listed as "remembered" when
+    their nodes have forgotten them.
 
     Example: sdist jobs --state failed --since 24h
     """
     listed = query.ask(context)
+    memory = JobMemory(context.store_if_any)
+    rows = [*listed.jobs, *memory.unlisted(listed, context.nodes(query.node), query)]
     # No log is read of a job that cannot be in one of the states.
     possible = {
         JobState.PENDING: {Outcome.PENDING},
         JobState.RUNNING: {Outcome.RUNNING, Outcome.STALLED},
         JobState.FINISHED: {outcome for outcome in Outcome if outcome.over},
     }
-    worth = [row for row in listed.jobs if not state or possible[row.state] & set(state)]
-    judge = Judge(context, worth, stall=stall * 60, timeout=query.timeout)
-    answers = {answer.asked: answer.value for answer in sweep(worth, judge.judge)}
-    rows = _rows([one for row in worth if (one := answers[row]) is not None], state or (), since)
+    worth = [row for row in rows if row.remembered or not state or possible[row.state] & set(state)]
+    judge = Judge(context, worth, memory, stall=stall * 60, timeout=query.timeout)
+    judged = judge.all([row for row in worth if has_labels(judge.labels(row), label)])
+    told = _rows(judge, judged, state or (), since)
     unreached = [str(error) for error in listed.errors]
-    if not output.document({"jobs": rows, "nodes": listed.asked, "unreached": unreached}) and (rows or not unreached):
-        _show(rows)
+    if not output.document({"jobs": told, "nodes": listed.asked, "unreached": unreached}) and (told or not unreached):
+        _show(told)
     complain_each(listed.errors)
     return listed.exit_code
 
 
-def _rows(judged: Sequence[Judged], states: Collection[Outcome], since: float | None) -> list[dict[str, Any]]:
+def _rows(
+    judge: Judge, judged: Sequence[Judged], states: Collection[Outcome], since: float | None
+) -> list[dict[str, Any]]:
     """The rows of `--json`, of these states, and of jobs that ran within the last `since` seconds."""
-    offsets = {one.row.node.url: one.offset for one in judged if one.offset is not None}
-    here = datetime.now(timezone.utc).astimezone().utcoffset() or timedelta()
-    now, rows = datetime.now(timezone.utc), []
+    now, rows, offset_of = datetime.now(timezone.utc), [], offsets_of(judged)
     for one in judged:
-        offset = offsets.get(one.row.node.url, here)
-        last = one.row.ended or (one.row.started if one.verdict.outcome.over else None)  # what waits or runs is of now
-        recent = since is None or last is None or now - utc(last, offset) <= timedelta(seconds=since)
+        started, ended = one.times(offset_of(one))
+        last = ended or (started if one.verdict.outcome.over else None)  # what waits or runs is of now
+        recent = since is None or last is None or now - last <= timedelta(seconds=since)
         if recent and (not states or one.verdict.outcome in states):
-            rows.append(_row(one, offset))
+            rows.append({**_row(one, started, ended), "labels": [*judge.labels(one.row)]})
     return rows
 
 
-def _row(one: Judged, offset: timedelta) -> dict[str, Any]:
-    row, verdict = one.row, one.verdict
-    started, ended = row.started, row.ended
+def _row(one: Judged, started: datetime | None, ended: datetime | None) -> dict[str, Any]:
+    row, verdict, record = one.row, one.verdict, one.record
     return {
         **place_row(row),
         "crawl": row.crawl,
         **verdict_row(verdict),
-        "started": utc(started, offset).isoformat(timespec="seconds") if started else None,
-        "ended": utc(ended, offset).isoformat(timespec="seconds") if ended else None,
+        "codes": dict(verdict.codes),
+        "started": started.isoformat(timespec="seconds") if started else None,
+        "ended": ended.isoformat(timespec="seconds") if ended else None,
         "duration_s": round((ended - started).total_seconds(), 1) if started and ended else None,
         "reason": verdict.reason,
+        "remembered": row.remembered,
+        "version": record.version if record else None,
+        "args": dict(record.args) if record else None,
+        "settings": [*record.settings] if record else None,
     }
 
 
@@ -245,7 +283,8 @@ def _show(rows: Sequence[dict[str, Any]]) -> None:
         at = datetime.fromisoformat(row["started"]).astimezone() if row["started"] else None
         started = at.strftime("%Y-%m-%d %H:%M:%S") if at else None
         took = None if row["duration_s"] is None else wording.clock(row["duration_s"])
-        cells.append((*(row[name] for name in names), started, took, row["reason"]))
+        remark = "; ".join(filter(None, ("remembered" if row["remembered"] else "", row["reason"])))
+        cells.append((*(row[name] for name in names), started, took, remark))
     table((*names, "started", "took", ""), cells)
 
 

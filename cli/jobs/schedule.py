@@ -1,6 +1,7 @@
 """Which node a plain job goes to, and which version it runs. Rule: all nodes are asked before anything is sent."""
 
 import csv
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,18 +12,20 @@ from typing import Annotated
 
 from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
+from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.jobs import job_id
 from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised, time_of
-from scrapyd_dist.settings import nearest, unknown
+from scrapyd_dist.settings import LABELS, nearest, unknown
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, must_answer, names_of, project_name
 from ..crawls.crawl_options import pairs
-from ..options import Nodes, Timeout, argument, nodes, option, spiders
+from ..crawls.stored_crawls import DAY
+from ..options import NewLabels, Nodes, Timeout, argument, checked_labels, nodes, option, spiders
 from ..output import Output, complain_each, say
 from .job_list import Listed, jobs_of
 
@@ -165,6 +168,7 @@ class JobRow:
     priority: float | None = None
     args: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    labels: tuple[str, ...] = ()
 
 
 def read_jobs(path: Path, common: JobRow) -> list[JobRow]:
@@ -216,6 +220,18 @@ class PostedJob:
     state: str = "scheduled"
     reason: str = ""
     error: NodeError | None = None
+    lost: bool = False  #: its node may have it all the same
+
+    def record(self, version: str, now: float) -> JobRecord:
+        """What is remembered of it."""
+        wish, node = self.wish, self.node
+        record = JobRecord(
+            id=self.job, spider=wish.spider, project=node.project or "", version=version, created=now, node=node.name,
+            url=node.url, labels=wish.labels, args=wish.args, settings=tuple(sorted(wish.settings)),
+        )  # fmt: skip
+        if self.error is None or self.lost:
+            return record
+        return replace(record, state=Outcome.FAILED, ended=now, reason=f"not started: {self.reason}")
 
 
 def schedule(
@@ -235,6 +251,7 @@ def schedule(
     unless_running: Annotated[bool, option("Leave out spiders that wait or run on any of the nodes.")] = False,
     priority: Annotated[float | None, option("Higher is earlier, within the project.")] = None,
     version: Annotated[str | None, option("The version to run; the newest deployment.", metavar="NAME")] = None,
+    label: NewLabels = None,
     timeout: Timeout = 60.0,  # the first job of a version makes a node import the project
     output: Output,
 ) -> int:
@@ -242,15 +259,17 @@ def schedule(
 
     Every job is pinned to a version that all nodes have: the newest deployment by
     time, whatever Scrapyd sorts last. It gets an id of ours: when an answer is lost,
-    the node is asked for that id, and nothing is sent twice. Exit code 3 when some
-    jobs could not be started.
+    the node is asked for that id, and nothing is sent twice. The store remembers
+    it for DISTRIBUTED_KEEP_DAYS: `sdist jobs` tells how it ended, also when its
+    node has forgotten it. Exit code 3 when some jobs could not be started.
 
     Example: sdist schedule 'shop*' -a category=books --unless-running
     """
     if sum((on is not None, any_, all_nodes)) > 1:
         raise ConfigError("--on, --any and --all-nodes say three different things. Take one.")
     wishes = _wishes(spider or [], from_, JobRow(
-        spider="", node=on, priority=priority, args=pairs("-a", arg), settings=pairs("-s", setting)
+        spider="", node=on, priority=priority, args=pairs("-a", arg), settings=pairs("-s", setting),
+        labels=checked_labels(label),
     ))  # fmt: skip
     complain_each(unknown({name for wish in wishes for name in wish.settings}))
     if all_nodes and any(wish.node for wish in wishes):
@@ -261,7 +280,14 @@ def schedule(
     fleet.ask(version)
     wishes = [replace(wish, spider=one) for wish in wishes for one in fleet.spiders(wish.spider)]
     jobs = _placed(fleet, wishes, all_nodes=all_nodes, unless_running=unless_running)
-    _send(jobs, fleet)
+    calls = _calls(jobs, fleet)
+    store = context.new_store
+    now = time.time()
+    store.forget_jobs(now - context.keep_days * DAY)
+    store.keep_jobs([job.record(fleet.version, now) for job, _ in calls])  # before anything is posted
+    _send(calls, fleet)
+    if failed := [job for job, _ in calls if job.error is not None]:
+        store.keep_jobs([job.record(fleet.version, now) for job in failed])
     _tell(jobs, fleet, output)
     missed = fleet.errors.values() if all_nodes else []
     posted = sum(job.state != "skipped" for job in jobs)
@@ -304,19 +330,21 @@ def _placed(fleet: JobFleet, wishes: Sequence[JobRow], *, all_nodes: bool, unles
     return jobs
 
 
-def _send(jobs: Sequence[PostedJob], fleet: JobFleet) -> None:
-    """Post them, side by side; what is refused or lost is written into the job.
+def _calls(jobs: Sequence[PostedJob], fleet: JobFleet) -> list[tuple[PostedJob, Call[str]]]:
+    """What posts each; ConfigError if the nodes would lose what is asked."""
+    calls = []
+    for job in jobs:
+        if job.job:
+            labels = {LABELS: ",".join(job.wish.labels)} if job.wish.labels else {}
+            calls.append((job, api.schedule(
+                job.node.project or "", job.wish.spider, jobid=job.job, version=fleet.version,
+                settings={**job.wish.settings, **labels}, args=job.wish.args, priority=job.wish.priority,
+            )))  # fmt: skip
+    return calls
 
-    Raises ConfigError if the nodes would lose what is asked; then nothing was sent.
-    """
-    calls = [
-        (job, api.schedule(
-            job.node.project or "", job.wish.spider, jobid=job.job, version=fleet.version, settings=job.wish.settings,
-            args=job.wish.args, priority=job.wish.priority,
-        ))
-        for job in jobs
-        if job.job
-    ]  # fmt: skip
+
+def _send(calls: Sequence[tuple[PostedJob, Call[str]]], fleet: JobFleet) -> None:
+    """Post them, side by side; what is refused or lost is written into the job."""
 
     def post(one: tuple[PostedJob, Call[str]]) -> None:
         job, call = one
@@ -324,8 +352,9 @@ def _send(jobs: Sequence[PostedJob], fleet: JobFleet) -> None:
             fleet.sender.send(job.node, call, timeout=fleet.timeout)
         except NodeError as error:
             # The answer was lost, and perhaps not the job: only the node knows.
-            asked = api.status(job.job, job.node.project)
+            asked, job.lost = api.status(job.job, job.node.project), error.maybe_accepted
             if not error.maybe_accepted or fleet.sender.send(job.node, asked, timeout=fleet.timeout) is None:
+                job.lost = False
                 raise
 
     for answer in sweep(calls, post, threads=4 * len(fleet.nodes)):  # so that no node is run over

@@ -11,9 +11,9 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from socket import gethostname
 from typing import Any
 
@@ -53,7 +53,6 @@ class ConsumeProcess:
     scaling: ScalingPolicy  #: but for the terms, which are settings
     args: Mapping[str, str] = field(default_factory=dict)  #: of -a
     given: Mapping[str, str] = field(default_factory=dict)  #: of -s
-    labels: Sequence[str] = ()
     merge: bool = False  #: whether outputs were named
     rows: bool = False  #: the frontier's rows are arguments, each of which is a job
     before: tuple[int | None, str] = (None, "")  #: the process and machine that the row named when it was looked at
@@ -102,8 +101,6 @@ class ConsumeProcess:
             check_parts(settings)
         nodes = await CrawlNodes.prepare(self._request, repository)
         spec = await nodes.job_request(settings, rows=self.rows)
-        if self.labels:
-            spec = replace(spec, settings={**spec.settings, "DISTRIBUTED_LABELS": ",".join(self.labels)})
         scheduler = nodes.scheduler(spec, sender=sender, staffing=self.scaling)
         await _check_mine(repository)
         outputs = repository.outputs(settings) if self.merge else []

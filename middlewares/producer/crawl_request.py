@@ -19,7 +19,7 @@ from scrapyd_dist.batches import Shard
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.scheduling.job_request import passed_on
 from scrapyd_dist.scrapyd.jobs import check_args
-from scrapyd_dist.settings import SettingReader, Travels, travelling, uploading_feeds
+from scrapyd_dist.settings import LABELS, SettingReader, Travels, travelling, uploading_feeds
 from scrapyd_dist.shards import ShardTemplate, shards_of_pages, shards_of_urls
 from scrapyd_dist.store.address import chosen
 from scrapyd_dist.transports import AsyncSender
@@ -134,6 +134,8 @@ def asked_for(settings: BaseSettings) -> tuple[dict[str, str], dict[str, str]]:
 def job_settings(given: Mapping[str, str], options: ProducerOptions) -> dict[str, str]:
     """The settings that all jobs of the crawl get besides their batch; `given` are those of -s."""
     settings = {**passed_on(given), "DISTRIBUTED_PROFILE": options.profile}
+    if options.labels:
+        settings[LABELS] = ",".join(options.labels)
     if options.target_feed_url is not None and options.send_feed_url:
         settings["DISTRIBUTED_TARGET_FEED_URL"] = options.target_feed_url
     return settings

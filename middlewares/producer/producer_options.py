@@ -55,6 +55,7 @@ class ProducerOptions:
     max_failed: int = 0
     min_items: int = 0
     limit: int = 0  #: target requests that are handed out, the first ones; 0: all
+    labels: tuple[str, ...] = ()
     store: str | None = None
     limits: SchedulerLimits = field(default_factory=SchedulerLimits)
     mode: str = "auto"

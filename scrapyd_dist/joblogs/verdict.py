@@ -1,10 +1,11 @@
 """Judges the outcome of a job by its worker's report or by its log. No IO."""
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, field
 
 from scrapyd_dist.batches import meaning
+from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.joblogs.joblog import LogFacts
 from scrapyd_dist.joblogs.log_reads import LogExcerpt
 from scrapyd_dist.joblogs.worker_report import WorkerReport
@@ -16,24 +17,7 @@ from scrapyd_dist.scrapyd.jobs import crawl_in
 STALL = 900.0
 #: why a worker that its crawl did not need was told to end
 NEEDLESS = "its crawl had finished before it began"
-
-
-class Outcome(str, Enum):
-    """The state of a job, or its outcome."""
-
-    PENDING = "pending"  #: waiting for a process slot
-    RUNNING = "running"
-    STALLED = "stalled"  #: running without progress
-    FINISHED = "finished"  #: completed without errors
-    FAILED = "failed"  #: ended with errors
-    CANCELLED = "cancelled"  #: asked to stop, and shut down gracefully
-    KILLED = "killed"  #: ended by a signal that this program sent
-    DIED = "died"  #: ended without closing the spider
-    UNKNOWN = "unknown"  #: neither log nor report tells
-
-    @property
-    def over(self) -> bool:
-        return self not in {Outcome.PENDING, Outcome.RUNNING, Outcome.STALLED}
+_STATUS = re.compile(r"downloader/response_status_count/(\d{3})\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +46,7 @@ class Verdict:
     pages: int | None = None
     items: int | None = None
     errors: int | None = None  #: number of log entries of level ERROR and CRITICAL
+    codes: Mapping[str, int] = field(default_factory=dict)  #: number of responses by status code
 
 
 def by_log(
@@ -87,7 +72,8 @@ def by_log(
         return Verdict(outcome=Outcome.CANCELLED, reason=NEEDLESS)
     else:
         outcome, reason = _ended(facts, says_info=look.says_info, signalled=signalled)
-    return Verdict(outcome=outcome, reason=reason, pages=facts.pages, items=facts.items, errors=errors_in(facts))
+    sums = {"pages": facts.pages, "items": facts.items, "errors": errors_in(facts)}
+    return Verdict(outcome=outcome, reason=reason, codes=status_codes(facts.stats or {}), **sums)
 
 
 def _unbegun(look: LogExcerpt) -> bool:
@@ -139,6 +125,11 @@ def _unclosed(facts: LogFacts, *, says_info: bool, signalled: bool) -> tuple[Out
     return Outcome.DIED, "its log ends without 'Spider closed'"
 
 
+def status_codes(stats: Mapping[str, object]) -> dict[str, int]:
+    """Return the number of responses by status code, in the stats of a job."""
+    return {found[1]: _number(stats, name) for name in sorted(stats) if (found := _STATUS.match(name))}
+
+
 def failures(facts: LogFacts) -> str:
     """Describe the failures of a job that has closed its spider, in a few words; empty if there are none."""
     stats = facts.stats or {}
@@ -173,7 +164,8 @@ def by_report(state: JobState, report: WorkerReport, *, signalled: bool = False,
         outcome, reason = _reported(state, report, signalled=signalled)
     stats = report.stats
     errors = _number(stats, "log_count/ERROR") + _number(stats, "log_count/CRITICAL") if stats else None
-    return Verdict(outcome=outcome, reason=reason, pages=report.pages, items=report.items, errors=errors)
+    sums = {"pages": report.pages, "items": report.items, "errors": errors}
+    return Verdict(outcome=outcome, reason=reason, codes=status_codes(stats or {}), **sums)
 
 
 def _reported(state: JobState, report: WorkerReport, *, signalled: bool) -> tuple[Outcome, str]:

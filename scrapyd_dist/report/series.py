@@ -3,7 +3,6 @@
 Times are seconds since the crawl began, rates are pages per minute.
 """
 
-import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ from statistics import median
 from typing import Any
 
 from scrapyd_dist.batches import Attempt, AttemptState
+from scrapyd_dist.joblogs.verdict import status_codes
 from scrapyd_dist.progress import NUMBER, finite, number, of, outlook, told
 from scrapyd_dist.report.facts import Facts, has_items, hidden, natural
 
@@ -36,7 +36,6 @@ OUTCOMES = {
 #: groups of status codes; 403 and 429 are those of a ban
 GROUPS = ("2xx", "3xx", "403 and 429", "other 4xx", "5xx", "no answer")
 
-_STATUS = re.compile(r"downloader/response_status_count/(\d{3})\Z")
 _COUNTS = ("downloader/request_count", "downloader/exception_count", "retry/count")
 
 
@@ -359,7 +358,7 @@ def statuses(facts: Facts) -> tuple[Statuses, ...]:
     rows = []
     for node in sorted(sums, key=natural):
         stats = sums[node]
-        codes = {found[1]: stats[name] for name in sorted(stats) if (found := _STATUS.match(name))}
+        codes = status_codes(stats)
         requests, silent, retried = (stats[name] for name in _COUNTS)
         if codes or requests or silent or retried:
             groups = _groups(codes, silent)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from scrapyd_dist.batches import WANTED, Attempt, AttemptState, Batch, BatchState, Crawl, Miss, Shard, WorkerEntry
 from scrapyd_dist.errors import NameTaken, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import Backlog, Leased, LeaseRequest, NewBatch
+from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.store.frontier_rows import BatchStep, check_parts, check_rows, handed_down
 from scrapyd_dist.store.judging import object_in
@@ -431,7 +432,26 @@ class ThrottleStore(Protocol):
         """What was counted in these budgets of pages counts no more."""
 
 
-class Store(CrawlStore, BatchStore, ThrottleStore, Protocol):
+class JobStore(Protocol):
+    """What is remembered of plain jobs. A record is open until its job is seen to be over."""
+
+    def job_revision(self) -> int:
+        """A number that is higher after each `keep_jobs`; read before the jobs that a step depends on."""
+
+    def jobs(self, *, open_only: bool = False) -> list[JobRecord]:
+        """All records, or the open ones; in order of the jobs' ends, those that are open by when they were written."""
+
+    def keep_jobs(self, records: Sequence[JobRecord], revision: int | None = None) -> bool:
+        """Keep these records in one step, each in the place of the one of its id.
+
+        False, and nothing is kept, when `revision` is given and is not the current one.
+        """
+
+    def forget_jobs(self, before: float) -> int:
+        """Remove jobs that ended before this time, and open ones that were written before it; gives how many."""
+
+
+class Store(CrawlStore, BatchStore, ThrottleStore, JobStore, Protocol):
     """All of them, as callers have it."""
 
     def close(self) -> None: ...

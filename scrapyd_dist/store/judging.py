@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from scrapyd_dist.batches import CRAWL_NAME, WANTED, AttemptState, BatchState, CrawlState, ShardState
 from scrapyd_dist.errors import ForeignRow
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY, SLOT_NAME
+from scrapyd_dist.job_record import Outcome
 
 Check = Callable[[Any], Any]
 V = TypeVar("V")
@@ -179,6 +180,10 @@ def each(check: Check, most: int = 1_000_000) -> Check:
     return check_all
 
 
+def tuple_of(check: Check) -> Check:
+    return lambda value: tuple(each(check)(value))
+
+
 def shaped(shape: Mapping[str, Check], others: Check = lambda value: value) -> Check:
     """A JSON object in which these names, where they are there, are so, and all others as `others` has it."""
 
@@ -210,7 +215,7 @@ _summary = shaped(
     | {name: maybe(_real) for name in ("failed_urls", "dead_urls", "exit_code", "schema")}
     | {"outlook": shaped({"requests": maybe(_real), "eta_s": maybe(_real), "sure": _name})}
     | {"nodes": each(_node), "stragglers": each(_straggler), "output": each(prose), "warnings": each(prose)}
-    | {"misses": maybe(prose)}
+    | {"misses": maybe(prose), "labels": each(line())}
 )
 _report = shaped(
     {name: maybe(_count) for name in ("done", "missed", "errors", "pages", "items", "requests")}
@@ -241,6 +246,12 @@ SHARD = {
 WORKER = {
     "number": whole(1, _MANY), "job": like(_JOB), "url": line(URL_MAX), "pool": line(), "since": moment,
     "spider": _name, "project": _name, "version": like(_VERSION), "introduces": flag,
+}  # fmt: skip
+JOB = {
+    "id": like(_JOB), "spider": _name, "project": _name, "version": like(_VERSION), "created": moment, "node": _name,
+    "url": line(URL_MAX), "labels": tuple_of(line()), "args": shaped({}, words), "settings": tuple_of(_name),
+    "state": one_of(Outcome), "started": maybe(moment), "ended": maybe(moment), "reason": prose,
+    "pages": maybe(_count), "items": maybe(_count), "errors": maybe(_count), "codes": shaped({}, _count),
 }  # fmt: skip
 MISS = {"url": words, "kind": among("gone", "failed", "dead", "index"), "reason": words, "batch": whole(0, _MANY)}
 NODE = {

@@ -20,6 +20,7 @@ from scrapyd_dist.store.frontier_rows import (
 )
 from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.redis_crawls import RedisCrawls
+from scrapyd_dist.store.redis_jobs import RedisJobs
 from scrapyd_dist.store.redis_link import (
     OPEN,
     THERE,
@@ -314,5 +315,5 @@ def _slot_rows(counts: Mapping[str, Any]) -> Iterator[tuple[str, str, int, int]]
 def redis_parts(url: str, *, key: bytes | None) -> tuple[object, ...]:
     """The store on this server, 6.0 or newer: the connection, and the ports that share it."""
     connection = RedisConnection(url, key=key)
-    ports = (RedisCrawls, RedisBatches, RedisThrottle)
+    ports = (RedisCrawls, RedisBatches, RedisThrottle, RedisJobs)
     return connection, *(port(connection) for port in ports)

@@ -1,8 +1,8 @@
 """Values as an engine keeps them, and back: JSON, and text that any database can hold; signed, and judged. No IO.
 
-The rule it keeps: this is the one door through which rows of crawls, batches, attempts, shards, misses and nodes come
-in. What leads to an effect is signed: a signature covers what a row says and which row it is, so that rows cannot be
-swapped. All else is judged; what does not pass is told, and stops nothing else. Imports the standard library only.
+The rule it keeps: this is the one door through which rows of crawls, batches, attempts, shards, misses, nodes and jobs
+come in. What leads to an effect is signed: a signature covers what a row says and which row it is, so that rows cannot
+be swapped. All else is judged; what does not pass is told, and stops nothing else. Imports the standard library only.
 """
 
 import base64
@@ -10,12 +10,13 @@ import hmac
 import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, TypeVar
 
 from scrapyd_dist.batches import Attempt, Batch, Crawl, Miss, Shard, WorkerEntry, job_id
 from scrapyd_dist.errors import ConfigError, ForeignRow, NothingMatched, StoreError
 from scrapyd_dist.frontier.backlog import Leased
+from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.nodes import Node, NodeRecord
 from scrapyd_dist.store import judging
 from scrapyd_dist.store.judging import document, foreign, from_json, judged, line, made, moment, object_in, whole
@@ -238,7 +239,19 @@ class Door:
         plain = self._signed(what, row, "worker", crawl)
         return _of_crawl(crawl, what, made(WorkerEntry, what, plain, judging.WORKER))
 
-    def _signed(self, what: str, row: Mapping[str, Any] | bytes, kind: str, crawl: str) -> dict[str, Any]:
+    def job_text(self, record: JobRecord) -> str:
+        """What is remembered of a plain job, as it is kept."""
+        plain = json.loads(json.dumps(asdict(record)))  # as it will be when it is read
+        return json.dumps(self.signer.signed(plain, "job", record.id))
+
+    def job(self, name: str, row: str | bytes) -> JobRecord:
+        what = f"a job {name[:100]!r}"
+        found = made(JobRecord, what, self._signed(what, row, "job", name), judging.JOB)
+        if found.id != name:
+            raise foreign(what, "it is another one's")
+        return found
+
+    def _signed(self, what: str, row: Mapping[str, Any] | str | bytes, kind: str, crawl: str) -> dict[str, Any]:
         """The row without its signature, if that is believed."""
         plain, why = self.signer.opened(object_in(what, row), kind, crawl)
         if why:

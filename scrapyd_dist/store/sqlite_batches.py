@@ -13,6 +13,7 @@ from scrapyd_dist.store.judging import whole
 from scrapyd_dist.store.rows import text
 from scrapyd_dist.store.sqlite_crawls import SqliteCrawls
 from scrapyd_dist.store.sqlite_file import NOW, SqliteConnection, SqlitePort
+from scrapyd_dist.store.sqlite_jobs import SqliteJobs
 from scrapyd_dist.store.sqlite_throttle import SqliteThrottle
 from scrapyd_dist.store.sqlite_turns import SqliteTurns
 
@@ -307,5 +308,5 @@ def in_states(states: Collection[BatchState] | Collection[AttemptState]) -> tupl
 def sqlite_parts(path: str, *, durable: bool, key: bytes | None) -> tuple[object, ...]:
     """The store in this file: the connection, and the ports that share it."""
     connection = SqliteConnection(path, durable=durable, key=key)
-    ports = (SqliteCrawls, SqliteBatches, SqliteThrottle)
+    ports = (SqliteCrawls, SqliteBatches, SqliteThrottle, SqliteJobs)
     return connection, *(port(connection) for port in ports)

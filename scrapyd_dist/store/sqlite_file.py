@@ -19,7 +19,7 @@ BUSY_TIMEOUT = 30.0
 #: pages in the log after which a worker checkpoints it: 64 MB
 WORKERS_CHECKPOINT = 16_384
 #: each version has a script of that number in schema/, which leads to it from the one before
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 #: "sdis": how a file says that it is ours
 APPLICATION_ID = 0x73646973
 #: the time, in seconds since the epoch, as the database tells it

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapyd_dist.batches import Batch
+from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.joblogs.joblog import LogFacts, add_up
 from scrapyd_dist.joblogs.log_reads import LogExcerpt
-from scrapyd_dist.joblogs.verdict import Outcome, by_log, by_report
+from scrapyd_dist.joblogs.verdict import by_log, by_report
 from scrapyd_dist.joblogs.worker_report import BadReport, kept, misses, part_path, read_report, refusal, report_path
 from scrapyd_dist.payload import decode, encode
 from scrapyd_dist.scheduling.base import BatchCounters

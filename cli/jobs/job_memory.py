@@ -1,0 +1,136 @@
+"""What the store remembers of plain jobs: how they ended, also when their nodes have forgotten them.
+
+The rule it keeps: an outcome is written once, when a command has seen that the job is over; a node that does not answer
+decides nothing.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from fnmatch import fnmatchcase
+
+from scrapyd_dist.errors import StoreError
+from scrapyd_dist.job_record import JobRecord, Outcome
+from scrapyd_dist.joblogs.log_reads import LogExcerpt
+from scrapyd_dist.joblogs.verdict import Place, Verdict
+from scrapyd_dist.nodes import Node
+from scrapyd_dist.store import Store
+
+from .job_list import JobList, JobQuery, Listed, listed_again, utc
+
+#: seconds for which a job that was written down may still be on its way to its node
+ON_ITS_WAY = 300.0
+#: seconds without a line, after which a job that its node has forgotten is over; Scrapy writes one each minute
+SILENCE = 180.0
+#: tries to keep what was learned while other processes learn at the same time
+_TRIES = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    row: Listed
+    verdict: Verdict
+    offset: timedelta | None = None  #: the node's local time minus UTC, where its log tells
+    record: JobRecord | None = None  #: what is remembered of it
+    sure: bool = True  #: False: its node did not tell
+    silent: float | None = None  #: seconds since its log was last written
+
+    def times(self, offset: timedelta) -> tuple[datetime | None, datetime | None]:
+        """Start and end in UTC; offset: its node's local time minus UTC."""
+        if self.record is not None and self.record.ended is not None:
+            begun, ended = self.record.started, self.record.ended
+            return (_at(begun) if begun is not None else None), _at(ended)
+        row = self.row
+        ended_at = utc(row.ended, offset) if row.ended else None
+        if row.remembered and self.verdict.outcome.over:
+            ended_at = _at(time.time() - (self.silent or 0.0))
+        return (utc(row.started, offset) if row.started else None), ended_at
+
+
+def _at(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, timezone.utc)
+
+
+def offsets_of(judged: Iterable[Judged]) -> Callable[[Judged], timedelta]:
+    """Gives the node's local time minus UTC: what a log of it tells, else that of this machine."""
+    known = {one.row.node.url: one.offset for one in judged if one.offset is not None}
+    here = datetime.now(timezone.utc).astimezone().utcoffset() or timedelta()
+    return lambda one: known.get(one.row.node.url, here)
+
+
+class JobMemory:
+    """The records of one store; without a store there are none."""
+
+    def __init__(self, store: Store | None) -> None:
+        self._store = store
+        self.records = {one.id: one for one in store.jobs()} if store is not None else {}
+
+    def of(self, place: Place) -> JobRecord | None:
+        record = self.records.get(place.job)
+        return record if record is not None and record.url == place.node.url else None
+
+    def unlisted(self, listed: JobList, nodes: Sequence[Node], query: JobQuery) -> list[Listed]:
+        """The remembered jobs that the nodes do not list; those of other nodes as well if the query names no node."""
+        there, by_url = {row.key for row in listed.jobs}, {node.url: node for node in nodes}
+        rows = []
+        for record in self.records.values():
+            node = by_url.get(record.url)
+            if (record.url, record.id) in there or (node is None and query.node):
+                continue
+            if query.project not in (None, record.project) or not fnmatchcase(record.spider, query.spider or "*"):
+                continue
+            silent = "its node does not answer" if record.url in listed.silent else ""
+            silent = silent or ("its node is no target any more" if node is None else "")
+            rows.append(listed_again(record, node or Node(name=record.node, url=record.url), silent))
+        return rows
+
+    def learn(self, judged: Iterable[Judged]) -> None:
+        """Write down how jobs ended that were remembered as open."""
+        judged = [*judged]
+        offset_of = offsets_of(judged)
+        over = {one.record.id: one for one in judged if one.record and one.sure and one.verdict.outcome.over}
+        if self._store is None or not any(not self.records[name].state.over for name in over):
+            return
+        for _ in range(_TRIES):
+            revision = self._store.job_revision()
+            known = self._store.jobs(open_only=True)
+            ended = [_ended(one, over[one.id], offset_of(over[one.id])) for one in known if one.id in over]
+            if not ended or self._store.keep_jobs(ended, revision):
+                self.records.update((one.id, one) for one in ended)
+                return
+        raise StoreError("what is remembered of jobs is changed by others all the time")
+
+
+def _ended(record: JobRecord, one: Judged, offset: timedelta) -> JobRecord:
+    verdict = one.verdict
+    started, ended = one.times(offset)
+    return replace(
+        record,
+        state=verdict.outcome,
+        started=started.timestamp() if started else None,
+        ended=max(record.created, (ended or datetime.now(timezone.utc)).timestamp()),
+        reason=verdict.reason,
+        pages=verdict.pages,
+        items=verdict.items,
+        errors=verdict.errors,
+        codes=verdict.codes,
+    )
+
+
+def verdict_of(record: JobRecord) -> Verdict:
+    sums = {"pages": record.pages, "items": record.items, "errors": record.errors}
+    return Verdict(outcome=record.state, reason=record.reason, codes=record.codes, **sums)
+
+
+def still_there(record: JobRecord, seen: LogExcerpt | None, now: float) -> Verdict | None:
+    """What is said of a job that its node does not list and that may not be over; None when it is.
+
+    A node that was killed leaves its jobs running.
+    """
+    if seen is None:
+        return Verdict(outcome=Outcome.PENDING) if now - record.created < ON_ITS_WAY else None
+    if seen.facts.closed or seen.silent is None or seen.silent >= SILENCE:
+        return None
+    pages, items = seen.facts.pages, seen.facts.items
+    return Verdict(outcome=Outcome.RUNNING, reason="its node does not list it", pages=pages, items=items)

@@ -1,0 +1,112 @@
+"""What is remembered of plain jobs when their nodes have forgotten them; by label, in both stores, and for how long."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rig.fixtures import StartFleet
+from rig.redis import RedisServer
+from rig.shops import Shop
+
+from scrapyd_dist.job_record import Outcome
+from scrapyd_dist.store import open_store
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory, module_fleet: StartFleet) -> Iterator[Shop]:
+    with closing(Shop(tmp_path_factory.mktemp("shop"), module_fleet(2, max_proc=2))) as made:
+        yield made
+
+
+def listed(shop: Shop, *options: str) -> dict[str, dict[str, object]]:
+    """Job -> row of `sdist jobs`."""
+    return {row["job"]: row for row in shop.run("jobs", *options, "--json").json()["jobs"]}
+
+
+def test_a_job_is_listed_with_its_outcome_when_its_node_has_forgotten_it(shop: Shop) -> None:
+    options = ("--on", "node1", "-a", "category=hats", "-s", "API_KEY=hush", "--label", "night=1", "--label", "hats")
+    (seen,) = shop.scheduled("good", *options)
+    shop.wait_idle()
+    row = listed(shop)[seen["job"]]
+    assert (row["state"], row["remembered"], row["codes"]) == ("finished", False, {"200": 3})
+    (unseen,) = shop.scheduled("broken", *options)
+    shop.wait_idle()
+    shop.nodes[0].restart()
+    assert not shop.nodes[0].jobs("finished")
+    rows = listed(shop, "--label", "night=1", "--since", "1h")
+    assert (rows[seen["job"]]["remembered"], rows[seen["job"]]["state"]) == (True, "finished")
+    (log,) = shop.nodes[0].logs_dir.glob(f"*/*/{unseen['job']}.log")
+    log.unlink()  # as jobs_to_keep does: by now the store knows
+    row = listed(shop)[unseen["job"]]
+    assert (row["state"], row["pages"], row["errors"], row["remembered"]) == ("failed", 3, 3, True)
+    assert (row["args"], row["settings"], row["labels"]) == ({"category": "hats"}, ["API_KEY"], ["night=1", "hats"])
+    assert str(row["ended"]) >= str(row["started"] or "")
+    assert "hush" not in (shop.project.path / ".sdist" / "store.db").read_bytes().decode("latin-1")
+    assert listed(shop, "--label", "night=2") == {}
+    shown = shop.run("jobs", "--label", "night", "--state", "failed").out
+    assert ("remembered; 3 exceptions" in shown, seen["job"] in shown) == (True, False)
+    shop.run("wait", "--job", seen["job"], code=0)
+    assert "category is hats" in shop.run("grep", "category is", seen["job"]).out
+
+
+def test_a_job_that_its_node_forgot_before_anything_looked_is_unknown(shop: Shop) -> None:
+    (row,) = shop.scheduled("good", "--on", "node1")
+    shop.wait_idle()
+    (log,) = shop.nodes[0].logs_dir.glob(f"*/*/{row['job']}.log")
+    shop.nodes[0].restart()
+    log.unlink()
+    assert listed(shop)[row["job"]]["state"] == "pending", "it may be on its way still"
+    with closing(open_store(shop.project.path / ".sdist" / "store.db")) as store:
+        (record,) = store.jobs(open_only=True)
+        store.keep_jobs([replace(record, created=time.time() - 3600)])
+    told = listed(shop)[row["job"]]
+    assert (told["state"], told["reason"]) == (
+        "unknown", "its node forgot it before a command looked, and has no log of it",
+    )  # fmt: skip
+
+
+def test_what_goes_on_though_its_node_was_killed_runs_and_a_node_that_is_down_decides_nothing(shop: Shop) -> None:
+    (row,) = shop.scheduled("slow", "--on", "node2")
+    pid = shop.wait_pid(row["job"])
+    shop.nodes[1].kill()
+    told = listed(shop)[row["job"]]
+    assert (told["state"], told["reason"]) == ("unknown", "its node does not answer")
+    shop.nodes[1].restart()
+    told = listed(shop)[row["job"]]
+    assert (told["state"], told["reason"]) == ("running", "its node does not list it")
+    assert pid in shop.nodes[1].kill_jobs()
+
+
+def test_jobs_go_from_the_memory_after_a_time(shop: Shop) -> None:
+    (row,) = shop.scheduled("good")
+    shop.wait_idle()
+    listed(shop)
+    with closing(open_store(shop.project.path / ".sdist" / "store.db")) as store:
+        (record,) = (one for one in store.jobs() if one.id == row["job"])
+        store.keep_jobs([replace(record, id=f"old-{days}", ended=time.time() - days * 86400) for days in (2, 30)])
+        assert record.state is Outcome.FINISHED
+    shop.scheduled("good")  # forgets what is older than DISTRIBUTED_KEEP_DAYS
+    assert ("old-2" in listed(shop), "old-30" in listed(shop)) == (True, False)
+    done = shop.run("clean", "--older-than", "1", "--dry-run", "--json", code=10)
+    assert (done.json()["removed"], done.json()["jobs"]) == ([], 1)
+    shop.run("clean", "--older-than", "1", code=0)
+    assert "old-2" not in listed(shop)
+
+
+@pytest.mark.black_box
+def test_machines_that_share_a_server_share_the_memory(shop: Shop, tmp_path: Path) -> None:
+    server = RedisServer(tmp_path)
+    settings = shop.project.path / "shop" / "settings.py"
+    before = settings.read_text("utf-8")
+    settings.write_text(f"{before}\nDISTRIBUTED_STORE = {server.url + '?prefix=memory:'!r}\n", "utf-8")
+    try:
+        (row,) = shop.scheduled("good", "--on", "node1", "--label", "shared")
+        shop.wait_idle()
+        shop.nodes[0].restart()
+        assert listed(shop, "--label", "shared")[row["job"]]["state"] == "finished"
+    finally:
+        settings.write_text(before, "utf-8")
+        server.close()

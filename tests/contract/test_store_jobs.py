@@ -1,0 +1,93 @@
+"""What every store remembers of plain jobs: whole records, in whole steps, and none that others wrote."""
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import redis
+from rig.redis import RedisServer
+from rig.stores import at_once
+
+from scrapyd_dist.job_record import JobRecord, Outcome
+from scrapyd_dist.store import Store, open_store
+
+JOB = JobRecord(
+    id="good-1", spider="good", project="shop", version="1795-1", created=10.5, node="web1", url="http://web1:6800",
+    labels=("night=1", "big"), args={"category": "ü \udcff"}, settings=("API_KEY",),
+)  # fmt: skip
+DONE = replace(
+    JOB, id="good-2", state=Outcome.FAILED, started=11.0, ended=20.0, reason="2 errors logged", pages=3, items=2,
+    errors=2, codes={"200": 3, "404": 1},
+)  # fmt: skip
+
+
+def test_jobs_come_back_as_they_were_in_the_order_of_their_ends(store: Store, opened: Callable[[], Store]) -> None:
+    assert (store.jobs(), store.job_revision()) == ([], 0)
+    assert store.keep_jobs([DONE, JOB])
+    other = opened()
+    assert (other.jobs(), other.jobs(open_only=True)) == ([JOB, DONE], [JOB])
+
+
+def test_a_job_that_has_ended_is_open_no_more(store: Store) -> None:
+    store.keep_jobs([JOB])
+    store.keep_jobs([replace(JOB, state=Outcome.FINISHED, ended=12.0)])
+    assert [(one.id, one.state) for one in store.jobs()] == [("good-1", Outcome.FINISHED)]
+    assert store.jobs(open_only=True) == []
+
+
+def test_a_step_that_depends_on_what_was_read_is_made_only_if_nothing_has_changed(store: Store) -> None:
+    for _ in range(2):  # before the first change, and after one
+        seen = store.job_revision()
+        assert store.keep_jobs([JOB], seen)
+        assert not store.keep_jobs([DONE], seen)
+    assert store.jobs() == [JOB]
+
+
+def test_of_many_that_count_what_is_open_never_more_than_may_be_come_through(
+    store: Store, opened: Callable[[], Store]
+) -> None:
+    def take(number: int) -> Callable[[Store], None]:
+        def one(own: Store) -> None:
+            for _ in range(50):
+                seen = own.job_revision()
+                if len(own.jobs(open_only=True)) >= 3:
+                    return
+                if own.keep_jobs([replace(JOB, id=f"good-{number}")], seen):
+                    return
+
+        return one
+
+    at_once(opened, [take(number) for number in range(10)])
+    assert len(store.jobs()) == 3
+
+
+def test_old_jobs_are_forgotten_open_ones_as_well(store: Store) -> None:
+    store.keep_jobs([JOB, DONE, replace(JOB, id="lost", created=5.0)])
+    assert (store.forget_jobs(10.0), store.jobs()) == (1, [JOB, DONE])
+    assert (store.forget_jobs(15.0), store.jobs()) == (1, [DONE])
+    assert (store.forget_jobs(99.0), store.jobs()) == (1, [])
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda row: {**row, "spider": "evil"},
+        lambda row: {name: value for name, value in row.items() if name != "signature"},
+        lambda row: [row],
+        lambda row: {**row, "pages": "many"},
+    ],
+)
+def test_a_job_that_others_wrote_on_a_server_is_left_out(
+    redis_server: RedisServer, spoil: Callable[[Any], Any]
+) -> None:
+    with (
+        closing(open_store(f"{redis_server.url}?prefix=spoilt:", key=b"a key")) as store,
+        closing(redis.Redis.from_url(redis_server.url)) as client,
+    ):
+        store.keep_jobs([JOB, DONE])
+        key = "{spoilt}:jobs:open"
+        client.hset(key, JOB.id, json.dumps(spoil(json.loads(client.hget(key, JOB.id) or b""))))
+        assert store.jobs() == [DONE]
