@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 from scrapyd_dist.deploy import local_nodes
 
 from scrapyd_dist.config import STATE_FOLDER, ProjectConfig, read_files, shared_files
+from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.settings import SETTINGS, nearest, outdated, unknown
 from scrapyd_dist.store.address import VARIABLE
 
@@ -184,6 +185,18 @@ def misspelt(files: ConfigFiles, settings: Mapping[str, list[Any]]) -> list[str]
     return sentences
 
 
+def invalid(settings: Mapping[str, list[Any]]) -> list[str]:
+    """A sentence for each of our settings whose value no crawl would take."""
+    sentences = []
+    for name, (value, _) in settings.items():
+        try:
+            if name in SETTINGS and value not in (None, ""):
+                SETTINGS[name].judged(value)
+        except ConfigError as error:
+            sentences.append(str(error))
+    return sentences
+
+
 #: what begins the one line that counts among all that a project may print while it is loaded
 _MARK = "sdist-settings:"
 #: only Scrapy knows how the settings come together
@@ -205,15 +218,16 @@ def config(
     context: Context,
     show_origin: Annotated[bool, option("Say of each value where it comes from: file and section, variable.")] = False,
     every: Annotated[bool, option("Also the settings that have their default.", "--all")] = False,
-    check: Annotated[bool, option("Exit code 10 when a setting or a key is misspelt.")] = False,
+    check: Annotated[bool, option("Exit code 10 when a setting or a key is misspelt, or a value is wrong.")] = False,
     output: Output,
 ) -> int:
     """Show the options in force: the project, its targets, its DISTRIBUTED_ settings.
 
     They come from scrapy.cfg (the project's, the user's, the machine's), from the
     environment, from ~/.netrc, and from the project's settings. Passwords show as ***.
-    What is misspelt is named, with what was probably meant. A spider's custom_settings
-    and the options of `sdist crawl` go before all of these.
+    What is misspelt is named, with what was probably meant, and so is a value that
+    no crawl would take. A spider's custom_settings and the options of `sdist crawl`
+    go before all of these.
 
     Example: sdist config --show-origin
     """
@@ -221,17 +235,22 @@ def config(
     settings, problem = settings_of(found)
     files = ConfigFiles.of(found.root)
     options = [*of_project(found, files, settings), *of_targets(found, files), *of_settings(found, files, settings)]
-    wrong = misspelt(files, settings)
+    misspellings, wrong = misspelt(files, settings), invalid(settings)
     complain_each(outdated(settings))
     shown = [one for one in options if every or one.origin != "default"]
-    document = {"options": [one._asdict() for one in options], "misspelt": wrong, "problem": problem}
+    document = {
+        "options": [one._asdict() for one in options],
+        "misspelt": misspellings,
+        "invalid": wrong,
+        "problem": problem,
+    }
     headings = ("", "option", "value", "origin")[: 4 if show_origin else 3]
     cells = [(one.section, one.name, one.text, one.origin)[: len(headings)] for one in shown]
     output.table(document, headings, cells)
     if len(shown) < len(options) and not output.as_json:
         say(f"{len(options) - len(shown)} more have their default: sdist config --all shows them.")
-    complain_each([*wrong, problem or None])
-    return 2 if problem else 10 if check and wrong else 0
+    complain_each([*misspellings, *wrong, problem or None])
+    return 2 if problem else 10 if check and (misspellings or wrong) else 0
 
 
 def settings_of(found: ProjectConfig) -> tuple[dict[str, list[Any]], str]:

@@ -9,13 +9,14 @@ from copy import copy
 from dataclasses import fields, is_dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, get_args
 
 import typer
-from typer.models import OptionInfo
+from typer.models import OptionInfo, ParameterInfo
 
 from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.settings import LONGEST, Setting, ValueKind
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import is_url
 
@@ -82,7 +83,10 @@ def _stored(read: Callable[[Store], Candidates]) -> Candidates:
 
 
 def option(help_: str, *names: str, panel: str | None = None, **more: Any) -> Any:
-    """An option of a command; without names it is called as its parameter, and one of yes or no has no `--no-` form."""
+    """An option of a command; without names it is called as its parameter, and one of yes or no has no `--no-` form.
+
+    A number is within `min` and `max`, else within the range of its kind (`settings.Setting`).
+    """
     return typer.Option(..., *names, help=help_, rich_help_panel=panel, **more)
 
 
@@ -125,8 +129,10 @@ OnlyLabels = Annotated[
     list[str] | None, option("Only what has this label; with several, all of them. Repeatable.", "--label",
                              metavar="NAME[=VALUE]"),
 ]  # fmt: skip
-Timeout = Annotated[float, option("Seconds that a node gets for each answer.", min=0.1)]
-ConnectTimeout = Annotated[float, option("Seconds in which a connection has to come about.", min=0.1)]
+#: seconds that a node may be given at most; a socket waits for 24 days at most
+PATIENCE = 86400
+Timeout = Annotated[float, option("Seconds that a node gets for each answer.", min=0.1, max=PATIENCE)]
+ConnectTimeout = Annotated[float, option("Seconds in which a connection has to come about.", min=0.1, max=PATIENCE)]
 #: the default of `ConnectTimeout`; a SYN that was lost is sent again after 1 and 3 s
 CONNECT_TIMEOUT = 4.0
 #: what stands for standard input
@@ -166,8 +172,11 @@ def seconds(option: str, text: str) -> float:
     """A span of time such as `90`, `90s`, `30m`, `2h` in seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
     value = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]] if match else 0.0
-    if value <= 0:
-        raise ConfigError(f"{option} {text!r} is no span of time. Write seconds, or a number with m or h: 90, 30m, 2h.")
+    if not 0 < value <= LONGEST:
+        raise ConfigError(
+            f"{option} {text!r} is no span of time. Write seconds, or a number with m or h: 90, 30m, 2h; a century at"
+            " most."
+        )
     return value
 
 
@@ -187,7 +196,9 @@ def asks(command: Command) -> Command:
             flat += inspect.signature(groups[name], eval_str=True).parameters.values()
         else:
             flat.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-    flat = sorted(map(_named, flat), key=lambda one: one.name == "as_json")  # the help shows `--json` last
+    flat = sorted(
+        map(_bounded, map(_named, flat)), key=lambda one: one.name == "as_json"
+    )  # the help shows `--json` last
 
     def run(**values: Any) -> int | None:
         for name, group in groups.items():
@@ -210,6 +221,41 @@ def _named(parameter: inspect.Parameter) -> inspect.Parameter:
     named = copy(info)  # several parameters may share one
     named.param_decls = [f"--{parameter.name.strip('_').replace('_', '-')}"]
     return parameter.replace(annotation=Annotated[parameter.annotation.__origin__, named])
+
+
+def _bounded(parameter: inspect.Parameter) -> inspect.Parameter:
+    """An option or argument that is a number is judged by its range, as settings are: typer's own takes `nan`."""
+    info = getattr(parameter.annotation, "__metadata__", (None,))[0]
+    kind = next((kind for number, kind in _NUMBERS.items() if number in _types_in(parameter.annotation)), None)
+    if not isinstance(info, ParameterInfo) or kind is None or info.parser is not None:
+        return parameter
+    judged = copy(info)
+    row = Setting(name=parameter.name, kind=kind, least=info.min, most=info.max, help="")
+    judged.parser, judged.min, judged.max = parser_of(row), None, None
+    judged.metavar = info.metavar or _METAVARS[kind]
+    return parameter.replace(annotation=Annotated[parameter.annotation.__origin__, judged])
+
+
+def parser_of(row: Setting) -> Callable[[Any], Any]:
+    """Gives an option the kind and the range of this row; what is wrong is told with the option's name."""
+
+    def parse(value: Any) -> Any:
+        try:
+            return row.judged(value, "it")
+        except ConfigError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return parse
+
+
+_NUMBERS = {int: ValueKind.WHOLE, float: ValueKind.NUMBER}
+_METAVARS = {ValueKind.WHOLE: "N", ValueKind.NUMBER: "SECONDS"}
+
+
+def _types_in(annotation: Any) -> set[Any]:
+    """The plain types in an annotation: `int` and `NoneType` for `list[int] | None`."""
+    inner = get_args(annotation)
+    return set().union(*map(_types_in, inner)) if inner else {annotation} if isinstance(annotation, type) else set()
 
 
 def group(text: str | None = None, *, alone: Command | None = None, **commands: Command) -> Any:

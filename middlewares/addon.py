@@ -100,6 +100,11 @@ class Addon:
                     logger.warning("%s", warning)
             return
         settings.setdefault_in_component_priority_dict("SPIDER_MIDDLEWARES", Distributed, PRIORITY)
+        if not is_worker(settings):
+            from .producer.crawl_request import put_aside
+
+            if not put_aside(settings):
+                return
         apply_profile(settings, self._crawler)
         if is_worker(settings):
             from .worker.request_tracker import use_batch_filter
@@ -107,9 +112,6 @@ class Addon:
             use_batch_filter(settings)
             _give_feed(settings)
             return
-        from .producer.crawl_request import put_aside
-
-        put_aside(settings)
         if not is_filler(settings):  # whose own items go to its own feeds
             from .producer.item_exporters import take_outputs
 

@@ -15,9 +15,11 @@ from pathlib import Path
 
 from scrapy.settings import BaseSettings
 
+from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, WorkerRequest
 from scrapyd_dist.keys import EGG_FILE, SealError, unseal
 from scrapyd_dist.payload import START_URLS
+from scrapyd_dist.settings import SettingReader
 
 #: scrapy commands whose crawls are never spread: they look at one page, or run contracts
 LOCAL_COMMANDS = frozenset({"shell", "fetch", "view", "parse", "check", "bench", "list", "genspider", "settings"})
@@ -36,7 +38,14 @@ def is_worker(settings: BaseSettings) -> bool:
 
 def is_producer(settings: BaseSettings) -> bool:
     """A crawl that is not a worker is spread, unless it is one of Scrapy's looks at a page."""
-    return not is_worker(settings) and settings.getbool("DISTRIBUTED_ENABLED", True) and not looks_only()
+    return not is_worker(settings) and _is_enabled(settings) and not looks_only()
+
+
+def _is_enabled(settings: BaseSettings) -> bool:
+    try:
+        return bool(SettingReader(settings).value("DISTRIBUTED_ENABLED"))
+    except ConfigError:
+        return True  # the producer refuses it, in words
 
 
 def is_filler(settings: BaseSettings) -> bool:

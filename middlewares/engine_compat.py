@@ -6,6 +6,7 @@ from typing import Any
 from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
+from scrapy.settings import BaseSettings
 from scrapy.utils.asyncgen import as_async_generator
 from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy.utils.spider import iterate_spider_output
@@ -26,13 +27,12 @@ async def each(output: Any) -> AsyncIterator[Any]:
         yield one
 
 
-def spider_method(crawler: Crawler, setting: str) -> Callable[..., Any] | None:
+def spider_method(spider: Any, settings: BaseSettings, setting: str) -> Callable[..., Any] | None:
     """The method of the spider that a setting names, if it names one; ConfigError if the spider has no such method."""
-    name = crawler.settings.get(setting)
-    method: Callable[..., Any] | None = getattr(crawler.spider, str(name), None) if name else None
+    name = settings.get(setting)
+    method: Callable[..., Any] | None = getattr(spider, str(name), None) if name else None
     if name and not callable(method):
-        assert crawler.spider
-        raise ConfigError(f"{setting} names {name!r}, and the spider {crawler.spider.name} has no method of that name.")
+        raise ConfigError(f"{setting} names {name!r}, and the spider {spider.name} has no method of that name.")
     return method
 
 

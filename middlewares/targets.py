@@ -59,7 +59,7 @@ def find_target(spider: Spider, settings: BaseSettings) -> Target:
 def _own_target(spider: Spider, settings: BaseSettings, others: frozenset[str]) -> Target:
     """The target without callbacks of other spiders, which are `others`."""
     rule = SettingReader(settings).value("DISTRIBUTED_TARGET_RULE")
-    callbacks = settings.getlist("DISTRIBUTED_TARGET_CALLBACKS")
+    callbacks = SettingReader(settings).value("DISTRIBUTED_TARGET_CALLBACKS")
     if rule < 0 and not callbacks:
         return _plain_target(spider, settings, others)
     known = _rules(spider)

@@ -12,7 +12,7 @@ from typing import Any
 from scrapyd_dist.errors import ConfigError, StepRefused
 
 #: valid crawl names: they become part of job ids, URLs and file names on nodes
-CRAWL_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
+CRAWL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}")
 #: maximum length of a generated name before a number is appended
 _NAME_ROOM = 76
 #: requests that a command may leave for the producer of a running crawl; "" for none
@@ -72,7 +72,7 @@ def check_crawl_name(name: str, what: str = "crawl") -> str:
     if not CRAWL_NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} cannot name a {what}: it becomes part of job ids and file names on the nodes, so it may only"
-            " have letters, digits, '-' and '_', 80 at most."
+            " have letters, digits, '-' and '_', 80 at most, and does not begin with '-'."
         )
     return name
 
@@ -80,7 +80,7 @@ def check_crawl_name(name: str, what: str = "crawl") -> str:
 def crawl_name(spider: str, now: datetime, taken: Collection[str] = ()) -> str:
     """Return `<spider>-<YYYYMMDDTHHMMSSZ>`, with a number appended if that is taken; `now` must have a time zone."""
     stamp = now.astimezone(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", spider)[: _NAME_ROOM - len(stamp) - 1] or "crawl"
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", spider).lstrip("-")[: _NAME_ROOM - len(stamp) - 1] or "crawl"
     names = chain([f"{plain}-{stamp}"], (f"{plain}-{stamp}-{number}" for number in count(2)))
     return next(name for name in names if name not in taken)
 

@@ -6,9 +6,11 @@ Part of the worker half: imports the standard library only.
 from __future__ import annotations
 
 import difflib
+import json
+import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,10 @@ PREFIX = "DISTRIBUTED_"
 AUTO = "auto"
 #: seconds; the throttle counts nothing for longer than this
 LONGEST_WINDOW = 86400.0 * 31
+#: seconds; longer than any crawl, and no clock of the system overflows
+LONGEST = 86400.0 * 36525
+#: the largest number where a row says nothing else; numbered slots per prefix; hits of a limit in one window
+MOST, MOST_SLOTS, MOST_HITS = 10**9, 10_000, 1_000_000
 #: kinds of feeds that are written while a job runs
 LOCAL_FEEDS = frozenset({"", "file", "stdout"})
 
@@ -37,8 +43,20 @@ class ValueKind(Enum):
     NUMBER = "a number"
     TEXT = "text"
     CHOICE = "one of the choices"
-    LIST = "a list"
-    MAPPING = "a mapping"
+    LIST = "a list of texts"
+    MAPPING = "a mapping with names as keys"
+    FILES = 'a list with {"path": FILE} for each file'
+
+
+#: least and most of a number, where its row says nothing else; None: it is more than 0
+_RANGES: Mapping[ValueKind, tuple[float | None, float]] = {
+    ValueKind.WHOLE: (0, MOST),
+    ValueKind.SECONDS: (None, LONGEST),
+    ValueKind.NUMBER: (None, MOST),
+}
+_YES, _NO = (True, 1, "1", "True", "true"), (False, 0, "0", "False", "false")
+#: characters of a wrong value that an error shows
+_SHOWN = 100
 
 
 class Travels(Enum):
@@ -59,8 +77,8 @@ class Setting:
     default: Any = None  #: None: not set
     help: str  #: one line of Markdown
     option: str = ""  #: of `sdist crawl`; of `sdist consume` with its name before it
-    least: float | None = None  #: the least number; seconds without one are more than 0
-    most: float | None = None
+    least: float | None = None  #: the least number; None: that of its kind
+    most: float | None = None  #: the greatest one; None: that of its kind
     must_be: str = ""  #: what an error says, where the kind says too little
     choices: tuple[str, ...] = ()  #: of a number: words that are allowed as well
     pull_only: bool = False  #: jobs that are sent their batch ignore it
@@ -75,6 +93,35 @@ class Setting:
         """The default as documents and `sdist config` show it; empty for none."""
         return "" if self.default is None else f"{self.default:g}" if type(self.default) is float else str(self.default)
 
+    def judged(self, value: Any, name: str = "") -> Any:
+        """The value as its kind, which may also be written as text, as on a command line.
+
+        Raises:
+            ConfigError: it is of another kind, or out of its range; the message calls it `name`, else the setting.
+        """
+        said = name or self.name if self.secret else f"{name or self.name} is {_shown(value)}, and"
+        try:
+            read = _read(self.kind, value, self.choices)
+        except (TypeError, ValueError, LookupError, OverflowError, RecursionError):
+            choices = " or ".join(filter(None, self.choices)) if self.kind is ValueKind.CHOICE else ""
+            raise ConfigError(f"{said} must be {choices or self.must_be or self.kind.value}.") from None
+        if self.kind in _RANGES and read not in self.choices and (limit := self._exceeded(read)):
+            raise ConfigError(f"{said} must be {limit}.")
+        return read
+
+    def _exceeded(self, value: float) -> str:
+        """The limit that the number is beyond, in words; empty when it is within its range."""
+        usual_least, usual_most = _RANGES[self.kind]
+        least = usual_least if self.least is None else self.least
+        most = usual_most if self.most is None else self.most
+        unit = " seconds" if self.kind is ValueKind.SECONDS else ""
+        if value > most:
+            days = f" ({most / 86400:,.0f} days)" if unit and most >= 86400 else ""
+            return f"{_grouped(most)}{unit}{days} or less"
+        if value <= 0 and least is None:
+            return f"more than 0{unit}"
+        return f"{_grouped(least)}{unit} or more" if least is not None and value < least else ""
+
     @property
     def plain_help(self) -> str:
         text = re.sub(r" \(\[[^]]+\]\([^)]+\)\)|`", "", self.help)
@@ -86,7 +133,7 @@ def _s(name: str, kind: ValueKind, default: Any, help_: str, **more: Any) -> Set
 
 
 _, _JOBS, _FLEET, _LIMITS, _LEASING, _SLOTS = Travels
-_YES_NO, _WHOLE, _SECONDS, _NUMBER, _TEXT, _CHOICE, _LIST, _MAPPING = ValueKind
+_YES_NO, _WHOLE, _SECONDS, _NUMBER, _TEXT, _CHOICE, _LIST, _MAPPING, _FILES = ValueKind
 _CALLBACKS = "a mapping of callbacks' names"
 # fmt: off
 #: heading in docs/settings.md -> its settings
@@ -95,7 +142,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
     _s("ENABLED", _YES_NO, True, "`False`: the add-on does nothing, and the crawl runs in one process as ever"),
     _s("TARGET_RULE", _WHOLE, -1, "CrawlSpider rule whose requests go to the nodes, counted from 0. Without a rule and"
        " a callback: the only rule that has a callback and does not follow", option="--rule",
-       must_be="the number of a rule", travels=_LEASING),
+       least=-1, must_be="the number of a rule", travels=_LEASING),
     _s("TARGET_CALLBACKS", _LIST, [], "callbacks whose requests go to the nodes; works for any spider",
        option="--callback", travels=_LEASING),
     _s("TARGET_BY_META", _YES_NO, False, 'only requests with `meta={"distribute": True}` go to the nodes (they do in'
@@ -104,7 +151,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
        " form): `local`, the producer crawls it; `refuse`, it is counted and dropped", choices=("local", "refuse"),
        travels=_LEASING),
     _s("LIMIT", _WHOLE, 0, "a trial: only the first N target requests are handed out, without duplicates and those off"
-       " the site; `resume` and `retry` keep to it. 0: all", option="--limit", least=0, travels=_LEASING),
+       " the site; `resume` and `retry` keep to it. 0: all", option="--limit", travels=_LEASING),
     _s("SPIDER_ARGS", _MAPPING, {}, "spider arguments of the jobs, where a script starts the crawl without a command"
        " line"),
     _s("SEEDS", _YES_NO, False, "`True`: the spider's own start requests go to the workers as well", pull_only=True),
@@ -117,10 +164,10 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
 "The index": (
     _s("INDEX", _TEXT, None, "address of the index pages with a place for the number: `…/index_%05d.html`,"
        " `…?page={page}`", option="--index"),
-    _s("PAGES", _WHOLE, None, "number of index pages", option="--pages"),
+    _s("PAGES", _WHOLE, None, "number of index pages", option="--pages", least=1),
     _s("FIRST_PAGE", _WHOLE, 0, "number of the first one", option="--first-page"),
     _s("SHARDS", _WHOLE, 1, "walks that share the index, each from a start page; at least the crawl's concurrency",
-       option="--shards"),
+       option="--shards", least=1, most=100_000),
     _s("START_URLS_FILE", _TEXT, None, "file of start pages, one per line, each walked by itself",
        option="--start-urls"),
 ),
@@ -147,21 +194,22 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
        " nodes' load, slots and speed; `round-robin`; `least-loaded`, the fewest jobs per process slot"
        " ([more](placement.md))", option="--placement", choices=("by-capacity", "round-robin", "least-loaded")),
     _s("MAX_JOBS", _WHOLE, 0, "jobs, workers included, at one time over all nodes; 0: the nodes' own limits",
-       option="--max-jobs", least=0),
+       option="--max-jobs"),
     _s("DEPLOY", _CHOICE, "if-missing", "`never`: the nodes must have the code already", option="--deploy/--no-deploy",
        choices=("if-missing", "never")),
     _s("POLL_INTERVAL", _SECONDS, 1.0, "seconds between two polls of a job (up to five times that while its end is"
-       " far)", option="--poll-interval"),
-    _s("REQUEST_TIMEOUT", _SECONDS, 15.0, "seconds for one call to a node"),
+       " far)", option="--poll-interval", most=3600),
+    _s("REQUEST_TIMEOUT", _SECONDS, 15.0, "seconds for one call to a node", most=3600),
     _s("NODE_TIMEOUT", _SECONDS, 30.0, "seconds of silence after which a node's work goes elsewhere",
        option="--node-timeout"),
     _s("FLEET_TIMEOUT", _SECONDS, 300.0, "seconds without any answering node after which a crawl stops, to be resumed",
        option="--fleet-timeout"),
     _s("START_TIMEOUT", _SECONDS, 3600.0, "seconds within which a sent job has to start"),
     _s("KEEP_DAYS", _NUMBER, 14, "days after which a worker deletes what other crawls left on its node, and the store"
-       " forgets a [plain job](unattended.md#a-memory-of-plain-jobs)", least=0,
-       must_be="a number of days, 0 or more", travels=_FLEET),
-    _s("MIN_FREE", _WHOLE, 1 << 30, "bytes of free disk below which a worker stops as `disk-full`", travels=_FLEET),
+       " forgets a [plain job](unattended.md#a-memory-of-plain-jobs)", least=0, most=LONGEST / 86400,
+       must_be="a number of days", travels=_FLEET),
+    _s("MIN_FREE", _WHOLE, 1 << 30, "bytes of free disk below which a worker stops as `disk-full`", most=1 << 62,
+       travels=_FLEET),
 ),
 "Workers that lease": (
     _s("MODE", _CHOICE, "auto", "how batches reach the nodes: `pull`, long-lived workers there lease them from the"
@@ -171,9 +219,9 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
     _s("START", _CHOICE, "skip", "the spider's own start requests in a worker: `skip`, or made `first`, before its"
        " first batch", choices=("skip", "first")),
     _s("MAX_BATCHES", _WHOLE, 0, "batches after which a worker ends and another one takes its place; 0: no limit",
-       option="consume --max-batches", least=0),
+       option="consume --max-batches"),
     _s("MAX_REQUESTS", _WHOLE, 0, "requests after which it ends, once its last batch is finished; 0: no limit",
-       option="consume --max-requests", least=0),
+       option="consume --max-requests"),
     _s("MAX_TIME", _SECONDS, 0.0, "seconds after which it ends; 0: no limit", least=0),
     _s("IDLE", _SECONDS, 0.0, "seconds without work after which a worker of a standing frontier ends; 0: it stays",
        option="consume --idle", least=0),
@@ -188,7 +236,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
     _s("FRONTIER", _TEXT, None, "a process of `scrapy crawl` that only fills the frontier of this name"
        " ([more](frontier.md#filling-one-by-settings-alone))"),
     _s("SLOTS", _WHOLE, 1, "number of slots that requests are spread over, in a frontier and where workers lease"
-       " ([more](frontier.md#slots))", must_be="a number of slots", travels=_SLOTS),
+       " ([more](frontier.md#slots))", least=1, most=MOST_SLOTS, must_be="a number of slots", travels=_SLOTS),
     _s("SLOT_PREFIX", _TEXT, "", "what their names begin with; a number from 0 on follows", travels=_SLOTS),
     _s("SLOT_BY", _CHOICE, "fingerprint", "what chooses a request's slot: `fingerprint`, evenly; `domain`, one site"
        " stays in one slot; `site`, each site has a slot of its own (the default with `DISTRIBUTED_FAIR`)",
@@ -197,15 +245,15 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
        " `articles0` to `articles3`", must_be=_CALLBACKS, travels=_SLOTS),
 ),
 "Items and the end": (
-    _s("OUTPUTS", _LIST, None, "the merged files; with `scrapy crawl`, its own `-o` and local `FEEDS` are taken",
+    _s("OUTPUTS", _FILES, None, "the merged files; with `scrapy crawl`, its own `-o` and local `FEEDS` are taken",
        option="-o"),
     _s("TARGET_FEED_URL", _TEXT, None, "where each batch writes its items instead (ftp, s3, file, …); `%(crawl)s`,"
        " `%(batch)s` and `%(attempt)s` are added to the file name when missing. One with a password belongs into"
        " settings.py", option="--feed", secret=True),
     _s("TARGET_FEED_FORMAT", _TEXT, "jsonlines", "format of that feed", travels=_JOBS),
-    _s("MAX_FAILED", _WHOLE, 0, "failed URLs that still count as success", option="--max-failed", least=0),
+    _s("MAX_FAILED", _WHOLE, 0, "failed URLs that still count as success", option="--max-failed"),
     _s("MIN_ITEMS", _WHOLE, 0, "fewer items are a failure: exit code 1, with the reason as the crawl's message",
-       option="--min-items", least=0),
+       option="--min-items"),
     _s("ON_FINISH", _TEXT, None, "runs when the crawl has ended ([more](#items-and-the-end)): a shell command that"
        " gets the [summary](summary.md) on its standard input, or an http(s) address that gets it by POST",
        option="--on-finish", secret=True),
@@ -227,7 +275,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
        " neither; not set: `True` with one of `…_HITS`, `…_MAX_PAGES`, `…_CONCURRENCY`, else [the rules"
        " alone](throttle.md)", travels=_LIMITS),
     _s("THROTTLE_HITS", _WHOLE, None, "requests to a domain in any window, for domains without a rule; a domain is"
-       " what the public suffix list calls one", least=1, travels=_LIMITS, cluster="QUEUE_HITS"),
+       " what the public suffix list calls one", least=1, most=MOST_HITS, travels=_LIMITS, cluster="QUEUE_HITS"),
     _s("THROTTLE_WINDOW", _SECONDS, 60.0, "seconds of that window", most=LONGEST_WINDOW, travels=_LIMITS,
        cluster="QUEUE_WINDOW"),
     _s("THROTTLE_MODERATED", _YES_NO, True, "requests are spread evenly over the window; `False`: they leave at once,"
@@ -243,17 +291,17 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
     _s("THROTTLE_PUBLIC_IP_REFRESH", _SECONDS, 60.0, "seconds after which the page is asked again",
        most=LONGEST_WINDOW, travels=_LIMITS, cluster="SCHEDULER_IP_REFRESH"),
     _s("THROTTLE_MAX_PAGES", _WHOLE, 0, "pages of one domain per crawl, over all its processes ([what"
-       " counts](throttle.md)); 0: no limit", least=0, travels=_LIMITS, cluster="GLOBAL_PAGE_PER_DOMAIN_LIMIT"),
+       " counts](throttle.md)); 0: no limit", travels=_LIMITS, cluster="GLOBAL_PAGE_PER_DOMAIN_LIMIT"),
     _s("THROTTLE_CONCURRENCY", _NUMBER, None, "requests under way at a domain at one time, over the whole fleet:"
-       " pauses follow the site's latency, as AutoThrottle does it for one process", most=1e9,
-       must_be="a number of requests, more than 0", travels=_LIMITS),
+       " pauses follow the site's latency, as AutoThrottle does it for one process",
+       must_be="a number of requests", travels=_LIMITS),
     _s("THROTTLE_LONGEST_DELAY", _SECONDS, 60.0, "seconds: the longest pause that follows from latency or from a"
        " robots.txt's Crawl-delay; a Retry-After is kept to, up to a day", most=LONGEST_WINDOW, travels=_LIMITS),
 ),
 "Old names": (
     _s("BATCH_ADAPT", _YES_NO, None, "whether `BATCH_SIZE` is only the largest size",
        instead='DISTRIBUTED_BATCH_SIZE = "auto"'),
-    _s("WORKERS", _WHOLE, 0, "workers at one time", least=0, instead="DISTRIBUTED_MAX_JOBS"),
+    _s("WORKERS", _WHOLE, 0, "workers at one time", instead="DISTRIBUTED_MAX_JOBS"),
     _s("NODES_FILE", _TEXT, None, "a list of nodes", instead='an entry "file:PATH" in DISTRIBUTED_NODES'),
     _s("NODES_COMMAND", _TEXT, None, "a command that prints a list of nodes",
        instead='an entry "cmd:COMMAND" in DISTRIBUTED_NODES', secret=True),
@@ -339,55 +387,76 @@ class SettingReader:
         """The value, or the default if none is given; `ConfigError` if it is of another kind, or beyond its limits."""
         row, name = SETTINGS[name], self.name(name)
         if not self.given(name):
-            return () if row.kind is ValueKind.LIST else row.default
-        value = self.settings.get(name)
-        if row.kind is ValueKind.CHOICE:
-            if str(value) not in row.choices:
-                raise ConfigError(f"{name} is {str(value)!r}; it can be {' or '.join(filter(None, row.choices))}.")
-            return str(value)
-        try:
-            read = self._read(row.kind, name, row.choices)
-        except (TypeError, ValueError):
-            read = None
-        if read is None or (row.kind is ValueKind.NUMBER and not _is_within(row, read)):
-            raise ConfigError(f"{name} is {value!r}, and must be {row.must_be or row.kind.value}.")
-        if row.kind in (ValueKind.WHOLE, ValueKind.SECONDS) and read not in row.choices and not _is_within(row, read):
-            raise ConfigError(f"{name} is {read}, and must be {_limit(row, read)}.")
-        return read
+            return () if row.kind in (ValueKind.LIST, ValueKind.FILES) else row.default
+        return row.judged(self.settings.get(name), name)
+
+    def judge(self) -> None:
+        """`ConfigError` for the first setting of ours whose value is of another kind, or out of its range."""
+        for name in filter(self.given, SETTINGS):
+            SETTINGS[name].judged(self.settings.get(name))
 
     def values_for(self, cls: Any, prefix: str = PREFIX) -> dict[str, Any]:
         """The values for a dataclass's fields that have the names of settings: `max_jobs` as DISTRIBUTED_MAX_JOBS."""
         names = {one.name: prefix + one.name.upper() for one in fields(cls)}
         return {field: self.value(name) for field, name in names.items() if name in SETTINGS}
 
-    def _read(self, kind: ValueKind, name: str, words: tuple[str, ...]) -> Any:
-        value = self.settings.get(name)
-        if kind is ValueKind.YES_NO:
-            return self.settings.getbool(name)
-        if kind is ValueKind.LIST:
-            return tuple(self.settings.getlist(name))
-        if kind is ValueKind.MAPPING:
-            return dict(self.settings.getdict(name))
-        if kind is ValueKind.TEXT or value in words:
-            return str(value)
-        if kind is not ValueKind.WHOLE:
-            return float(value)
-        return int(value) if re.fullmatch(r"\s*-?\d+(\.0)?\s*", str(value)) else None
+
+def _read(kind: ValueKind, value: Any, words: tuple[str, ...]) -> Any:
+    """The value as this kind; TypeError, ValueError or OverflowError if it is none. Text is read as Scrapy reads it."""
+    if kind is ValueKind.YES_NO:
+        if value not in (*_YES, *_NO):
+            raise ValueError
+        return value in _YES
+    if kind in (ValueKind.LIST, ValueKind.FILES):
+        return _list(kind, value)
+    if kind is ValueKind.MAPPING:
+        found = dict(json.loads(value) if isinstance(value, str) else value)
+        if isinstance(value, (list, tuple)) or not all(isinstance(key, str) for key in found):
+            raise TypeError
+        return found
+    if kind is ValueKind.CHOICE and value not in words:
+        raise ValueError
+    if kind in (ValueKind.TEXT, ValueKind.CHOICE):
+        if not isinstance(value, (str, os.PathLike)):
+            raise TypeError
+        return os.fspath(value)
+    if isinstance(value, str) and value in words:
+        return value
+    return _number(kind, value)
 
 
-def _is_within(row: Setting, value: float) -> bool:
-    if row.least is not None and not value >= row.least:
-        return False
-    if row.least is None and row.kind is not ValueKind.WHOLE and not value > 0:
-        return False
-    return row.most is None or value <= row.most
+def _list(kind: ValueKind, value: Any) -> tuple[Any, ...]:
+    found: Any = value.split(",") if isinstance(value, str) else value
+    if not isinstance(found, (list, tuple, set, frozenset)):
+        raise TypeError
+    for one in found:
+        if not isinstance(one["path"] if kind is ValueKind.FILES else one, (str, os.PathLike)):
+            raise TypeError
+    return tuple(found)
 
 
-def _limit(row: Setting, value: float) -> str:
-    unit = " seconds" if row.kind is ValueKind.SECONDS else ""
-    if row.most is not None and value > row.most:
-        return f"{row.most:.0f}{unit} ({row.most / 86400:.0f} days) or less"
-    return "more than 0 seconds" if row.least is None else f"{row.least:g}{unit} or more"
+def _number(kind: ValueKind, value: Any) -> float:
+    if isinstance(value, bool):
+        raise TypeError
+    if kind is ValueKind.WHOLE:
+        if not re.fullmatch(r"\s*[+-]?\d+(\.0)?\s*", str(value)):
+            raise ValueError
+        return int(float(value)) if "." in str(value) else int(value)
+    if not math.isfinite(number := float(value)):
+        raise ValueError
+    return number
+
+
+def _grouped(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.16g}"
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # more digits than Python writes
+        text = "a number without an end"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def uploading_feeds(settings: BaseSettings) -> list[str]:

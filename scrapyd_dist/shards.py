@@ -3,10 +3,13 @@
 import re
 from dataclasses import dataclass
 from itertools import pairwise
+from urllib.parse import urlsplit
 
 from scrapyd_dist.batches import Shard
 from scrapyd_dist.errors import ConfigError
 
+#: digits of a page number that an address may have room for
+_WIDEST = 20
 _PLACE = re.compile(r"%0?(\d*)d|\{page(?::0?(\d+)d?)?\}")
 
 
@@ -23,6 +26,8 @@ class ShardTemplate:
                 f"The index address {self.text!r} needs one place for the page number, and has {places or 'none'}:"
                 " write it like index_%d.html, index_%05d.html or ?page={page}. (In a shell, quote the address.)"
             )
+        if self._width > _WIDEST:
+            raise ConfigError(f"The index address has room for {self._width} digits; it can be {_WIDEST} at most.")
 
     @property
     def place(self) -> str:
@@ -34,8 +39,12 @@ class ShardTemplate:
         return _PLACE.sub(lambda _: text, self.text)
 
     def url(self, page: int) -> str:
+        return self.url_with(f"{page:0{self._width}d}")
+
+    @property
+    def _width(self) -> int:
         ((percent_width, brace_width),) = _PLACE.findall(self.text)
-        return self.url_with(f"{page:0{int(percent_width or brace_width or 0)}d}")
+        return int(f"{percent_width or brace_width or 0}"[:9])
 
     def page(self, url: str) -> int | None:
         """Return the page number in a URL, or None if it does not match the template."""
@@ -44,16 +53,23 @@ class ShardTemplate:
         return int(digits) if digits.isdecimal() and self.url(int(digits)) == url else None
 
 
+def check_page(url: str, what: str) -> str:
+    """Return the URL of a start page; `ConfigError`, which calls it `what`, if no page can be asked for there."""
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0 and " " not in parts.netloc
+    except ValueError:
+        known = False
+    if not known:
+        raise ConfigError(f"{what} is no address of a page: it begins with http:// or https:// and has a host.")
+    return url
+
+
 def shards_of_pages(template: ShardTemplate, *, pages: int, shards: int, first_page: int = 0) -> list[Shard]:
     """Divide `pages` index pages into shards that start at `first_page + floor(pages * x / shards)`.
 
-    If there are more shards than pages, each page is a shard. A number that is out of range is a `ConfigError`.
+    If there are more shards than pages, each page is a shard.
     """
-    for number, what in ((pages, "index pages (--pages)"), (shards, "shards (--shards)")):
-        if number < 1:
-            raise ConfigError(f"The number of {what} is {number}; there must be at least one.")
-    if first_page < 0:
-        raise ConfigError(f"The first page (--first-page) is {first_page}; page numbers start at 0.")
     count = min(shards, pages)
     edges = [first_page + pages * x // count for x in range(count + 1)]
     return [

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.settings import GROUPS, PREFIX, SETTINGS, of_options
+from scrapyd_dist.settings import GROUPS, PREFIX, SETTINGS, ValueKind, of_options
 from scrapyd_dist.store.address import VARIABLE
 
 from ..context import SETTING
-from ..options import NewLabels, SpiderName, checked_labels, nodes, one_of, option
+from ..options import NewLabels, SpiderName, checked_labels, nodes, one_of, option, parser_of
 
 _ITEMS, _SPIDER = "Items and the end", "The spider"
 PLACEMENTS = one_of("by-capacity", "round-robin", "least-loaded")
@@ -40,6 +40,8 @@ def _setting(name: str, *names: str, **more: Any) -> Any:
     """The option that gives this setting its value, with the registry's help."""
     row = SETTINGS[PREFIX + name]
     panel = next(heading for heading, rows in GROUPS.items() if row in rows)
+    if not names and row.kind is not ValueKind.LIST:  # one with names of its own is a switch, such as --pull/--push
+        more["parser"] = parser_of(row)
     default = f" ({row.default_text})" if type(row.default) in {int, float} and row.default > 0 else ""
     return _option(f"{row.plain_help[:1].upper()}{row.plain_help[1:]}{default}.", *names, panel=panel, **more)
 
@@ -188,15 +190,15 @@ def outputs_of(folder: Path, new: Sequence[str] | None, over: Sequence[str] | No
     """
     from scrapyd_dist.items.merging import ItemOutput
 
-    outputs = []
+    outputs: list[dict[str, Any]] = []
     for text, overwrite in [*((text, False) for text in new or ()), *((text, True) for text in over or ())]:
         name, _, kind = text.rpartition(":")
         if kind not in _NAMES_OF_FORMATS:
             name, kind = text, ""
         path = folder / name
         ItemOutput.named(path, format=kind or None)
-        if path.is_dir():
-            raise ConfigError(f"{path} is a folder; name the file in it that the items go to.")
+        if any(path.resolve() == Path(other["path"]).resolve() for other in outputs):
+            raise ConfigError(f"{path} is named twice. Name each file of -o and -O once.")
         if path.exists() and not overwrite:
             raise ConfigError(f"{path} is there already. -O {name} overwrites it; or give -o another name.")
         outputs.append({"path": str(path.absolute()), "format": kind or None, "overwrite": overwrite})

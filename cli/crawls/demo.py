@@ -40,8 +40,8 @@ _SHOWN = 5
 
 
 def demo(
-    items: Annotated[int, option("Properties on the demo site.", min=1)] = 3000,
-    nodes: Annotated[int, option("Local Scrapyd nodes.", min=1)] = 3,
+    items: Annotated[int, option("Properties on the demo site.", min=1, max=1_000_000)] = 3000,
+    nodes: Annotated[int, option("Local Scrapyd nodes.", min=1, max=1000)] = 3,
     keep: Annotated[bool, option("Leave the site and the nodes running at the end, until Ctrl-C.")] = False,
     folder: Annotated[Path, option("Where the demo project is made.", "--dir")] = Path("sdist-demo"),
 ) -> None:

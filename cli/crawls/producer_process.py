@@ -59,6 +59,7 @@ _SLACK = 2.0
 FRESH = 20.0
 #: lines of the producer's log in an error message
 _LOG_LINES = 12
+LOG = "producer.log"
 _ERROR = re.compile(r"\b(?:ERROR|CRITICAL): |^Traceback ")
 
 
@@ -109,9 +110,10 @@ def begin(
 
 
 def forget_refused(root: Path, store: Store, name: str) -> None:
-    """Remove a refused crawl, whose reason was shown; after an internal error its log is kept."""
+    """Remove a refused crawl, whose reason was shown; where that is an internal error or names the log, it is kept."""
     crawl = store.crawl(name)
-    if crawl.state is CrawlState.REFUSED and crawl.exit_code != 1:
+    log = str(crawl_folder(root, name) / LOG)
+    if crawl.state is CrawlState.REFUSED and crawl.exit_code != 1 and log not in crawl.message:
         store.forget(name)
         shutil.rmtree(crawl_folder(root, name), ignore_errors=True)
 
@@ -170,7 +172,7 @@ def spawn(root: Path, store: Store, crawl: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "scrapyd_dist.middlewares.producer.process", crawl]
     # Not as an argument, which every user can read: it may hold a password.
     environment = {**os.environ, VARIABLE: where(root)}
-    with (folder / "producer.log").open("ab") as log:
+    with (folder / LOG).open("ab") as log:
         process = subprocess.Popen(
             command, cwd=root, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
@@ -212,7 +214,7 @@ def interrupt(root: Path, crawl: Crawl) -> None:
 def last_words(root: Path, crawl: str) -> str:
     """The last thing that the producer's log calls an error, else its end; a few lines at most."""
     try:
-        text = (crawl_folder(root, crawl) / "producer.log").read_text("utf-8", errors="replace")
+        text = (crawl_folder(root, crawl) / LOG).read_text("utf-8", errors="replace")
     except OSError:
         return ""
     lines = [line for line in text.splitlines() if line.strip()]

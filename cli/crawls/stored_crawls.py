@@ -19,6 +19,7 @@ from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.items.json_lines import places
 from scrapyd_dist.payload import REPLACES, fit
+from scrapyd_dist.settings import LONGEST
 from scrapyd_dist.store import Store
 
 from ..context import Context, key_of, requests_in
@@ -258,7 +259,7 @@ def clean(
     context: Context,
     crawl: Annotated[list[str] | None, argument("CRAWL", "Names of crawls.", crawls)] = None,
     older_than: Annotated[
-        float | None, option("All crawls that ended longer ago than this.", metavar="DAYS", min=0)
+        float | None, option("All crawls that ended longer ago than this.", metavar="DAYS", min=0, max=LONGEST / DAY)
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,

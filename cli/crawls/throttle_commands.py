@@ -14,11 +14,12 @@ from typing import Annotated, Any, NamedTuple
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.config import find_root, load
 from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.settings import LONGEST_WINDOW, MOST_HITS
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE
 from scrapyd_dist.throttle.domain_status import DomainRules, terms_of
 from scrapyd_dist.throttle.permits import ALL, DomainState, PermitReply, PermitRequest, Rule
-from scrapyd_dist.throttle.rules_file import check_hits, check_scale, check_window, domain_of, read, wanted
+from scrapyd_dist.throttle.rules_file import SHORTEST_WINDOW, domain_of, read, wanted
 
 from ..context import maybe_store, project_store, where
 from ..options import STDIN, DryRun, argument, domains, group, opened_file, option
@@ -282,9 +283,15 @@ def standing(rows: Sequence[Row]) -> dict[str, int]:
 
 def set_(
     domain: Annotated[str, argument("DOMAIN", _HELP, domains)],
-    hits: Annotated[int | None, option("Requests that may leave in any window.", metavar="N")] = None,
-    window: Annotated[float | None, option("How long the window is.", metavar="SECONDS")] = None,
-    scale: Annotated[float | None, option("Part of the hits that counts, 0 to 1; 0 lets it rest.", metavar="X")] = None,
+    hits: Annotated[
+        int | None, option("Requests that may leave in any window.", metavar="N", min=1, max=MOST_HITS)
+    ] = None,
+    window: Annotated[
+        float | None, option("How long the window is.", metavar="SECONDS", min=SHORTEST_WINDOW, max=LONGEST_WINDOW)
+    ] = None,
+    scale: Annotated[
+        float | None, option("Part of the hits that counts, 0 to 1; 0 lets it rest.", metavar="X", min=0, max=1)
+    ] = None,
     output: Output = Output(),
 ) -> None:
     """Set how many requests a domain gets, over all workers and hosts of it.
@@ -320,8 +327,7 @@ def _limited(name: str, rule: Rule, hits: int | None, window: float | None, scal
             f"{name} has no limit of its own yet: say both --hits N and --window SECONDS."
             " To let it rest: sdist throttle pause."
         )
-    scale = check_scale(rule.scale if scale is None else scale)
-    return replace(rule, hits=check_hits(hits), window=check_window(window), scale=scale)
+    return replace(rule, hits=hits, window=window, scale=rule.scale if scale is None else scale)
 
 
 def unset(domain: Domains, output: Output = Output()) -> None:

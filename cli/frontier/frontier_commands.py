@@ -19,7 +19,7 @@ from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer, open_
 from scrapyd_dist.frontier.slots import SlotRule
 from scrapyd_dist.frontier.worklists import WorklistRow, format_of, rows
 from scrapyd_dist.payload import RequestValue
-from scrapyd_dist.settings import complaints
+from scrapyd_dist.settings import MOST_SLOTS, complaints
 from scrapyd_dist.store import Store
 
 from ..context import Context, key_of, requests_in
@@ -56,8 +56,18 @@ def add(
     spider_callback: Annotated[
         str | None, option("Callback of requests that name none; parse if left out.", metavar="NAME")
     ] = None,
-    priority: Annotated[int, option("Priority of requests that have none; the highest goes first.", metavar="N")] = 0,
-    slots: Annotated[int | None, option("Spread over this many slots.", panel=_SLOTS, metavar="N", min=1)] = None,
+    priority: Annotated[
+        int,
+        option(
+            "Priority of requests that have none; the highest goes first.",
+            metavar="N",
+            min=-MAX_PRIORITY,
+            max=MAX_PRIORITY,
+        ),
+    ] = 0,
+    slots: Annotated[
+        int | None, option("Spread over this many slots.", panel=_SLOTS, metavar="N", min=1, max=MOST_SLOTS)
+    ] = None,
     prefix: Annotated[str | None, option("What the slots' names begin with.", panel=_SLOTS, metavar="P")] = None,
     slot_by: Annotated[
         Literal["fingerprint", "domain", "site"] | None,
@@ -89,8 +99,6 @@ def add(
     arguments = as_ == "arguments"
     if arguments and (spider_callback is not None or asked):
         raise ConfigError("--as arguments: rows of arguments have no callback and no slots. Leave these options out.")
-    if abs(priority) > MAX_PRIORITY:
-        raise ConfigError(f"--priority {priority}: it must be between -{MAX_PRIORITY} and {MAX_PRIORITY}.")
     from scrapyd_dist.middlewares.producer.crawl_request import find_project
     from scrapyd_dist.middlewares.producer.producer_options import read_options
     from scrapyd_dist.middlewares.producer.worklist_import import argument_reader, request_reader
@@ -224,7 +232,7 @@ def move(
     frontier: FrontierName,
     source: Annotated[str, argument("PREFIX", "Slots whose names begin so are emptied; with --batch: DEST.")],
     dest: Annotated[str | None, argument("DEST", "The slots that are filled are called DEST0, DEST1 …")] = None,
-    slots: Annotated[int | None, argument("N", "How many slots are filled.", min=1)] = None,
+    slots: Annotated[int | None, argument("N", "How many slots are filled.", min=1, max=MOST_SLOTS)] = None,
     by: Annotated[
         Literal["fingerprint", "domain"],
         option("Spread requests by their fingerprint, or keep each site (fingerprint, domain) together."),

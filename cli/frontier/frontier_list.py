@@ -11,7 +11,7 @@ from scrapyd_dist.batches import Crawl, check_crawl_name
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, SlotCount
 from scrapyd_dist.progress import labels_of, told
-from scrapyd_dist.settings import nearest
+from scrapyd_dist.settings import MOST_SLOTS, nearest
 from scrapyd_dist.store import Store
 
 from ..context import Context, requests_in
@@ -217,7 +217,8 @@ def count(
     prefix: Prefix = None,
     regex: Annotated[str | None, option("Only slots whose whole name fits this regex.", metavar="R")] = None,
     num_slots: Annotated[
-        int | None, option("The slots P0 to P(N-1), with zeros where there is none.", metavar="N", min=1)
+        int | None,
+        option("The slots P0 to P(N-1), with zeros where there is none.", metavar="N", min=1, max=MOST_SLOTS),
     ] = None,
     output: Output = Output(),
 ) -> None:

@@ -202,7 +202,9 @@ def jobs(
     query: JobQuery,
     label: OnlyLabels = None,
     since: Annotated[float | None, span("--since", "Only jobs that ran in the last 90 (seconds), 30m, 2h.")] = None,
-    stall: Annotated[float, option("Minutes without progress after which a job is stalled.", min=0.1)] = STALL / 60,
+    stall: Annotated[
+        float, option("Minutes without progress after which a job is stalled.", min=0.1, metavar="MINUTES")
+    ] = STALL / 60,
     output: Output,
 ) -> int:
     """List the jobs of all nodes, and what each one really did: a failed job is not a finished one.

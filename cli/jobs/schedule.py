@@ -19,19 +19,20 @@ from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.jobs import job_id
 from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised, time_of
-from scrapyd_dist.settings import LABELS, nearest, unknown
+from scrapyd_dist.settings import LABELS, MOST, Setting, ValueKind, nearest, unknown
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, must_answer, names_of, project_name
 from ..crawls.crawl_options import pairs
 from ..crawls.stored_crawls import DAY
-from ..options import NewLabels, Nodes, Timeout, argument, checked_labels, nodes, option, spiders
+from ..options import NewLabels, Nodes, Timeout, argument, checked_labels, nodes, option, parser_of, spiders
 from ..output import Output, complain_each, say
 from .job_list import Listed, jobs_of
 
 #: what a column begins with that is a setting; one that is neither this nor known is a spider argument
 SETTING = "s:"
 _KNOWN = ("spider", "node", "priority")
+PRIORITY = Setting(name="priority", kind=ValueKind.NUMBER, least=-MOST, help="")
 
 
 @dataclass(kw_only=True)
@@ -195,10 +196,8 @@ def _row(path: Path, line: int, row: Mapping[str | None, str | list[str] | None]
     cells = {name: value for name, value in row.items() if name and isinstance(value, str) and value}
     if not cells.get("spider"):
         raise ConfigError(f"{where}: it names no spider.")
-    try:
-        priority = float(cells["priority"]) if "priority" in cells else common.priority
-    except ValueError:
-        raise ConfigError(f"{where}: the priority {cells['priority']!r} is no number.") from None
+    said = cells.get("priority")
+    priority = common.priority if said is None else PRIORITY.judged(said, f"{where}: the priority")
     settings = {name[len(SETTING) :]: value for name, value in cells.items() if name.startswith(SETTING)}
     args = {name: value for name, value in cells.items() if name not in _KNOWN and not name.startswith(SETTING)}
     return JobRow(
@@ -249,7 +248,9 @@ def schedule(
         Path | None, option("Jobs of a CSV: spider, node, priority, s:SETTING, arguments.", metavar="FILE")
     ] = None,
     unless_running: Annotated[bool, option("Leave out spiders that wait or run on any of the nodes.")] = False,
-    priority: Annotated[float | None, option("Higher is earlier, within the project.")] = None,
+    priority: Annotated[
+        float | None, option("Higher is earlier, within the project.", metavar="X", parser=parser_of(PRIORITY))
+    ] = None,
     version: Annotated[str | None, option("The version to run; the newest deployment.", metavar="NAME")] = None,
     label: NewLabels = None,
     timeout: Timeout = 60.0,  # the first job of a version makes a node import the project

@@ -20,7 +20,7 @@ from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.reply import document
 
 from ..context import Context
-from ..options import argument, nodes, one_of, option
+from ..options import PATIENCE, argument, nodes, one_of, option
 from ..output import put_values
 
 #: Scrapyd's endpoints, and those of them that change something and want POST
@@ -35,7 +35,7 @@ def api(
     endpoint: Annotated[str, argument("ENDPOINT", "Such as listjobs.json, or just listjobs.", one_of(*ASKED, *POSTED))],
     parameter: Annotated[list[str] | None, argument("NAME=VALUE", "Parameters; NAME=@FILE uploads a file.")] = None,
     post: Annotated[bool, option("Send POST; that of Scrapyd's endpoints is known.")] = False,
-    timeout: Annotated[float, option("Seconds for all of it.", min=0.1)] = 60.0,
+    timeout: Annotated[float, option("Seconds for all of it.", min=0.1, max=PATIENCE)] = 60.0,
 ) -> None:
     """Call an endpoint of one node, and print the JSON that it answers.
 

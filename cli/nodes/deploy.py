@@ -20,11 +20,11 @@ from scrapyd_dist.config import state_dir
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.nodes import Node, names_by
-from scrapyd_dist.scrapyd.versions import sanitised
+from scrapyd_dist.scrapyd.versions import check_version, sanitised
 
 from ..context import Context, exit_code, where
 from ..crawls.wording import counted
-from ..options import Project, Quiet, argument, nodes, option
+from ..options import PATIENCE, Project, Quiet, argument, nodes, option
 from ..output import Output, complain, on_terminal, say
 
 #: the last step of a node, but where that is undone
@@ -142,7 +142,7 @@ class DeployOptions(Output):
     use_setup_py: Annotated[bool, _what("Let the project's own setup.py build the egg, in a copy.")] = False
     atomic: Annotated[bool, _how("All or none: undo it on all nodes when one fails.")] = False
     dry_run: Annotated[bool, _how("Change nothing; exit code 10 if it would.")] = False
-    timeout: Annotated[float, _how("Seconds that each node gets.", min=0.1)] = 60.0
+    timeout: Annotated[float, _how("Seconds that each node gets.", min=0.1, max=PATIENCE)] = 60.0
     retries: Annotated[int, _how("How often a node that does not answer is asked again.", min=0, max=20)] = RETRIES
     no_progress: Annotated[bool, option("No progress.")] = False
     quiet: Quiet = False
@@ -179,6 +179,8 @@ def deploy_all(context: Context, asked: DeployOptions) -> int:
 def _deploy(context: Context, targets: Sequence[str] | None, asked: DeployOptions) -> int:
     root = context.root
     name, nodes, _ = context.project_nodes(targets, asked.project)
+    for version in filter(None, (asked.version, *(node.version for node in nodes))):
+        check_version(version)
     if asked.only_missing:
         saved = _last_sent(name, state_dir(root), asked.version)
         egg, kept_name = saved.read(), saved.version

@@ -306,7 +306,7 @@ def remove(
 
 def up(
     context: Context,
-    count: Annotated[int, argument("N", "How many local nodes shall run.", min=1)] = 3,
+    count: Annotated[int, argument("N", "How many local nodes shall run.", min=1, max=1000)] = 3,
     slots: Annotated[
         int | None, option("Jobs that each runs at once; the cores divided among them if left out.", min=1)
     ] = None,

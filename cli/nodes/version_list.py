@@ -16,7 +16,7 @@ from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_tha
 
 from ..context import Context, exit_code, must_answer
 from ..crawls.wording import counted
-from ..options import DryRun, Nodes, Project, Quiet, Timeout, Yes, argument, option
+from ..options import PATIENCE, DryRun, Nodes, Project, Quiet, Timeout, Yes, argument, option
 from ..output import Output, complain, complain_each, confirm, put, say, some_of, table
 from .deploy import RETRIES, exit_code_of, node_row, roll_out, tell
 
@@ -139,7 +139,7 @@ def rollback(
     version: Annotated[str | None, argument("VERSION", "Its name or how it begins; otherwise the one before.")] = None,
     project: Project = None,
     dry_run: DryRun = False,
-    timeout: Annotated[float, option("Seconds that each node gets.", min=0.1)] = SLOW_TIMEOUT,
+    timeout: Annotated[float, option("Seconds that each node gets.", min=0.1, max=PATIENCE)] = SLOW_TIMEOUT,
     output: Output = Output(),
     quiet: Quiet = False,
 ) -> int:

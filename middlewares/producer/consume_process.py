@@ -34,7 +34,7 @@ from scrapyd_dist.transports.requests import ThreadTransport
 from ..throttle.install import why_not_heeded
 from .crawl_nodes import CrawlNodes
 from .crawl_repository import CrawlRepository, find_row, open_thread
-from .crawl_request import CrawlRequest, check_mode, check_parts, find_project
+from .crawl_request import CrawlRequest, check_mode, check_parts, check_spider, find_project
 from .lifecycle import Lifecycle
 from .process import check_known
 from .producer_options import read_options
@@ -74,7 +74,7 @@ class ConsumeProcess:
 
     async def run(self) -> int:
         """Do it; the exit code. DistError if nothing was started."""
-        check_known(self.settings, self.spider)
+        check_spider(check_known(self.settings, self.spider), self.settings)
         thread, sender = open_thread(self._request), ThreadTransport()
         try:
             frontier = str(self._request.options.crawl)

@@ -67,7 +67,7 @@ class NodeSources:
         extra = () if alone else (record for record in records if record.url)
         added = [config.with_netrc(Node.parse(record.url, name=record.name)) for record in extra]
         nodes = distinct(one for node in (*named, *added) for one in self._addresses(node))
-        return nodes or local_nodes.running(self._project.state)
+        return nodes if nodes or entries else local_nodes.running(self._project.state)
 
     def _named(self) -> tuple[Node, ...]:
         options = self._options

@@ -44,7 +44,7 @@ from scrapyd_dist.store.worker_thread import StoreThread
 
 from .crawl_code import keep
 from .crawl_request import CrawlRequest
-from .item_exporters import exporter_for, with_format
+from .item_exporters import item_outputs
 from .preflight import Prepared
 from .producer_options import ProducerOptions
 
@@ -277,12 +277,4 @@ class CrawlRepository:
 
     def outputs(self, settings: BaseSettings, crawler: Crawler | None = None) -> list[ItemOutput]:
         """The merged files, by the FEED_EXPORT_… of these settings; some exporters are made from a crawler."""
-        return [
-            ItemOutput.named(
-                one["path"],
-                overwrite=one["overwrite"],
-                format=one.get("format"),
-                exporter=exporter_for(with_format(one), settings, crawler),
-            )
-            for one in asked_outputs(self._options, self.id)
-        ]
+        return item_outputs(asked_outputs(self._options, self.id), settings, crawler)

@@ -20,13 +20,15 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.scheduling.job_request import passed_on
 from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.settings import LABELS, SettingReader, Travels, travelling, uploading_feeds
-from scrapyd_dist.shards import ShardTemplate, shards_of_pages, shards_of_urls
+from scrapyd_dist.shards import ShardTemplate, check_page, shards_of_pages, shards_of_urls
 from scrapyd_dist.store.address import chosen
 from scrapyd_dist.transports import AsyncSender
 
+from ..engine_compat import spider_method
 from ..slot_routing import SlotRouting, hides_addon
 from ..throttle.throttle_options import SWITCH, options_of
 from ..throttle.throttle_options import given as throttle_given
+from .item_exporters import item_outputs
 from .producer_options import CMDLINE, ProducerOptions
 
 #: Scrapy's own part for each setting that may name another one
@@ -35,6 +37,8 @@ OWN = {"SCHEDULER": "scrapy.core.scheduler.Scheduler", "DUPEFILTER_CLASS": "scra
 PUT_ASIDE = "SCRAPYD_DIST_PUT_ASIDE"
 #: the package whose filter of duplicates is one for all processes that start in the same second
 _SHARED = "scrapy_redis"
+#: settings that name a method of the spider
+METHODS = ("DISTRIBUTED_LOGIN", "DISTRIBUTED_REQUEST_HOOK")
 #: digits that stand for a page number while an address is escaped
 _PLACEHOLDER = "9081726354"
 
@@ -79,12 +83,21 @@ def find_project(settings: BaseSettings) -> PreparedProject:
     )
 
 
-def put_aside(settings: BaseSettings) -> None:
-    """Let Scrapy's own part stand in for one that cannot work, since that may fail before the crawl can be refused."""
+def put_aside(settings: BaseSettings) -> bool:
+    """Let Scrapy's own part stand in for one that cannot work, since that may fail before the crawl can be refused.
+
+    Gives whether the values of our settings can be read.
+    """
     for name, own in OWN.items():
         if problem := _problem_of(settings, name):
             settings.set(PUT_ASIDE, problem, priority="cmdline")
             settings.set(name, own, priority="cmdline")
+    try:
+        SettingReader(settings).judge()
+    except ConfigError as error:
+        settings.set(PUT_ASIDE, str(error), priority="cmdline")
+        return False
+    return True
 
 
 def check_parts(settings: BaseSettings) -> None:
@@ -126,7 +139,7 @@ def asked_for(settings: BaseSettings) -> tuple[dict[str, str], dict[str, str]]:
     parser.add_argument("-s", "--set", dest="settings", action="append", default=[])
     words = parser.parse_known_args(sys.argv[1:])[0]
     args, given = (dict(word.split("=", 1) for word in some if "=" in word) for some in (words.args, words.settings))
-    args |= SettingReader(settings).value("DISTRIBUTED_SPIDER_ARGS")
+    args |= {name: str(text) for name, text in SettingReader(settings).value("DISTRIBUTED_SPIDER_ARGS").items()}
     check_args(args)
     return args, given
 
@@ -139,6 +152,14 @@ def job_settings(given: Mapping[str, str], options: ProducerOptions) -> dict[str
     if options.target_feed_url is not None and options.send_feed_url:
         settings["DISTRIBUTED_TARGET_FEED_URL"] = options.target_feed_url
     return settings
+
+
+def check_crawl(options: ProducerOptions, settings: BaseSettings, spider: Spider) -> None:
+    """Raise ConfigError if a crawl of this spider cannot work with these settings, or write its items."""
+    check_mode(options, settings)
+    check_parts(settings)
+    item_outputs(options.outputs, settings, None)
+    check_spider(spider, settings)
 
 
 def check_mode(options: ProducerOptions, settings: BaseSettings) -> None:
@@ -200,6 +221,7 @@ def template_of(options: ProducerOptions) -> ShardTemplate | None:
     if options.index is None:
         return None
     plain = ShardTemplate(options.index)
+    check_page(plain.url(0), "The index address (--index, DISTRIBUTED_INDEX)")
     # Scrapy escapes spaces and letters beyond ASCII in an address: pages are recognised by what it makes of it.
     return ShardTemplate(safe_url_string(plain.url_with(_PLACEHOLDER)).replace(_PLACEHOLDER, plain.place))
 
@@ -216,7 +238,8 @@ def shards_of(options: ProducerOptions, spider: Spider) -> list[Shard]:
     if options.start_urls_file is not None:
         path = Path(options.start_urls_file)
         lines = config.read_text(path, f"The list of start URLs {path}").splitlines()
-        return shards_of_urls([line.strip() for line in lines if line.strip() and not line.startswith("#")])
+        numbered = ((number, line.strip()) for number, line in enumerate(lines, 1) if not line.startswith("#"))
+        return shards_of_urls([check_page(line, f"{path}, line {number},") for number, line in numbered if line])
     own = type(spider)
     # Scrapy 2.16 and later never call `start_requests`: such a spider makes no request, and ends well.
     if hasattr(own, "start_requests") and not hasattr(Spider, "start_requests") and own.start is Spider.start:
@@ -225,11 +248,24 @@ def shards_of(options: ProducerOptions, spider: Spider) -> list[Shard]:
             " would make no request at all. Rename it to `async def start(self)` (the yields stay), or give the index"
             " pages with --index and --pages."
         )
+    first = own.start is Spider.start and getattr(own, "start_requests", None) is getattr(
+        Spider, "start_requests", None
+    )
+    if first and not spider.start_urls and not getattr(spider, "start_url", ""):
+        raise ConfigError(
+            f"The spider {spider.name} has no start_urls, and no start() of its own: it would make no request at all."
+            " Give it start pages, or the index pages with --index and --pages."
+        )
     return [Shard(number=0, url="")]
 
 
-def check_spider(spider: Spider) -> None:
-    """Raise ConfigError if the spider's own settings replace the add-ons: each of its jobs would crawl the index."""
+def check_spider(spider: Spider | type[Spider], settings: BaseSettings) -> None:
+    """Raise ConfigError if the spider lacks a method that the settings name, or its own settings replace the add-ons.
+
+    Without the add-on each of its jobs would crawl the index.
+    """
+    for name in METHODS:
+        spider_method(spider, settings, name)
     if hides_addon(spider.custom_settings or {}):
         raise ConfigError(
             f"The custom_settings of the spider {spider.name} set ADDONS, which hides the add-on that a job on a node"

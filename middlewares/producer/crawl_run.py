@@ -36,9 +36,7 @@ from .crawl_repository import CrawlRepository, find_row, open_thread
 from .crawl_request import (
     CrawlRequest,
     asked_for,
-    check_mode,
-    check_parts,
-    check_spider,
+    check_crawl,
     find_project,
     loop_sender,
     shards_of,
@@ -67,12 +65,10 @@ class CrawlStart:
         assert spider
         self._on_finish = read_on_finish(settings)
         options = read_options(settings)
-        check_mode(options, settings)
-        check_parts(settings)
+        check_crawl(options, settings, spider)
         if problem := throttle_problem(self._crawler):
             raise ConfigError(problem)
         sender = loop_sender(settings)
-        check_spider(spider)
         target = find_target(spider, settings)
         args, given = asked_for(settings)
         project = find_project(settings)

@@ -33,7 +33,7 @@ from ..targets import find_target
 from ..throttle.install import why_not_heeded
 from .crawl_code import TODAYS, CrawlCode
 from .crawl_nodes import NodeSources, check_reach
-from .crawl_request import CrawlRequest, check_mode, check_parts, check_spider, find_project, shards_of, template_of
+from .crawl_request import CrawlRequest, check_crawl, find_project, shards_of, template_of
 from .discovery import IndexWalk
 from .preflight import LOCAL_NODES, notes_on, prepare
 from .producer_options import ProducerOptions, read_options
@@ -71,9 +71,7 @@ def plan(
     made = crawler.spidercls.from_crawler(crawler, **args)
     crawler.addons.load_settings(crawler.settings)
     options = read_options(crawler.settings)
-    check_mode(options, crawler.settings)
-    check_parts(crawler.settings)
-    check_spider(made)
+    check_crawl(options, crawler.settings, made)
     target = find_target(made, crawler.settings)
     shards = shards_of(options, made)
     request = CrawlRequest(spider=spider, options=options, project=find_project(settings))

@@ -4,7 +4,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -16,7 +16,7 @@ from scrapy.exporters import CsvItemExporter
 from scrapy.settings import BaseSettings
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from scrapyd_dist.items.merging import FORMATS, ItemExporter, MakeExporter, cell
+from scrapyd_dist.items.merging import FORMATS, ItemExporter, ItemOutput, MakeExporter, cell
 
 logger = logging.getLogger(__name__)
 #: options of one feed, and the settings that give their values elsewhere
@@ -60,6 +60,21 @@ def exporter_for(output: Mapping[str, Any], settings: BaseSettings, crawler: Cra
     cls = load_object(path)
     fixed = {**given, **(output.get("item_export_kwargs") or {})}
     return partial(_make, NestedCsvExporter if cls is CsvItemExporter else cls, crawler, fixed)
+
+
+def item_outputs(
+    outputs: Iterable[Mapping[str, Any]], settings: BaseSettings, crawler: Crawler | None
+) -> list[ItemOutput]:
+    """These merged files of DISTRIBUTED_OUTPUTS; ConfigError if one cannot be written."""
+    return [
+        ItemOutput.named(
+            one["path"],
+            overwrite=bool(one.get("overwrite")),
+            format=one.get("format"),
+            exporter=exporter_for(with_format(one), settings, crawler),
+        )
+        for one in outputs
+    ]
 
 
 def _make(

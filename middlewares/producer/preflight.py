@@ -91,6 +91,11 @@ def prepare(
     have no way home, or the code cannot run on any node.
     """
     options = request.options
+    if not nodes and options.nodes:
+        raise ConfigError(
+            "The lists of nodes that were given (--node, DISTRIBUTED_NODES) name no node, so nothing was started. Put"
+            " one on a line of its own, such as web1:6800; or leave the lists out: then scrapy.cfg says the nodes."
+        )
     if not nodes and not dry_run:
         nodes = local_nodes.up(request.project.state, LOCAL_NODES)
     answers = {one.asked: one for one in sweep(nodes, partial(_serves_logs, timeout=options.limits.request_timeout))}

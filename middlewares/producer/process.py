@@ -19,11 +19,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from scrapy import Spider
 from scrapy.settings import Settings
 
-from scrapyd_dist.batches import Crawl, check_crawl_name
+from scrapyd_dist.batches import Crawl, CrawlState, check_crawl_name
 from scrapyd_dist.config import STATE_FOLDER, find_root, state_dir
-from scrapyd_dist.errors import DistError, NothingMatched
+from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
 from scrapyd_dist.forecast import Probed
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.store import open_store
@@ -99,6 +100,11 @@ def _check_ended(row: Crawl, log: str | None) -> None:
         raise CrawlFailed(fault.text, fault.refusal)
     why = f"a part of it failed: {fault}" if fault is not None else "its process ended, and said no reason"
     log = log or str(Path(STATE_FOLDER, "crawls", row.id, "producer.log").absolute())
+    if row.state is CrawlState.STARTING and fault is not None:
+        text = (
+            f"The spider {row.spider} cannot be started: {fault}. Nothing was started. The whole traceback is in {log}."
+        )
+        raise CrawlFailed(text, ConfigError.exit_code)
     raise CrawlFailed(f"The crawl broke off: {why}. The whole traceback is in {log}.", DistError.exit_code)
 
 
@@ -124,17 +130,18 @@ def project_settings(ours: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def check_known(settings: Settings, spider: str) -> None:
-    """Raise `NothingMatched` when the project has no spider of that name."""
+def check_known(settings: Settings, spider: str) -> type[Spider]:
+    """Return the spider of that name; `NothingMatched` when the project has none."""
     import warnings
 
     from scrapy.spiderloader import SpiderLoader
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        known = sorted(SpiderLoader.from_settings(settings).list())
+        loader = SpiderLoader.from_settings(settings)
+        known = sorted(loader.list())
     if spider in known:
-        return
+        return loader.load(spider)
     broken = next(
         (str(w.message).strip().splitlines()[-1] for w in caught if "Could not load spiders" in str(w.message)), ""
     )

@@ -89,7 +89,9 @@ class ProducerOptions:
 
 def read_options(settings: BaseSettings) -> ProducerOptions:
     """The options in these settings; ConfigError if a value is not of its kind, or two do not go together."""
-    reader, throttle = SettingReader(settings), ThrottleOptions.from_settings(settings)
+    reader = SettingReader(settings)
+    reader.judge()
+    throttle = ThrottleOptions.from_settings(settings)
     read, values = reader.value, reader.values_for(ProducerOptions)
     crawl, mode, feed_url, adapts = values["crawl"], values["mode"], values["target_feed_url"], _adapts(reader)
     # What a job uploads when it closes would have items of lost leases; without waiting, all is sent at once.

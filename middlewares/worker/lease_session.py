@@ -80,7 +80,8 @@ class OwnRequests:
 
     def __init__(self, context: LeaseContext) -> None:
         self._context, self._tracker, self._crawler = context, context.tracker, context.crawler
-        self.log_in = spider_method(context.crawler, "DISTRIBUTED_LOGIN")  #: None where the spider has no login
+        spider, settings = self._crawler.spider, self._crawler.settings
+        self.log_in = spider_method(spider, settings, "DISTRIBUTED_LOGIN")  #: None where the spider has no login
         self.waiting: list[tuple[WorkUnit, Request]] = []  #: for a login
         self._task: asyncio.Task[None] | None = None
         self._times = self.session = 0

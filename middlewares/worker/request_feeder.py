@@ -53,7 +53,7 @@ class RequestBuilder:
 
     def __init__(self, crawler: Crawler, key: bytes | None, *, tracker: RequestTracker, notifier: Notifier) -> None:
         self._crawler, self._key, self._tracker, self._notifier = crawler, key, tracker, notifier
-        self._hook = spider_method(crawler, "DISTRIBUTED_REQUEST_HOOK")
+        self._hook = spider_method(crawler.spider, crawler.settings, "DISTRIBUTED_REQUEST_HOOK")
         self._attributes: Any = None
 
     async def requests(self, batch: BatchUnit) -> AsyncIterator[Request]:

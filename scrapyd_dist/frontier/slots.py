@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import LONGEST_SLOT, OTHER_SPIDER, SLOT_NAME, check_slot_name
-from scrapyd_dist.settings import SETTINGS
+from scrapyd_dist.settings import MOST_SLOTS, SETTINGS
 
 if TYPE_CHECKING:
     from tldextract import TLDExtract
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 #: ways to choose a slot: a numbered slot by the request's fingerprint, a numbered slot by its site (`domain`), or a
 #: slot for each site
 FINGERPRINT, DOMAIN, SITE = WAYS = SETTINGS["DISTRIBUTED_SLOT_BY"].choices
-#: maximum number of numbered slots per prefix
-MOST = 10_000
 #: size of the cache of host -> site
 HOSTS = 10_000
 #: the site of a URL without a host, such as `data:…`
@@ -46,8 +44,8 @@ class SlotRule:
                 " spiders."
             )
         check_slot_name(f"{self.prefix}{self.number}")
-        if not 1 <= self.number <= MOST:
-            raise ConfigError(f"The number of slots is {self.number}, and must be from 1 to {MOST}.")
+        if not 1 <= self.number <= MOST_SLOTS:
+            raise ConfigError(f"The number of slots is {self.number}, and must be from 1 to {MOST_SLOTS}.")
         if self.by not in WAYS:
             raise ConfigError(f"Requests cannot go to slots by {self.by!r}, only by {' or '.join(WAYS)}.")
 

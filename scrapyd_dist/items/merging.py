@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -117,7 +118,20 @@ class ItemOutput:
             raise ConfigError(
                 f"{output.path} exists, and nothing can be added to a JSON list: name another file, or use -O."
             )
+        _check_folder(output.path.parent)
         return output
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise ConfigError if no file can be made in this folder, or the folder itself cannot be made."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"No file can be made in {there}: {error.strerror}. Name a file in another folder for the items."
+        ) from error
 
 
 def merge(items: Items, outputs: Sequence[ItemOutput]) -> int:

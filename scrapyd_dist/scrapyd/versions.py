@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 
+from scrapyd_dist.errors import ConfigError
+
 #: hexadecimal digits of a content hash; 48 bits suffice for the versions of one project
 HASH_DIGITS = 12
 #: decimal digits of a content hash in a name
@@ -132,6 +134,16 @@ def time_of(version: str, known: Mapping[str, float] | None = None) -> float | N
     """Return the time in a name, else in `known`, seconds since the epoch; None if neither has it."""
     at = made_at(version)
     return (known or {}).get(version) if at is None else at
+
+
+def check_version(version: str) -> str:
+    """Return the name, or raise `ConfigError` if no version should be called so: Scrapyd keeps it as a file."""
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}", version):
+        raise ConfigError(
+            f"{version!r} cannot name a version: it becomes the name of a file on the nodes, so it begins with a letter"
+            " or a digit, and may have '-', '_', '.' and '+' besides, 128 characters at most."
+        )
+    return version
 
 
 def sanitised(version: str) -> str:

@@ -12,11 +12,10 @@ import yaml
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.slots import is_public_suffix, site_of
-from scrapyd_dist.settings import LONGEST_WINDOW
+from scrapyd_dist.settings import LONGEST_WINDOW, MOST_HITS
 from scrapyd_dist.throttle.permits import ALL, Rule
 
 #: maximum hits per window
-MOST_HITS = 1_000_000
 #: seconds of a window, at least
 SHORTEST_WINDOW = 0.001
 #: maximum bytes of an encoded host name

@@ -38,6 +38,15 @@ HIDING = """
         name = "hiding"
         custom_settings = {"ADDONS": {}, "SPIDER_MIDDLEWARES": {"scrapyd_dist.Distributed": 100}}
 """
+PICKY = """
+    from properties.spiders.easy import EasySpider
+
+    class Picky(EasySpider):
+        name = "picky"
+
+        def __init__(self, *args, **kwargs):
+            raise ValueError("no category")
+"""
 FAR = """
     import typer
     from properties.spiders.easy import EasySpider
@@ -75,6 +84,14 @@ CASES = {
         ("Take SCHEDULER out", "scrapy_redis.scheduler.Scheduler"),
         {"SCHEDULER": "scrapy_redis.scheduler.Scheduler", "REDIS_URL": "redis://127.0.0.1:1/0"},
     ),
+    "merged files that are no list": Case(
+        ("OUTPUTS is {", "must be a list"), {"DISTRIBUTED_OUTPUTS": {"path": "x.jl"}}
+    ),
+    "login that the spider lacks": Case(
+        ("LOGIN names 'nope'", "no method"), {"DISTRIBUTED_LOGIN": "nope", "DISTRIBUTED_MODE": "pull"}
+    ),
+    "switch that is neither": Case(("must be True or False",), {"DISTRIBUTED_ENABLED": "perhaps"}),
+    "list of nodes that names none": Case(("name no node",), {"DISTRIBUTED_NODES": ["cmd:true"]}),
     "spider that nodes cannot import": Case(("No module named 'typer'", "on the node"), spider="far", source=FAR),
 }
 if not hasattr(scrapy.Spider, "start_requests"):  # before Scrapy 2.16 such a spider runs
@@ -202,6 +219,21 @@ def test_a_spider_that_is_unknown_or_fails_to_import(
     assert_one_paragraph(done.err)
     assert told in done.err
     assert_nothing_left(it, [node])
+
+
+@pytest.mark.black_box
+def test_a_spider_that_cannot_be_made_is_told_and_its_traceback_is_in_the_log(
+    project: MakeProject, run_cli: RunCommand, node: ScrapydNode
+) -> None:
+    it = project(nodes=[node], settings=FAST)
+    it.spider("picky", PICKY)
+    done = run_cli(it, "crawl", "picky", "--name", "c", "-q", code=2)
+    assert_one_paragraph(done.err)
+    log = it.path / ".sdist" / "crawls" / "c" / "producer.log"
+    assert (
+        f"cannot be started: ValueError: no category. Nothing was started. The whole traceback is in {log}" in done.err
+    )
+    assert "Traceback" in log.read_text()
 
 
 # addresses of every kind

@@ -197,7 +197,7 @@ def test_a_file_of_jobs(tmp_path: Path) -> None:
         (b"node\nweb1\n", "no column `spider`"),
         (b"spider,node\n,web1\n", "line 2: it names no spider"),
         (b"spider\neasy\nhard,1\n", "line 3: it has more cells"),
-        (b"spider,priority\neasy,high\n", "line 2: the priority 'high'"),
+        (b"spider,priority\neasy,high\n", "line 2: the priority is 'high', and must be a number"),
         (b"spider\n\xff\n", "UTF-8"),
     ],
 )

@@ -9,7 +9,7 @@ from scrapyd_dist.middlewares.producer.discovery import IndexWalk
 
 from scrapyd_dist.batches import ShardState
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.shards import ShardTemplate, shards_of_pages, shards_of_urls
+from scrapyd_dist.shards import ShardTemplate, check_page, shards_of_pages, shards_of_urls
 
 TEMPLATE = ShardTemplate("http://web/index_%05d.html")
 WAYS = {
@@ -67,14 +67,27 @@ def test_shards_cover_every_page_once_and_are_about_equal(pages: int, shards: in
         assert shard.url == TEMPLATE.url(shard.first_page)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "why"),
-    [({"pages": 0}, "--pages"), ({"pages": -1}, "--pages"), ({"shards": 0}, "--shards"),
-     ({"first_page": -1}, "--first-page")],
-)  # fmt: skip
-def test_nothing_to_divide_is_told(wrong: dict[str, int], why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
-        shards_of_pages(TEMPLATE, **{"pages": 3, "shards": 2, **wrong})
+def test_an_address_that_no_page_can_be_asked_for_at_is_refused_without_showing_it() -> None:
+    for url in ("http://me:hush@web/1", "https://web:8080/", "http://[::1]/"):
+        assert check_page(url, "It") == url
+    wrong = (
+        "ftp://me:hush@web/1",
+        "file:///etc/1",
+        "http://[::1/1",
+        "http://web:99999/",
+        "http:///1",
+        "web/1",
+        "u",
+        "",
+    )
+    for url in (*wrong, "http://web:0/1", "http://a b/"):
+        with pytest.raises(ConfigError, match=r"^It is no address of a page: it begins with http://[^@]*$"):
+            check_page(url, "It")
+    with pytest.raises(ConfigError, match="room for 999999999 digits"):
+        ShardTemplate("http://web/%9999999999d")
+
+
+def test_nothing_to_divide_is_told() -> None:
     with pytest.raises(ConfigError, match="empty"):
         shards_of_urls([])
 

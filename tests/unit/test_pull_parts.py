@@ -170,10 +170,10 @@ class Plain(Spider):
 def test_a_method_that_is_named_has_to_be_one(name: str) -> None:
     crawler = get_crawler(Plain, {"A": "log_in", "B": name, "C": ""})
     crawler.spider = Plain.from_crawler(crawler)
-    assert spider_method(crawler, "A") == crawler.spider.log_in
-    assert spider_method(crawler, "C") is None
+    assert spider_method(crawler.spider, crawler.settings, "A") == crawler.spider.log_in
+    assert spider_method(crawler.spider, crawler.settings, "C") is None
     with pytest.raises(ConfigError, match=f"B names '{name}', and the spider plain has no method"):
-        spider_method(crawler, "B")
+        spider_method(crawler.spider, crawler.settings, "B")
 
 
 # news

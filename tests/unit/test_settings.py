@@ -67,7 +67,7 @@ def test_a_default_may_be_given_as_well(row: Setting) -> None:
     given = Settings() if row.default is None else Settings({row.name: row.default})
     read = SettingReader(given).value(row.name)
     assert read == SettingReader(Settings()).value(row.name)
-    assert read == (() if row.kind is ValueKind.LIST else row.default)
+    assert read == (() if row.kind in {ValueKind.LIST, ValueKind.FILES} else row.default)
 
 
 def test_a_misspelt_name_of_a_setting_is_told_with_the_nearest_one_and_that_of_a_variable_is_told() -> None:

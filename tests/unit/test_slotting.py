@@ -19,9 +19,10 @@ from scrapyd_dist.middlewares.throttle.queue import HeedingQueue
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import BY_DOMAIN, FAIR, SPREAD, UNFAIR, SlotCount, check_slot_name
 from scrapyd_dist.frontier.intake import FrontierIntake
-from scrapyd_dist.frontier.slots import MOST, SITE, SlotRule, site_of, slot_of_site, slot_of_spider, spider_of_slot
+from scrapyd_dist.frontier.slots import SITE, SlotRule, site_of, slot_of_site, slot_of_spider, spider_of_slot
 from scrapyd_dist.scheduling import batcher
 from scrapyd_dist.scheduling.batcher import BatchDraft, Batcher, Buffer, Demand, SlotBatcher, portions
+from scrapyd_dist.settings import MOST_SLOTS
 
 
 def prints(count: int) -> list[bytes]:
@@ -92,7 +93,7 @@ def test_long_and_strange_names_of_sites_are_told_apart() -> None:
     assert len(set(names)) == 6
 
 
-BAD_NAMES = ["pages/", "pages/x", "pages/-1", "pages/0", f"pages/{MOST + 1}", "a b/2", "@a/2", "a/b/2"]
+BAD_NAMES = ["pages/", "pages/x", "pages/-1", "pages/0", f"pages/{MOST_SLOTS + 1}", "a b/2", "@a/2", "a/b/2"]
 BAD_FIELDS: list[dict[str, Any]] = [{"by": "size"}, {"prefix": "a/b"}, {"number": 0}, {"prefix": "x" * 81}]
 
 
