@@ -106,7 +106,7 @@ COMMANDS = {
     "jobs": CommandEntry("jobs.jobs_table", _JOBS, "List the jobs of all nodes, and what each one really did: a failed job is not a finished one."),
     "logs": CommandEntry("jobs.logs", _JOBS, "Show the logs of jobs on all nodes as one, ordered by time, each line with its node and job."),
     "grep": CommandEntry("jobs.logs", _JOBS, "Search the logs of the jobs on all nodes, side by side; without a name, of all jobs that they list."),
-    "stats": CommandEntry("jobs.jobs_table", _JOBS, "Add up the stats of Scrapy over jobs: sum, least and most of each."),
+    "stats": CommandEntry("jobs.job_stats", _JOBS, "Add up the stats of Scrapy over jobs: sum, least and most of each."),
     "cancel": CommandEntry("jobs.job_ends", _JOBS, "Cancel jobs, and wait until they are gone. A pending job just leaves its queue."),
     "completion": CommandEntry("main", _HELP, "Print the script with which a shell completes commands, options, nodes, crawls and spiders."),
     "version": CommandEntry("main", _HELP, "Print the version."),

@@ -154,10 +154,13 @@ def opened_file(stack: ExitStack, name: str) -> BinaryIO:
 def checked_labels(labels: Sequence[str] | None) -> tuple[str, ...]:
     """Labels that something new is given; ConfigError where one cannot be kept as a word of a setting."""
     for text in labels or ():
+        if "," in text:
+            raise ConfigError(
+                f"--label {text!r} has a comma, which parts two labels. Give each by an option of its own."
+            )
         if not _LABEL.fullmatch(text):
             raise ConfigError(
-                f"--label {text!r} cannot be a label: it has 1 to 200 characters, such as night=1, and no comma, which"
-                " parts two labels. Give each by an option of its own."
+                f"--label {text!r} cannot be a label: it has 1 to 200 characters on one line, such as night=1."
             )
     return tuple(dict.fromkeys(labels or ()))
 

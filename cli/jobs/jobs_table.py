@@ -1,4 +1,4 @@
-"""`sdist jobs`, `stats`: all jobs of all nodes, with a verdict on each and the sums of what Scrapy counted.
+"""`sdist jobs`: all jobs of all nodes, with a verdict on each.
 
 A verdict is by the store, a worker's report, or the job's log.
 """
@@ -15,21 +15,21 @@ from typing import Annotated, Any
 
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, home_of
 from scrapyd_dist.config import STATE_FOLDER, state_dir
-from scrapyd_dist.errors import NodeError, NothingMatched
+from scrapyd_dist.errors import NodeError
 from scrapyd_dist.job_record import Outcome
-from scrapyd_dist.joblogs.joblog import StatTotal, add_up
-from scrapyd_dist.joblogs.log_reads import look, survey
+from scrapyd_dist.joblogs.log_reads import look
 from scrapyd_dist.joblogs.verdict import STALL, Place, Verdict, by_log, by_report
 from scrapyd_dist.joblogs.worker_report import WorkerReport
+from scrapyd_dist.nodes import Node
 from scrapyd_dist.progress import labels_of
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.transports import sweep
 
 from ..context import Context
 from ..crawls import wording
-from ..options import Nodes, OnlyLabels, Timeout, argument, crawls, has_labels, option, span
+from ..options import OnlyLabels, has_labels, option, span
 from ..output import Output, complain_each, say, table
-from .job_list import TIMEOUT, JobQuery, Listed, fetch_report, place_row
+from .job_list import TIMEOUT, JobQuery, Listed, ask_jobs, fetch_report, place_row
 from .job_memory import JobMemory, Judged, offsets_of, still_there, verdict_of
 
 #: bytes of a report that are read; it lists failed URLs
@@ -193,6 +193,18 @@ def _kept_of(context: Context, places: Sequence[Place]) -> dict[str, Kept]:
     }
 
 
+def look_back(context: Context, nodes: Sequence[Node], *, timeout: float = TIMEOUT) -> JobMemory:
+    """What is remembered of plain jobs, after the nodes have been asked how those ended that were open."""
+    memory = JobMemory(context.store_if_any)
+    left = {record.url for record in memory.records.values() if not record.state.over}
+    if left:
+        listed = ask_jobs(context.sender, [node for node in nodes if node.url in left], timeout=timeout)
+        rows = [row for row in listed.jobs if row.over] + memory.unlisted(listed, nodes, JobQuery())
+        rows = [row for row in rows if (record := memory.of(row)) is not None and not record.state.over]
+        Judge(context, rows, memory, timeout=timeout).all(rows)
+    return memory
+
+
 def jobs(
     *,
     context: Context,
@@ -288,74 +300,3 @@ def _show(rows: Sequence[dict[str, Any]]) -> None:
         remark = "; ".join(filter(None, ("remembered" if row["remembered"] else "", row["reason"])))
         cells.append((*(row[name] for name in names), started, took, remark))
     table((*names, "started", "took", ""), cells)
-
-
-def stats(
-    *,
-    context: Context,
-    name: Annotated[list[str], argument("CRAWL|JOB", "Crawls, and ids of jobs.", crawls)],
-    node: Nodes = None,
-    timeout: Timeout = TIMEOUT,
-    output: Output,
-) -> int:
-    """Add up the stats of Scrapy over jobs: sum, least and most of each.
-
-    Of a crawl's batches only the attempts that count are taken. A job without a
-    dump of stats, because it runs or died, gives what its log tells: pages,
-    items, and how much was logged at each level.
-
-    Example: sdist stats easy-20260102T030405Z
-    """
-    listed, rows = JobQuery(node=node, timeout=timeout).named(context, name)
-    judge = Judge(context, rows, timeout=timeout)
-    told: list[Mapping[str, Any]] = []
-    silent = []
-    for answer in sweep(rows, lambda row: _stats_of(judge, row)):
-        if answer.value:
-            told.append(answer.value)
-        elif answer.value is not None or answer.error is not None:
-            silent.append(answer.asked.job)
-    complain_each(listed.errors)
-    if not told:
-        raise NothingMatched(f"None of the {len(rows)} jobs of {', '.join(name)} left stats, nor a log.")
-    _show_sums(add_up(told), len(told), sorted(silent), output)
-    return listed.exit_code
-
-
-def _stats_of(judge: Judge, row: Listed) -> Mapping[str, Any] | None:
-    """The stats of one job; empty where there are none, None where the job does not count."""
-    kept = judge.of_store(row)
-    attempt = kept.attempt if kept is not None else None
-    if attempt is not None and attempt.state is AttemptState.FAILED:
-        return None  # its batch has another attempt, or is dead
-    if attempt is not None and attempt.report.get("stats"):
-        found: Mapping[str, Any] = attempt.report["stats"]
-        return found
-    report = judge.report(row)
-    if report is not None and report.stats:
-        return report.stats
-    seen = look(judge.sender, row.node, row.log, timeout=judge.timeout)
-    facts = seen.facts if seen is not None else None
-    if seen is not None and seen.facts.stats is None:
-        facts = survey(judge.sender, row.node, row.log, seen.total)
-    if facts is None:
-        return {}
-    if facts.stats is not None:
-        return facts.stats
-    # What a log without a dump tells, under the names that Scrapy has for it.
-    counts = {f"log_count/{level}": count for level, count in sorted(facts.levels.items())}
-    others = {"response_received_count": facts.pages, "item_scraped_count": facts.items}
-    return counts | {name: count for name, count in others.items() if count is not None}
-
-
-def _show_sums(sums: Mapping[str, StatTotal], jobs: int, silent: Sequence[str], output: Output) -> None:
-    rows = []
-    for name, one in sums.items():
-        told = ", ".join(f"{value} ({count})" if count > 1 else value for value, count in one.values.items())
-        numbers = (None, None, None) if one.min is None else (one.sum, one.min, one.max)
-        rounded = [round(number, 3) if isinstance(number, float) else number for number in numbers]
-        rows.append((name, *rounded, one.jobs, told))
-    document = {"jobs": jobs, "silent": silent, "stats": {name: one.document() for name, one in sums.items()}}
-    output.table(document, ("stat", "sum", "min", "max", "jobs", ""), rows)
-    if silent and not output.as_json:
-        say(f"Without stats and log: {', '.join(silent)}.")

@@ -16,11 +16,14 @@ from prometheus_client.registry import Collector
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.progress import MISSED, number
+from scrapyd_dist.report.time_window import WINDOWS, Samples, ended_since, growth
 from scrapyd_dist.version import __version__
 
 from ..context import Context
 from ..crawls.throttle_commands import rows_of, standing
+from ..jobs.jobs_table import look_back
 from ..node_status import look, recognise
 from ..options import Nodes, Timeout, option
 from ..output import say
@@ -71,6 +74,7 @@ def measure(
     nodes: Sequence[NodeStatus],
     crawls: Sequence[Crawl],
     throttled: Mapping[str, int] | None = None,
+    recent: Iterable[Metric] = (),
     *,
     now: float,
     took: float,
@@ -78,7 +82,7 @@ def measure(
     """All metrics.
 
     crawls: all of the store, the newest first; throttled: number of domains by state; now: seconds since the epoch;
-    took: seconds that the collecting took.
+    recent: of `rolling`; took: seconds that the collecting took.
     """
     told = [crawl for crawl in crawls if not crawl.state.ended or now - (crawl.ended or 0.0) < RECENT]
     own = (
@@ -89,7 +93,7 @@ def measure(
     counts = Counter(crawl.state for crawl in crawls)
     states: list[Sample] = [({"state": state.value}, counts[state]) for state in CrawlState]
     of_crawls = [_metric("crawls", "Crawls in the store, by state.", states), *_told(told), *_by_node(told)]
-    return Measurements([*own, *_nodes(nodes), *of_crawls, *_last(crawls), *_throttle(throttled or {})])
+    return Measurements([*own, *_nodes(nodes), *of_crawls, *_last(crawls), *_throttle(throttled or {}), *recent])
 
 
 def _nodes(nodes: Sequence[NodeStatus]) -> Iterator[Metric]:
@@ -171,6 +175,38 @@ def _throttle(throttled: Mapping[str, int]) -> Iterator[Metric]:
     yield _metric("throttle_slowed_domains", "Of these, how many are slower than their limits, for their sites.", slow)
 
 
+def rolling(records: Sequence[JobRecord], grown: Iterable[tuple[Crawl, Samples]], now: float) -> Iterator[Metric]:
+    """What was done in the last minutes, hours and day; grown: the crawls that worked in the last day."""
+    ends, errors, codes = Counter[tuple[str, ...]](), Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+    work: dict[str, Counter[tuple[str, ...]]] = {"pages": Counter(), "items": Counter()}
+    grown = list(grown)
+    for window, seconds in WINDOWS.items():
+        for record in ended_since(records, now - seconds):
+            key = (window, record.spider)
+            ends[(*key, record.state.value)] += 1
+            errors[key] += record.errors or 0
+            work["pages"][key] += record.pages or 0
+            work["items"][key] += record.items or 0
+            for code, count in record.codes.items():
+                codes[(*key, code)] += count
+        for crawl, samples in grown:
+            if crawl.ended is None or crawl.ended >= now - seconds:
+                for name, count in growth(crawl, samples, now - seconds).items():
+                    work[name][window, crawl.spider] += count
+    for name, counts in work.items():
+        yield _metric(
+            f"recent_{name}", f"Of crawls, and of plain jobs that ended in the window: {name}.", _windows(counts)
+        )
+    yield _metric("recent_job_ends", "Plain jobs that ended in the window, by outcome.", _windows(ends, "state"))
+    yield _metric("recent_job_errors", "Errors that these jobs logged.", _windows(errors))
+    yield _metric("recent_job_responses", "Responses that these jobs got, by status code.", _windows(codes, "status"))
+
+
+def _windows(counts: Mapping[tuple[str, ...], int], more: str = "") -> list[Sample]:
+    names = ("window", "spider", more)
+    return [(dict(zip(names, key, strict=False)), count) for key, count in counts.items()]
+
+
 def _labels(crawl: Crawl) -> dict[str, str]:
     return {"crawl": crawl.id, "spider": crawl.spider}
 
@@ -201,8 +237,9 @@ def metrics(
 
     Nodes: up, jobs, latency, clock skew. Crawls: how many of each state, and of
     each that runs what was found, sent, done and failed. Domains of the throttle:
-    how many stand how. A node that is down is a number too, so the exit code is
-    0. A textfile is replaced as a whole: run this from cron or a timer.
+    how many stand how. The last 15 minutes, hour and day: pages and items by
+    spider, and how plain jobs ended. A node that is down is a number too, so the
+    exit code is 0. A textfile is replaced as a whole: run this from cron or a timer.
 
     Example: sdist metrics --textfile /var/lib/node_exporter/sdist.prom
     """
@@ -217,7 +254,11 @@ def metrics(
     crawls = store.crawls() if store is not None else []
     domains = rows_of(store)[0] if store is not None else []
     throttled = standing(domains) if domains else {}
-    measured = measure(seen, crawls, throttled, now=began, took=time.time() - began)
+    records = look_back(context, [one.node for one in seen if one.load is not None], timeout=timeout).records
+    worked = [crawl for crawl in crawls if crawl.ended is None or began - crawl.ended < max(WINDOWS.values())]
+    grown = [(crawl, store.samples(crawl.id)) for crawl in worked] if store is not None else []
+    recent = rolling([*records.values()], grown, began)
+    measured = measure(seen, crawls, throttled, recent, now=began, took=time.time() - began)
     if textfile is None:
         typer.echo(generate_latest(measured), nl=False)
         return

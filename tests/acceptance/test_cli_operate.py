@@ -272,7 +272,9 @@ def test_a_detached_crawl_is_waited_for_and_its_end_is_told(shop: Shop) -> None:
     assert "no crawl with that label" in shop.run("crawls", "--label", "night=2", code=0).err
     jobs = shop.run("jobs", "--label", "night", "--json").json()["jobs"]
     assert {(job["crawl"], *job["labels"]) for job in jobs} == {("one", "night=1", "big")}
-    shop.run(*CRAWL, "--label", "a,b").expect(2, "no comma")
+    summed = shop.run("stats", "--since", "1h", "--label", "night", "--json", code=0).json()["stats"]
+    assert (summed["item_scraped_count"]["sum"], summed["response_received_count"]["sum"]) == (3, 3)
+    shop.run(*CRAWL, "--label", "a,b").expect(2, "has a comma")
 
 
 @pytest.mark.black_box

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from rig.fixtures import StartFleet
+from rig.prometheus import parse
 from rig.redis import RedisServer
 from rig.shops import Shop
 
@@ -78,6 +79,24 @@ def test_what_goes_on_though_its_node_was_killed_runs_and_a_node_that_is_down_de
     told = listed(shop)[row["job"]]
     assert (told["state"], told["reason"]) == ("running", "its node does not list it")
     assert pid in shop.nodes[1].kill_jobs()
+
+
+def test_the_stats_of_a_window_are_those_of_all_jobs_that_ended_in_it(shop: Shop) -> None:
+    options = ("--label", "window=1", "--on", "node2")
+    shop.scheduled("good", "broken", *options)
+    shop.wait_idle()
+    shop.nodes[1].restart()
+    done = shop.run("stats", "--since", "1h", "--label", "window=1", "--json", code=0).json()
+    assert (done["jobs"], done["states"]) == (2, {"finished": 1, "failed": 1})
+    assert done["stats"]["downloader/response_status_count/200"] == {"jobs": 2, "sum": 6, "min": 3, "max": 3}
+    assert (done["stats"]["item_scraped_count"]["sum"], done["stats"]["log_count/ERROR"]["sum"]) == (3, 3)
+    only = shop.run("stats", "--since", "1h", "--label", "window", "--spider", "goo*", "--json", code=0).json()
+    assert only["states"] == {"finished": 1}
+    assert "Jobs: 1 failed, 1 finished." in shop.run("stats", "--since", "1h", "--label", "window=1").err
+    for words in ((), ("x", "--since", "1h"), ("x", "--label", "y")):
+        shop.run("stats", *words).expect(2, "One of the two")
+    numbers = parse(shop.run("metrics", code=0).out)
+    assert numbers["sdist_recent_job_ends"].value(window="15m", spider="broken", state="failed") >= 1
 
 
 def test_jobs_go_from_the_memory_after_a_time(shop: Shop) -> None:

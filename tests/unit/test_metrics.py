@@ -1,14 +1,16 @@
 """What `sdist metrics` tells of nodes and crawls, as values."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from prometheus_client import generate_latest
 from rig.prometheus import Metric, parse
-from scrapyd_dist.cli.nodes.metrics import RECENT, measure
+from scrapyd_dist.cli.nodes.metrics import RECENT, measure, rolling
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import ConnectionRefused
+from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Load
 
@@ -24,8 +26,8 @@ def crawl(name: str, state: CrawlState, **fields: Any) -> Crawl:
     return Crawl(id=name, project="p", spider=fields.pop("spider", "shop"), created=NOW - 9999, state=state, **fields)
 
 
-def told(nodes: list[NodeStatus], crawls: list[Crawl]) -> dict[str, Metric]:
-    return parse(generate_latest(measure(nodes, crawls, now=NOW, took=0.25)).decode())
+def told(nodes: list[NodeStatus], crawls: list[Crawl], recent: Iterable[Any] = ()) -> dict[str, Metric]:
+    return parse(generate_latest(measure(nodes, crawls, recent=recent, now=NOW, took=0.25)).decode())
 
 
 def test_nodes_that_answer_and_that_do_not() -> None:
@@ -98,3 +100,29 @@ def test_a_name_that_is_no_text_spoils_nothing() -> None:
     (sample,) = told([NodeStatus(node=Node.parse("http://web1:6800", name="web1"))], [])["sdist_node_up"].samples
     found = told([], [crawl("x", CrawlState.FINDING, spider=odd)])["sdist_crawl_running"]
     assert (sample[1], found.samples) == (0, [({"crawl": "x", "spider": 'a"\\b\nc?'}, 1)])
+
+
+def test_what_was_done_lately_is_told_by_window_and_spider() -> None:
+    def job(ago: float, **fields: Any) -> JobRecord:
+        values = {"id": f"j{ago}", "spider": "shop", "project": "p", "version": "1", "created": NOW - 9e5, **fields}
+        return JobRecord(**{"state": Outcome.FINISHED, "ended": NOW - ago, **values})
+
+    records = [
+        job(60, pages=10, items=8, codes={"200": 9, "404": 1}),
+        job(1800, pages=100, items=80, codes={"200": 100}),
+        job(7200, state=Outcome.FAILED, errors=3, reason="3 errors logged"),
+        job(90_000, pages=5000),
+        job(0, ended=None, state=Outcome.PENDING),
+    ]
+    samples = [(NOW - 2000, {"pages": 40, "items": 4}), (NOW - 100, {"pages": 70, "items": 9})]
+    old = crawl("c", CrawlState.WORKING, spider="other", summary={"pages": 75, "items": 8})
+    found = told([], [], rolling(records, [(old, samples)], NOW))
+    pages, items = found["sdist_recent_pages"], found["sdist_recent_items"]
+    assert [pages.value(window=one, spider="shop") for one in ("15m", "1h", "24h")] == [10, 110, 110]
+    assert [pages.value(window=one, spider="other") for one in ("15m", "1h", "24h")] == [35, 35, 75]
+    assert [items.value(window=one, spider="other") for one in ("15m", "1h")] == [4, 4]
+    ends = found["sdist_recent_job_ends"]
+    assert [ends.value(window=one, spider="shop", state="finished") for one in ("15m", "24h")] == [1, 2]
+    assert ends.value(window="24h", spider="shop", state="failed") == 1
+    assert found["sdist_recent_job_errors"].value(window="24h", spider="shop") == 3
+    assert found["sdist_recent_job_responses"].value(window="1h", spider="shop", status="200") == 109
