@@ -247,6 +247,10 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
 "Items and the end": (
     _s("OUTPUTS", _FILES, None, "the merged files; with `scrapy crawl`, its own `-o` and local `FEEDS` are taken",
        option="-o"),
+    _s("DELIVER", _TEXT, None, "a folder, or an address (`s3://bucket/path`, `gs://…`, `abfs://…`, `sftp://host/path`,"
+       " `ftp://…`), to which items are delivered as batches are done, in whole files that a manifest lists"
+       " ([more](unattended.md#results-where-they-are-wanted)). One with a password belongs into settings.py",
+       option="--deliver", secret=True),
     _s("TARGET_FEED_URL", _TEXT, None, "where each batch writes its items instead (ftp, s3, file, …); `%(crawl)s`,"
        " `%(batch)s` and `%(attempt)s` are added to the file name when missing. One with a password belongs into"
        " settings.py", option="--feed", secret=True),

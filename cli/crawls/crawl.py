@@ -18,7 +18,7 @@ from ..options import OnlyLabels, argument, has_labels, option
 from ..options import crawls as crawl_names
 from ..output import Output, complain, put, say, table
 from . import producer_process, watcher, wording
-from .crawl_options import CrawlOptions, refuse_store
+from .crawl_options import CrawlOptions, refuse_secrets
 from .producer_process import kept_code
 from .watcher import WATCHING, WatchOptions
 from .wording import counted
@@ -101,7 +101,7 @@ def crawl(
     """
     order = asked.order(Path.cwd())
     kept = kept_code(context.root, order.version)
-    refuse_store(order.spider_settings)
+    refuse_secrets(order.spider_settings)
     begun, process = producer_process.begin(context.root, context.new_store, order, name, kept)
     code = follow(context, begun, process, watched, detach=detach)
     if not detach:

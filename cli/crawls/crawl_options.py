@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.items.sink import REVEALED, is_url, open_sink, password_in
 from scrapyd_dist.settings import GROUPS, PREFIX, SETTINGS, ValueKind, of_options
 from scrapyd_dist.store.address import VARIABLE
 
@@ -69,6 +69,7 @@ class SpiderOptions:
             "The same, and replace a file that is there.", "-O", "--overwrite-output", panel=_ITEMS, metavar="FILE"
         ),
     ] = None
+    deliver: Annotated[str | None, _setting("DELIVER", metavar="DIR|URL")] = None
     node: Annotated[
         list[str] | None,
         _option("Use this node only: a target of scrapy.cfg, HOST:PORT, file:PATH or cmd:COMMAND. Repeatable.",
@@ -78,6 +79,15 @@ class SpiderOptions:
     def outputs(self, folder: Path) -> list[dict[str, Any]]:
         """The files that the items go to, as DISTRIBUTED_OUTPUTS has them; folder: of relative paths."""
         return outputs_of(folder, self.add_to, self.overwrite)
+
+    def delivery(self, folder: Path) -> dict[str, str]:
+        """The setting of --deliver, if it is given; folder: of relative paths."""
+        if not self.deliver:
+            return {}
+        if password_in(self.deliver):
+            raise ConfigError(REVEALED)
+        sink = open_sink(self.deliver, folder)  # an address that cannot be one is refused here
+        return {"DISTRIBUTED_DELIVER": self.deliver if is_url(self.deliver) else sink.shown}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +136,7 @@ class CrawlOptions(SpiderOptions):
 
     def order(self, folder: Path) -> CrawlOrder:
         """The same as settings; folder: what relative files are looked up in."""
-        settings = of_options(self)
+        settings = of_options(self) | self.delivery(folder)
         checked_labels(self.label)
         if self.workers is not None:
             settings["DISTRIBUTED_MAX_JOBS"] = min(filter(None, (self.workers, self.max_jobs)), default=0)
@@ -139,7 +149,7 @@ class CrawlOptions(SpiderOptions):
             if not path.is_file():
                 raise ConfigError(f"The file of start addresses (--start-urls) {path} is not there.")
             settings["DISTRIBUTED_START_URLS_FILE"] = str(path.resolve())
-        if self.feed is not None and _password_in(self.feed):
+        if self.feed is not None and password_in(self.feed):
             raise ConfigError(
                 "The feed URL (--feed) has a password, and every user of this machine and of the nodes could read it in"
                 " the process list. Put DISTRIBUTED_TARGET_FEED_URL into the project's settings.py, which is deployed,"
@@ -167,20 +177,15 @@ def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
-def refuse_store(settings: Mapping[str, str]) -> None:
-    """Refuse the store's address as an argument, where other users can read it."""
+def refuse_secrets(settings: Mapping[str, str]) -> None:
+    """Refuse the store's address as an argument, where other users can read it, and any other one with a password."""
+    if password_in(settings.get("DISTRIBUTED_DELIVER", "")):
+        raise ConfigError(REVEALED)
     if SETTING in settings:
         raise ConfigError(
             f"-s {SETTING}=… would show the store's address to every user who lists the processes of this machine."
             f" Put it into the environment ({VARIABLE}), into scrapy.cfg ([sdist] store), or into the settings."
         )
-
-
-def _password_in(url: str) -> bool:
-    try:
-        return urlsplit(url).password is not None
-    except ValueError:
-        return False  # the producer says what is wrong with it
 
 
 def outputs_of(folder: Path, new: Sequence[str] | None, over: Sequence[str] | None) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from scrapyd_dist.settings import of_options
 
 from ..context import SETTING, Context, where
 from ..crawls import wording
-from ..crawls.crawl_options import SpiderOptions, pairs, refuse_store
+from ..crawls.crawl_options import SpiderOptions, pairs, refuse_secrets
 from ..crawls.producer_process import lives
 from ..crawls.watcher import misses_of
 from ..options import FrontierName, NewLabels, Quiet, SpiderName, checked_labels, option, span
@@ -71,7 +71,7 @@ class ConsumeOptions(SpiderOptions, Output):
 
     def settings(self) -> dict[str, Any]:
         """The other options as settings; options that are zero set nothing."""
-        return {name: value for name, value in of_options(self).items() if value}
+        return {name: value for name, value in of_options(self).items() if value} | self.delivery(Path.cwd())
 
     def check_rows(self) -> None:
         """Refuse options for workers at a frontier whose rows are jobs."""
@@ -146,7 +146,7 @@ def _manage(
     from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess
 
     given, args = pairs("-s", wanted.setting), pairs("-a", wanted.arg)
-    refuse_store(given)
+    refuse_secrets(given)
     # A row of arguments is a job of its own, which has no need to reach the store.
     ours = {"DISTRIBUTED_MODE": "push" if rows else "pull", "DISTRIBUTED_CRAWL": wanted.frontier, SETTING: where(root)}
     settings = settings_of({**given, **wanted.settings(), **ours, "DISTRIBUTED_OUTPUTS": outputs})

@@ -104,6 +104,7 @@ class ConsumeProcess:
         scheduler = nodes.scheduler(spec, sender=sender, staffing=self.scaling)
         await _check_mine(repository)
         outputs = repository.outputs(settings) if self.merge else []
+        publisher = await repository.publisher()
         if self.merge:
             await _check_parts(repository)
         await scheduler.recover()
@@ -111,8 +112,9 @@ class ConsumeProcess:
         warnings = [*complaints(settings), *endangered, *nodes.prepared.warnings]
         snapshot = Snapshot(scheduler=scheduler.state, unheeded=why_not_heeded(settings), warnings=warnings)
         reporter = FrontierReporter(
-            repository=repository, scheduler=scheduler, snapshot=snapshot, show=self.show, begun=self._begun
-        )
+            repository=repository, scheduler=scheduler, snapshot=snapshot, publisher=publisher, show=self.show,
+            begun=self._begun,
+        )  # fmt: skip
         await reporter.recall()
         for warning in warnings:
             logger.warning("%s", warning)
@@ -217,6 +219,7 @@ class ConsumeRun(Lifecycle):
         """Report no more, and start no worker any more."""
         await self.stop_clock()
         await self._scheduler.stop(reason)
+        self._reporter.close()
 
     # end
 
@@ -239,11 +242,14 @@ class ConsumeRun(Lifecycle):
         await self._scheduler.left()
         await self._scheduler.stop("")
         await reporter.tell(CrawlState.COLLECTING)
+        if undelivered := await reporter.published([]):
+            message = f"{undelivered} All else is done; the same command delivers them: {self._command}"
+            return await self._let_go(CrawlState.STOPPED, PARTIAL, message)
         stored = await repository.for_delivery(self._nodes.prepared.key)
         delivered = await asyncio.to_thread(
             deliver, repository.folder, own=[], outputs=self._outputs, feed_url=None, **stored
         )
-        reporter.snapshot.output, reporter.snapshot.misses = delivered.outputs, delivered.misses
+        reporter.note_files(delivered)
         if self._scheduler.incomplete:
             left = "All that it left here is done. Start it again, it goes on in its place; and then"
             why = f"{self._scheduler.state.stopped} {left}: {self._command}"

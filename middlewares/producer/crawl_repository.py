@@ -1,5 +1,6 @@
 """What the store knows of this crawl, and how the producer writes it down; rule: nothing else here writes the store."""
 
+import asyncio
 import os
 import shutil
 import time
@@ -34,6 +35,8 @@ from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.frontier.intake import add_unseen
 from scrapyd_dist.items.delivery import PARTS
 from scrapyd_dist.items.merging import ItemOutput
+from scrapyd_dist.items.publisher import PartPublisher
+from scrapyd_dist.items.sink import open_sink
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.payload import PayloadError, decode, fit
 from scrapyd_dist.pidfile import note_pid
@@ -89,9 +92,10 @@ def _kept(request: CrawlRequest, outputs: list[dict[str, Any]]) -> dict[str, Any
 
 
 def asked_outputs(options: ProducerOptions, crawl: str) -> list[dict[str, Any]]:
-    """The merged files that were asked for, or the one that a crawl without a feed URL writes anyway."""
+    """The merged files that were asked for, or the one that a crawl writes whose items go nowhere else."""
     usual = {"path": str(Path.cwd() / f"{crawl}.jl"), "format": "jsonlines", "overwrite": True}
-    return [dict(output) for output in options.outputs] or ([] if options.target_feed_url else [usual])
+    elsewhere = options.target_feed_url or options.deliver
+    return [dict(output) for output in options.outputs] or ([] if elsewhere else [usual])
 
 
 class CrawlRepository:
@@ -274,6 +278,15 @@ class CrawlRepository:
                 urls, reason = [""], f"{reason}; its {batch.size} requests cannot be named: {error}"
             misses += [Miss(url=url, kind="dead", reason=reason, batch=batch.number) for url in urls]
         return {"attempts": await self.thread(self._db.attempts, self.id), "misses": misses}
+
+    async def publisher(self) -> PartPublisher | None:
+        """What delivers accepted parts, if that was asked for; ConfigError if the place does not take them."""
+        if not self._options.deliver:
+            return None
+        sink = open_sink(self._options.deliver, self._project.root)
+        publisher = PartPublisher(sink, home=self.home, folder=self.parts)
+        await asyncio.to_thread(publisher.begin, await self.accepted())
+        return publisher
 
     def outputs(self, settings: BaseSettings, crawler: Crawler | None = None) -> list[ItemOutput]:
         """The merged files, by the FEED_EXPORT_… of these settings; some exporters are made from a crawler."""

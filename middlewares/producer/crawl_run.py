@@ -17,7 +17,7 @@ from typing import Any
 from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import NOT_MADE, CrawlState, FinishReason, Miss, meaning
-from scrapyd_dist.errors import INTERRUPTED, ConfigError, DistError
+from scrapyd_dist.errors import INTERRUPTED, PARTIAL, ConfigError, DistError
 from scrapyd_dist.items.delivery import deliver
 from scrapyd_dist.progress import Snapshot, exit_code
 from scrapyd_dist.scheduling.batcher import BatchDraft, Demand, portions
@@ -113,8 +113,9 @@ class CrawlStart:
             warnings=warnings,
         )
         reporter = StatusReporter(
-            repository=repository, scheduler=scheduler, snapshot=snapshot, index=index, capture=capture, own=own
-        )
+            repository=repository, scheduler=scheduler, snapshot=snapshot, index=index, capture=capture, own=own,
+            publisher=await repository.publisher(),
+        )  # fmt: skip
         await reporter.recall()
         await reporter.tell(CrawlState.FINDING, **kept)
         scheduler.start()
@@ -332,14 +333,18 @@ class CrawlRun(Lifecycle):
         options, repository, reporter = self.options, self._repository, self.reporter
         await reporter.tell(CrawlState.COLLECTING)
         self._own.close()
+        if undelivered := await reporter.published(self._own.parts()):
+            await self._scheduler.left()
+            await self._stop(undelivered, PARTIAL)  # before any output is written: -o adds to a file that is there
+            return
         stored = await repository.for_delivery(self._nodes.prepared.key)
         stored |= {"outputs": repository.outputs(self._crawler.settings, self._crawler)}
         delivered = await asyncio.to_thread(
             deliver, repository.folder, own=self._own.parts(), feed_url=options.target_feed_url, **stored
         )
-        reporter.snapshot.output, reporter.snapshot.misses = delivered.outputs, delivered.misses
+        reporter.note_files(delivered)
         reporter.warn(*delivered.warnings, *self._left_out(stored["misses"]))
-        where = ", ".join(delivered.outputs) or "the feeds that its manifest lists"
+        where = ", ".join(reporter.snapshot.output) or "the feeds that its manifest lists"
         logger.info("Crawl %s is complete: %d items in %s", repository.id, delivered.items, where)
         await self._scheduler.left()
         code = exit_code(reporter.summary(CrawlState.FINISHED), max_failed=options.max_failed)
@@ -397,6 +402,7 @@ class CrawlRun(Lifecycle):
         else:
             await self._scheduler.stop("")
         await self.stop_clock()
+        self.reporter.close()
         state = self._repository.state
         document = {**self.reporter.summary(state), "exit_code": process_exit.code}
         if wrong := await asyncio.to_thread(tell, self._on_finish, document):

@@ -19,6 +19,7 @@ from scrapyd_dist.batches import Shard
 from scrapyd_dist.diagnostics import is_local
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.forecast import CrawlShape, Probed, forecast
+from scrapyd_dist.items.sink import open_sink
 from scrapyd_dist.payload import describe as describe_payload
 from scrapyd_dist.payload import encode
 from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN
@@ -110,6 +111,7 @@ def plan(
     ]
     # How a batch of ordinary addresses would travel.
     values = [{"url": SAMPLE_URL.format(number), "rule": 0} for number in range(options.batch_size)]
+    sink = open_sink(options.deliver, request.project.root) if options.deliver else None
     found = {} if probe is None else {"forecast": _forecast(probe(), options, shards, nodes)}
     return {
         "schema": 1,
@@ -128,7 +130,7 @@ def plan(
         "limit": options.limit or None,
         "batch_size": options.batch_size,
         "bytes_per_batch": describe_payload(values, encode(values, key=prepared.key)),
-        "output": [output["path"] for output in options.outputs],
+        "output": [*(output["path"] for output in options.outputs), *([sink.shown] if sink else ())],
         "code": notes_on(code, shown or None, {one.node.name: one.versions for one in there}),
         "warnings": [*warnings, *_warnings(crawler.settings, options, nodes)],
         **found,

@@ -12,6 +12,7 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import WorkerRequest
 from scrapyd_dist.frontier.intake import BATCH_SIZE as LEASED
 from scrapyd_dist.frontier.intake import FAIR_SIZE
+from scrapyd_dist.items.sink import REVEALED, password_in
 from scrapyd_dist.scheduling.base import SchedulerLimits
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
@@ -48,6 +49,7 @@ class ProducerOptions:
     target_feed_format: str = "jsonlines"
     send_feed_url: bool = False  #: whether the feed URL may travel as a setting
     outputs: tuple[Mapping[str, Any], ...] = ()
+    deliver: str | None = None  #: the address of a sink for accepted parts
     deploy: str = "if-missing"
     unsendable: str = "local"
     placement: str = Placement.KINDS[0]
@@ -103,6 +105,7 @@ def read_options(settings: BaseSettings) -> ProducerOptions:
         "sent_size": _fixed_size(reader) or (LARGEST if adapts else BATCH_SIZE),
         "batch_adapt": adapts,
         "send_feed_url": _may_travel(feed_url, settings),
+        "deliver": _without_secret(values["deliver"], settings),
         "store": values["store"] if reader.given("DISTRIBUTED_STORE") else None,
         "limits": SchedulerLimits(**reader.values_for(SchedulerLimits), poll=read("DISTRIBUTED_POLL_INTERVAL")),
         "leases": mode == "pull" or (mode == "auto" and may_lease),
@@ -153,6 +156,11 @@ def _check_together(options: ProducerOptions) -> None:
             f"Feeds in the format {options.target_feed_format!r} (DISTRIBUTED_TARGET_FEED_FORMAT) cannot be merged into"
             " one item file, only JSON lines can. Leave out -o, or the format."
         )
+    if options.deliver and options.target_feed_url is not None:
+        raise ConfigError(
+            "Items are delivered (--deliver, DISTRIBUTED_DELIVER) when they are home, and a feed URL (--feed,"
+            " DISTRIBUTED_TARGET_FEED_URL) keeps them from coming home. Leave out one of the two."
+        )
     if options.mode == "pull" and options.target_feed_url is not None:
         raise ConfigError(
             "Workers that lease (--pull, DISTRIBUTED_MODE) bring items home batch by batch, and a feed URL (--feed,"
@@ -166,6 +174,13 @@ def _check_together(options: ProducerOptions) -> None:
             "Shards need to know the index pages: --index TEMPLATE --pages P, or --start-urls FILE"
             " (DISTRIBUTED_INDEX, DISTRIBUTED_PAGES, DISTRIBUTED_START_URLS_FILE)."
         )
+
+
+def _without_secret(address: str | None, settings: BaseSettings) -> str | None:
+    """The address of --deliver; ConfigError if a password in it could be read by others."""
+    if address and password_in(address) and (settings.getpriority("DISTRIBUTED_DELIVER") or 0) >= CMDLINE:
+        raise ConfigError(REVEALED)
+    return address
 
 
 def _may_travel(feed_url: str | None, settings: BaseSettings) -> bool:

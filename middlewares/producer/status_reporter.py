@@ -1,14 +1,18 @@
 """The status of a crawl or of a consumed frontier, as its row in the store has it: summary, samples, warnings."""
 
+import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from scrapyd_dist.batches import CrawlState, Miss
+from scrapyd_dist.items.delivery import Delivery
+from scrapyd_dist.items.publisher import PartPublisher
 from scrapyd_dist.progress import Snapshot, sample_of, summary
 from scrapyd_dist.scheduling.scheduler import Scheduler
 
@@ -27,14 +31,41 @@ class BaseReporter(ABC):
     repository: CrawlRepository
     scheduler: Scheduler
     snapshot: Snapshot  #: what the summary is made of; each `summary` brings it up to date
+    publisher: PartPublisher | None = None  #: delivers accepted parts, where that was asked for
 
     @abstractmethod
     def summary(self, state: CrawlState) -> dict[str, Any]:
         """The summary document."""
 
     async def recall(self) -> None:
-        """Take in what an earlier process left."""
+        """Take in what an earlier process left, and deliver what it has not delivered."""
         self.snapshot.progress.recall(await self.repository.accepted())
+        if self.publisher is not None:
+            self.scheduler.state.accepted = self.publisher.add
+            self.publisher.start(self.warn)
+
+    async def published(self, own: Sequence[Path]) -> str:
+        """Wait for the end of deliveries, with these items of the producer; gives what is wrong, if anything is."""
+        if self.publisher is None:
+            return ""
+        patience = self.scheduler.state.limits.node_timeout
+        return await asyncio.to_thread(self.publisher.finish, own, patience)
+
+    def note_files(self, left: Delivery) -> None:
+        """These files are what the summary names as its output."""
+        manifest = () if self.publisher is None else (self.publisher.address,)
+        self.snapshot.output, self.snapshot.misses = (*left.outputs, *manifest), left.misses
+
+    def close(self) -> None:
+        """Deliver nothing more."""
+        if self.publisher is not None:
+            self.publisher.close()
+
+    def warn(self, *warnings: str) -> None:
+        """Write it to the log, and into every summary from now on."""
+        self.snapshot.warnings += warnings
+        for warning in warnings:
+            logger.warning("%s", warning)
 
     async def tell(self, state: CrawlState, **changes: Any) -> dict[str, Any]:
         """Write the state and the summary down, with other changes of the row; a sample now and then."""
@@ -87,12 +118,6 @@ class StatusReporter(BaseReporter):
         self.index.failed = before["index"]
         self.snapshot.local_missed = Counter(gone=before["gone"], failed=before["failed"])
         await super().recall()
-
-    def warn(self, *warnings: str) -> None:
-        """Write it to the log, and into every summary from now on."""
-        self.snapshot.warnings += warnings
-        for warning in warnings:
-            logger.warning("%s", warning)
 
     def local_missed(self, url: str, kind: str, reason: str) -> None:
         """A request that the producer crawls itself gave no result."""

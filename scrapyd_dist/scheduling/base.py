@@ -129,6 +129,7 @@ class SchedulerState:
     stopped: str = ""  #: why it stopped before the end
     fault: BaseException | None = None  #: an internal error, never a node's
     pump: Callable[[], None] = lambda: None  #: gives waiting batches to nodes with room
+    accepted: Callable[[Attempt], None] = lambda _: None  #: is told of each accepted attempt, whose part is home
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def __post_init__(self) -> None:

@@ -238,6 +238,10 @@ class Collector:
             self.state.db.accept, batch, attempt, report=report, part=part, misses=missed, now=time.time()
         )
         self.state.counters.accepted(batch, report, missed)
+        self.state.accepted(
+            Attempt(batch=batch, number=attempt, job="", node="", url="", state=AttemptState.ACCEPTED, report=report,
+                    part=part)
+        )  # fmt: skip
 
     async def _replaced(self, number: int) -> list[tuple[int, int]]:
         """The requests of earlier batches that this batch retried, as the store has them, whatever the worker says."""

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 from rig.consumers import ConsumerBench
+from rig.crawls import visible
+from rig.deliveries import delivered, files_of, manifest_in
+from rig.ftp import FtpServer
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import AttemptState
@@ -138,8 +141,11 @@ def test_a_slot_whose_workers_always_die_is_named_and_all_others_come_home(bench
 
 @pytest.mark.black_box
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_manager_that_is_gone_leaves_its_workers_and_is_followed_by_another(bench: MakeBench, number: int) -> None:
-    it = bench(items=120, size=10, latency=0.3, CONCURRENT_REQUESTS=4)
+def test_a_manager_that_is_gone_leaves_its_workers_and_is_followed_by_another(
+    bench: MakeBench, number: int, ftp_server: Callable[..., FtpServer]
+) -> None:
+    ftp = ftp_server("someone", "s3cret")
+    it = bench(items=120, size=10, latency=0.3, CONCURRENT_REQUESTS=4, DISTRIBUTED_DELIVER=f"{ftp.url}/items")
     command = it.start()
     wait_for(lambda: it.done() >= 10, 60, "the first batch")
     it.consume().expect(2, f"Process {command.pid}")
@@ -149,8 +155,12 @@ def test_a_manager_that_is_gone_leaves_its_workers_and_is_followed_by_another(be
         assert ended.code == 130
         assert "Jobs that run go on by themselves" in ended.out
     assert len(it.jobs()) == 2
-    it.consume("-o", "items.jl", code=0)
+    done = it.consume("-o", "items.jl", code=0)
     it.assert_all_home()
+    stored = {name.removeprefix("items/"): data for name, data in ftp.files().items()}
+    assert it.site.differences(delivered(stored)) == {}
+    assert f"in items.jl, ftp://127.0.0.1:{ftp.port}/items/_{it.name}." in done.out
+    assert "s3cret" not in visible(it.it, it.nodes) + done.out + done.err + ended.out + ended.err
     assert {len(workers) for workers in it.workers_of().values()} == {1}
     assert Counter(it.site.item_hits()) == Counter(range(120)), "no page twice"
 
@@ -259,13 +269,15 @@ def test_a_list_of_arguments_is_a_job_for_each_row(bench: MakeBench, tmp_path: P
     added = it.run("frontier", "add", "words", tmp_path / "words.csv", "--as", "arguments", "--json")
     assert (added.json()["added"], added.json()["duplicate"], added.code) == (6, 1, 0), added.err
 
-    options = ("-a", "colour=red", "--max-running", 2, "-o", "items.jl", "--json")
+    options = ("-a", "colour=red", "--max-running", 2, "-o", "items.jl", "--deliver", tmp_path / "out", "--json")
     done = it.consume(*options, spider="noting", name="words")
     assert (done.code, done.json()["state"]) == (3, "finished"), done.err
     items = list(it.it.items("items.jl"))
     words = {"first": "1", "second": "2", "third": "6", "last": "5"}
     assert sorted((item["word"], item["number"]) for item in items) == sorted([*words.items(), *words.items()])
     assert {item["all"] for item in items} == {"red"}
+    assert sorted(map(str, delivered(files_of(tmp_path / "out")))) == sorted(map(str, items))
+    assert manifest_in(files_of(tmp_path / "out"))["complete"]
     assert len({item["pid"] for item in items}) == 4
     assert at_once(items) <= 2
     missed = it.run("misses", "words", "--json").json()["misses"]

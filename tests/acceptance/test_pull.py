@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rig.bad_days import ITEMS, MakeScene, arguments, assert_exact, attempts, busy_workers, report_of, wait_accepted
 from rig.crawls import ADDON, QUICK, assert_each_page_once, crawls, last_crawl
+from rig.deliveries import FolderReader, delivered, files_of, manifest_in
 from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.redis import PASSWORD, RedisServer
@@ -67,23 +68,34 @@ def test_a_killed_worker_and_a_killed_producer_cost_nothing_with_the_store_on_re
 ) -> None:
     """The nodes have no Redis; workers that live are taken up by the next process, and no password is seen."""
     at = scene(400, "--latency=0.2", per_page=20, **PULL)
-    with closing(RedisServer(tmp_path / "redis")) as server, closing(open_store(server.url)) as store:
+    out = tmp_path / "delivered"
+    with (
+        closing(RedisServer(tmp_path / "redis")) as server,
+        closing(open_store(server.url)) as store,
+        FolderReader(out) as stream,
+    ):
         env = {"SDIST_STORE": server.url}
-        command = at.start(env=env)
+        command = at.start("--deliver", out, env=env)
         (row,) = wait_for(store.crawls, 60, "the crawl on the server")
         wait_for(lambda: store.crawl(row.id).summary.get("batches", {}).get("done", 0) >= 2, 60, "batches at home")
         busy = {attempt.worker for attempt in store.attempts(row.id, {AttemptState.RUNNING})}
         victim = next(pid for pid, job in workers_on(*pair).items() if job in busy)
         os.kill(victim, signal.SIGKILL)
         wait_for(lambda: store.crawl(row.id).summary["batches"]["failed"], 60, "its batch, given up")
+        wait_for(lambda: stream.items, 60, "what is delivered while it runs")
         producer = store.crawl(row.id).pid
         assert producer
         os.kill(producer, signal.SIGKILL)
         command.wait(60)
+        assert not manifest_in(files_of(out))["complete"]
         before = set(workers_on(*pair).values())
         at.run("resume", row.id, "--json", env=env, timeout=180, code=0)
         assert store.crawl(row.id).state is CrawlState.FINISHED
     assert at.pages.differences(at.it.items(ITEMS)) == {}
+    assert at.pages.differences(delivered(files_of(out))) == {}, "for a reader of the manifest"
+    assert manifest_in(files_of(out))["complete"]
+    assert stream.wrong == []
+    assert at.pages.differences(stream.items) == {}, "for a reader of the folder"
     jobs = {job["id"] for node in pair for job in node.jobs("finished") if job["id"].startswith(f"{row.id}.w")}
     assert before <= jobs
     assert len(jobs) <= 4, "a second worker was started beside one that lived"

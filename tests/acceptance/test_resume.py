@@ -13,6 +13,7 @@ import pytest
 from rig.bad_days import ITEMS, MakeScene, accepted_on, arguments, attempts, batches, wait_accepted, wait_state
 from rig.commands import Result
 from rig.crawls import crawls, last_crawl
+from rig.deliveries import delivered, files_of
 from rig.fixtures import StartCommand, StartFleet
 from rig.nodes import ScrapydNode
 from rig.projects import Project
@@ -47,7 +48,8 @@ def test_all_nodes_die_in_the_middle(way: str, scene: MakeScene, fleet: StartFle
 
 @pytest.mark.black_box
 def test_the_producer_is_killed_at_some_moments(scene: MakeScene, fleet: StartFleet, start_cli: StartCommand) -> None:
-    at = scene(400, "--latency=0.15", per_page=20, nodes=fleet(2), DISTRIBUTED_BATCH_SIZE=40)
+    more = {"DISTRIBUTED_BATCH_SIZE": 40, "DISTRIBUTED_MODE": "push", "DISTRIBUTED_DELIVER": "delivered"}
+    at = scene(400, "--latency=0.15", per_page=20, nodes=fleet(2), **more)
     it, pages, command = at.it, at.pages, at.start(way="scrapy")
     for number, moment in enumerate((70, 250)):
         if number:
@@ -60,6 +62,28 @@ def test_the_producer_is_killed_at_some_moments(scene: MakeScene, fleet: StartFl
         command.wait(30, code=-signal.SIGKILL if producer == command.pid else 1)
     at.resume(crawls(it)[0].id)
     assert max(pages.item_hits().values()) == 1, "jobs that went on without a producer were done again"
+    assert pages.differences(delivered(files_of(it.path / "delivered"))) == {}
+
+
+@pytest.mark.black_box
+def test_a_place_that_takes_no_more_items_stops_the_crawl_at_its_end_and_gets_them_from_resume(
+    scene: MakeScene, tmp_path: Path
+) -> None:
+    at, out = scene(200, "--latency=0.1", per_page=20, DISTRIBUTED_BATCH_SIZE=20), tmp_path / "delivered"
+    command = at.start("--deliver", out)
+    wait_for(lambda: out.is_dir() and [path for path in files_of(out) if path.endswith(".jl")], 60, "the first part")
+    out.rename(tmp_path / "away")
+    out.write_text("in its place")
+    done = command.wait(90, code=3)
+    row = crawls(at.it)[0]
+    assert (row.state, len(accepted_on(at.it))) == (CrawlState.STOPPED, len(batches(at.it))), "it was not held up"
+    assert f"parts are not delivered to {out}" in row.message and f"sdist resume {row.id}" in done.err
+    assert sum("it is tried again" in warning for warning in row.summary["warnings"]) == 1
+    assert f"Items cannot be delivered to {out}" in at.run("resume", row.id, code=2).out
+    out.unlink()
+    (tmp_path / "away").rename(out)
+    at.resume(row.id)
+    assert at.pages.differences(delivered(files_of(out))) == {}
 
 
 @pytest.mark.black_box

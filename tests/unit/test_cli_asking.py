@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapyd_dist.cli.crawls.crawl_options import CrawlOptions, CrawlOrder, pairs
+from scrapyd_dist.cli.crawls.crawl_options import CrawlOptions, CrawlOrder, pairs, refuse_secrets
 from scrapyd_dist.cli.options import asks
 
 from scrapyd_dist.errors import ConfigError
@@ -20,7 +20,7 @@ GIVEN: dict[str, tuple[str, Any]] = {
     "node": ("NODES", ["a", "b:1"]), "node_timeout": ("NODE_TIMEOUT", 4.0), "fleet_timeout": ("FLEET_TIMEOUT", 5.0),
     "poll_interval": ("POLL_INTERVAL", 0.5), "feed": ("TARGET_FEED_URL", "ftp://h/%(batch)s"),
     "min_items": ("MIN_ITEMS", 5), "on_finish": ("ON_FINISH", "true"), "profile": ("PROFILE", "fast"),
-    "fair": ("FAIR", "spread"),
+    "fair": ("FAIR", "spread"), "deliver": ("DELIVER", "s3://bucket/items"),
 }  # fmt: skip
 
 
@@ -67,6 +67,18 @@ def test_outputs_are_absolute_and_keep_their_order(tmp_path: Path) -> None:
         {"path": str(tmp_path / "odd.txt"), "format": "csv", "overwrite": False},
         {"path": str(tmp_path / "old.json"), "format": None, "overwrite": True},
     ]
+
+
+def test_a_folder_to_deliver_to_is_absolute_and_an_address_with_a_password_is_refused(tmp_path: Path) -> None:
+    asked = CrawlOptions(spider="s", deliver="out").order(tmp_path)
+    assert asked.settings == {"DISTRIBUTED_DELIVER": str(tmp_path / "out")}
+    for refused in (
+        lambda: CrawlOptions(spider="s", deliver="sftp://me:s3cret@host/x").order(tmp_path),
+        lambda: refuse_secrets({"DISTRIBUTED_DELIVER": "sftp://me:s3cret@host/x"}),
+    ):
+        with pytest.raises(ConfigError, match="process list") as refusal:
+            refused()
+        assert "s3cret" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(

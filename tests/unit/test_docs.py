@@ -15,7 +15,7 @@ ROW = re.compile(r"^\| ([A-Z]\d+) \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 ROWS = {row: (here, shown) for row, _, here, shown in ROW.findall((ROOT / "docs" / "parity.md").read_text("utf-8"))}
 #: what the list of parity has to answer for
 LAST = {"H": 38, "C": 14, "B": 9, "N": 18}
-WANTED = [f"{letter}{number}" for letter, last in LAST.items() for number in range(1, last + 1)] + ["L12", "W5"]
+WANTED = [f"{letter}{number}" for letter, last in LAST.items() for number in range(1, last + 1)] + ["L12", "L18", "W5"]
 
 
 def settings_in(*paths: Path) -> set[str]:

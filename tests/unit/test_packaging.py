@@ -65,7 +65,7 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
     always = {canonicalize_name(Requirement(text).name) for text in declared("project.dependencies")}
     extras = {
         canonicalize_name(Requirement(text).name)
-        for extra in ("local", "redis")
+        for extra in ("local", "redis", "deliver")
         for text in declared(f"project.optional-dependencies.{extra}")
     }
     brought_by = importlib.metadata.packages_distributions()

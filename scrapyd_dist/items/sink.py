@@ -1,0 +1,210 @@
+"""Sinks: a folder, a server or a bucket that takes files, each of which is there as a whole or not at all. Blocking."""
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from scrapyd_dist.errors import ConfigError
+
+#: kinds of addresses where an object appears as a whole
+_OBJECTS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"})
+#: kinds where a file grows, and is renamed when it is whole
+_FILES = frozenset({"ftp", "sftp", "ssh"})
+#: bytes that are copied in one step
+_BLOCK = 1 << 20
+#: called when a file that is on its way has moved on
+Moved = Callable[[], object]
+
+
+#: why a password on the command line is refused
+REVEALED = (
+    "The address of --deliver (DISTRIBUTED_DELIVER) has a password, and every user of this machine could read it in the"
+    " process list. Put DISTRIBUTED_DELIVER into the project's settings.py, and leave it out here."
+)
+
+
+def password_in(address: str) -> bool:
+    """Whether an address has a password; of one that cannot be read, `open_sink` says what is wrong."""
+    try:
+        return urlsplit(address).password is not None
+    except ValueError:
+        return False
+
+
+class Sink(Protocol):
+    """Where files are put."""
+
+    shown: str  #: its address, without what is secret
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a file; None when it is not there."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put a file there, in place of one of that name."""
+
+    def put(self, name: str, path: Path, moved: Moved) -> None:
+        """The same with the content of a local file, which may be large."""
+
+
+def is_url(address: str) -> bool:
+    """Whether the address is of a server or a bucket; any other one is a folder."""
+    return "://" in address
+
+
+def open_sink(address: str, folder: Path) -> Sink:
+    """The sink at an address; relative folders are below `folder`. Nothing is opened yet.
+
+    Raises `ConfigError` for an address of a kind that is not known, or that cannot be read.
+    """
+    try:
+        parts = urlsplit(address)
+        _ = parts.port  # reading it is what fails
+    except ValueError:
+        # The address itself is not shown: what looks like a bad port may be half a password.
+        raise ConfigError(
+            "The address of --deliver (DISTRIBUTED_DELIVER) cannot be read: its host or port is none. In a user name or"
+            " a password, write : as %3A, @ as %40 and / as %2F."
+        ) from None
+    if not is_url(address):
+        return FolderSink(folder / Path(address).expanduser())
+    if parts.scheme == "file":
+        return FolderSink(Path(unquote(parts.path)))
+    if parts.scheme not in _OBJECTS | _FILES or not parts.netloc:
+        raise ConfigError(
+            "--deliver (DISTRIBUTED_DELIVER) takes a folder, or an address such as s3://bucket/path, gs://bucket/path,"
+            f" abfs://container/path, sftp://host/path or ftp://host/path; this one begins with {parts.scheme}://."
+        )
+    return RemoteSink(parts)
+
+
+class FolderSink:
+    """A folder of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.shown = folder.absolute(), str(folder.absolute())
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return (self._folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        self._replace(name, [content])
+
+    def put(self, name: str, path: Path, moved: Moved) -> None:
+        with path.open("rb") as file:
+            self._replace(name, iter(lambda: file.read(_BLOCK), b""), moved)
+
+    def _replace(self, name: str, blocks: Iterable[bytes], moved: Moved = lambda: None) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        growing = self._folder / _growing(name)
+        try:
+            with growing.open("wb") as file:
+                for block in blocks:
+                    file.write(block)
+                    moved()
+                file.flush()
+                os.fsync(file.fileno())
+            growing.replace(self._folder / name)
+        finally:
+            growing.unlink(missing_ok=True)
+
+
+class RemoteSink:
+    """A server or a bucket, by fsspec and its driver for that kind of address; connected anew after an error."""
+
+    def __init__(self, parts: SplitResult) -> None:
+        host = parts.netloc.rpartition("@")[2]
+        self.shown = parts._replace(netloc=host, query="", fragment="").geturl().rstrip("/")
+        self._renames = parts.scheme in _FILES
+        self._login = {
+            name: unquote(text)
+            for name, text in (("username", parts.username), ("password", parts.password))
+            if text is not None
+        }
+        self._fs: Any = None
+        self._root = ""
+
+    def read(self, name: str) -> bytes | None:
+        content: bytes | None = self._call(lambda fs: _content(fs, self._path(name)))
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        self._call(lambda fs: self._replace(fs, name, lambda path: fs.pipe_file(path, content)))
+
+    def put(self, name: str, path: Path, moved: Moved) -> None:
+        self._call(
+            lambda fs: self._replace(
+                fs, name, lambda there: fs.put_file(str(path), there, callback=_callback(moved))
+            )
+        )  # fmt: skip
+
+    def _path(self, name: str) -> str:
+        return f"{self._root.rstrip('/')}/{name}"
+
+    def _replace(self, fs: Any, name: str, store: Callable[[str], object]) -> None:
+        """Let `store` write the file: an object at once, a file under another name that is then replaced."""
+        if not self._renames:
+            store(self._path(name))
+            return
+        growing = self._path(_growing(name))
+        store(growing)
+        fs.mv(growing, self._path(name))
+
+    def _call(self, work: Callable[[Any], Any]) -> Any:
+        reused = self._fs is not None
+        try:
+            if self._fs is None:
+                self._fs = self._connect()
+            return work(self._fs)
+        except ConfigError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a driver may raise anything
+            self._fs = None
+            if reused:  # the server may have closed a connection that was idle
+                return self._call(work)
+            text = f"{type(error).__name__}: {error}"
+            # a driver's error may have the address in it
+            raise OSError(text.replace(self._login.get("password") or "\0", "…")) from None
+
+    def _connect(self) -> Any:
+        try:
+            from fsspec.core import url_to_fs  # noqa: PLC0415 - an extra
+
+            # Listings and connections of earlier calls may be stale.
+            fs, self._root = url_to_fs(self.shown, skip_instance_cache=True, use_listings_cache=False, **self._login)
+        except ImportError as error:  # of fsspec, or of its driver, which it names
+            raise ConfigError(
+                f"Items are delivered to {self.shown} by fsspec and its driver, and one of them is not installed"
+                f' ({error}): pip install "scrapyd-dist[deliver]" for both, or fsspec with the driver that is named.'
+            ) from None
+        if self._renames:
+            fs.makedirs(self._root, exist_ok=True)
+        return fs
+
+
+def _growing(name: str) -> str:
+    """The name of a file that is not whole, which readers of a folder skip, as they do a hidden one."""
+    return f".{name}.part"
+
+
+def _content(fs: Any, path: str) -> bytes | None:
+    try:
+        return bytes(fs.cat_file(path))
+    except Exception:  # not always FileNotFoundError: it depends on the driver
+        if fs.exists(path):
+            raise
+        return None
+
+
+def _callback(moved: Moved) -> Any:
+    from fsspec.callbacks import Callback  # noqa: PLC0415 - an extra
+
+    class Moves(Callback):  # type: ignore[misc]
+        def call(self, *_args: Any, **_kwargs: Any) -> None:
+            moved()
+
+    return Moves()
