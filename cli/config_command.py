@@ -12,7 +12,7 @@ from scrapyd_dist.deploy import local_nodes
 
 from scrapyd_dist.config import STATE_FOLDER, ProjectConfig, read_files, shared_files
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.settings import SETTINGS, nearest, outdated, unknown
+from scrapyd_dist.settings import PREFIX, SETTINGS, limits_in, nearest, outdated, unknown
 from scrapyd_dist.store.address import VARIABLE
 
 from .context import Context, with_settings
@@ -166,11 +166,14 @@ def of_settings(found: ProjectConfig, files: ConfigFiles, settings: Mapping[str,
         (os.environ.get(VARIABLE), f"environment {VARIABLE}"),
         (found.options.get("store"), files.origin("sdist", "store")),
     )
+    limits = limits_in(found.options)
     for name, row in SETTINGS.items():
         value, kind = settings.get(name, (row.default_text, ""))
         origin = origins.get(kind, kind)
         if name == "DISTRIBUTED_STORE":
             value, origin = next(((said, place) for said, place in stores if said), (value, origin))
+        if name in limits:
+            value, origin = limits[name], files.origin("sdist", name.removeprefix(PREFIX).lower())
         yield ConfigOption("settings", name, masked(value, name), origin or "default")
 
 

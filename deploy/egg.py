@@ -37,7 +37,7 @@ WORKER_MODULES = {
     "scrapyd_dist.frontier": ("__init__", "backlog", "intake", "slots"),
     "scrapyd_dist.middlewares": (
         "__init__", "addon", "assignment", "classifier", "codec", "engine_compat", "slot_routing", "store_access",
-        "targets",
+        "targets", "watchdog",
     ),
     "scrapyd_dist.throttle": ("__init__", "domain_status", "permits"),
 }  # fmt: skip

@@ -28,6 +28,7 @@ from scrapyd_dist.settings import SETTINGS, complaints
 from .assignment import PROBE, Assignment, is_filler, is_producer, is_worker, looks_only
 from .throttle.install import put_in as put_in_throttle
 from .throttle.install import put_in_late as put_in_throttle_late
+from .watchdog import put_in as put_in_watchdog
 
 SETTING = "DISTRIBUTED_PROFILE"
 USUAL, FAST, NONE = SETTINGS[SETTING].choices
@@ -95,6 +96,8 @@ class Addon:
             settings.set("SCHEDULER_PRIORITY_QUEUE", SITE_QUEUE, priority="addon")
         put_in_throttle(settings)
         if not is_worker(settings) and not is_producer(settings):
+            if self._crawler is not None:
+                put_in_watchdog(self._crawler)
             if not looks_only():
                 for warning in complaints(settings):
                     logger.warning("%s", warning)
@@ -129,6 +132,8 @@ class Distributed:
             if is_worker(crawler.settings) or is_producer(crawler.settings):
                 apply_late(crawler)
             put_in_throttle_late(crawler)
+            if not is_worker(crawler.settings) and not is_producer(crawler.settings):
+                put_in_watchdog(crawler)
         if is_worker(crawler.settings):
             from .worker.worker import Worker
 

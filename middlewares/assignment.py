@@ -53,6 +53,11 @@ def is_filler(settings: BaseSettings) -> bool:
     return is_producer(settings) and bool(settings.get(FRONTIER))
 
 
+def is_job() -> bool:
+    """Whether Scrapyd has started this process: it names the job in the arguments."""
+    return any(word.startswith("_job=") for word in sys.orig_argv)
+
+
 def looks_only() -> bool:
     """Whether this is one of Scrapy's looks at a page."""
     program = Path(sys.argv[0] or "").name

@@ -26,8 +26,10 @@ FINGERPRINT = "frontier_fingerprint"
 PERMIT = "distributed_permit"
 #: request meta: it was sent back to the queue once, as it had lost its permit; the value is its own dont_filter
 AGAIN = "distributed_again"
+#: request meta: it waits for a permit outside of the queue
+WAITS = "distributed_waits"
 #: request meta that only means something in the process that set it
-LOCAL_META = frozenset({"depth", "is_start_request", "distribute", PERMIT, AGAIN, PREFIX, NUMBER, FINGERPRINT})
+LOCAL_META = frozenset({"depth", "is_start_request", "distribute", PERMIT, AGAIN, WAITS, PREFIX, NUMBER, FINGERPRINT})
 #: the same of a rule's request, which travels with the rule's number
 RULE_META = LOCAL_META | {"rule"}
 #: the callback of a request that names none

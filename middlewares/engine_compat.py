@@ -15,6 +15,8 @@ from twisted.internet.defer import Deferred
 from scrapyd_dist.batches import FinishReason
 from scrapyd_dist.errors import ConfigError
 
+from .codec import WAITS
+
 
 async def each(output: Any) -> AsyncIterator[Any]:
     """What an errback, or a method of the spider, has returned, one by one."""
@@ -64,6 +66,20 @@ def under_way(crawler: Crawler) -> bool:
     assert engine.scraper.slot
     if slot is None or engine.downloader.active or not engine.scraper.slot.is_idle():
         return slot is not None
+    return bool(slot.scheduler.has_pending_requests())
+
+
+def is_held_up(crawler: Crawler) -> bool:
+    """Whether nothing is fetched now, as what is next waits for its turn: for a permit, or for a delay."""
+    downloader, slot = crawler.engine.downloader, crawler.engine._slot  # noqa: SLF001 - as above
+    slots = downloader.slots.values()
+    if any(one.transferring for one in slots):
+        return False
+    if any(one.queue for one in slots) or any(WAITS in request.meta for request in downloader.active):
+        return True
+    scraper = crawler.engine.scraper.slot
+    if slot is None or downloader.active or (scraper and not scraper.is_idle()):
+        return False
     return bool(slot.scheduler.has_pending_requests())
 
 

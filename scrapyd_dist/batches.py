@@ -290,6 +290,8 @@ class FinishReason(str, Enum):
     LOGIN_FAILED = "login-failed"
     START_FAILED = "start-failed"
     LIMITED = "limited"  #: the producer has found as many requests as its limit allows
+    TIMEOUT = "timeout"  #: the job has run for longer than DISTRIBUTED_JOB_TIMEOUT
+    STALLED = "stalled"  #: it had work, and no page and no item for longer than DISTRIBUTED_STALL_TIMEOUT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,6 +316,8 @@ _MEANINGS: dict[str, ReasonMeaning] = {
     FinishReason.CANCELLED.value: ReasonMeaning(in_order=True),
     FinishReason.SUPERSEDED.value: ReasonMeaning(told=True),
     FinishReason.LIMITED.value: ReasonMeaning(in_order=True, asked_for=True, by_settings=True),
+    FinishReason.TIMEOUT.value: ReasonMeaning(in_order=True, blames_batch=True),
+    FinishReason.STALLED.value: ReasonMeaning(blames_batch=True),
     # Scrapy's CloseSpider settings: after a time or a count, or after too many errors
     **{
         f"closespider_{limit}": ReasonMeaning(in_order=True, asked_for=True, by_settings=True)

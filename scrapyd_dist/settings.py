@@ -205,6 +205,10 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
     _s("FLEET_TIMEOUT", _SECONDS, 300.0, "seconds without any answering node after which a crawl stops, to be resumed",
        option="--fleet-timeout"),
     _s("START_TIMEOUT", _SECONDS, 3600.0, "seconds within which a sent job has to start"),
+    _s("JOB_TIMEOUT", _SECONDS, 0.0, "seconds after which a job on a node is ended as `timeout`; 0: no limit"
+       " ([more](unattended.md))", option="--job-timeout", least=0, travels=_FLEET),
+    _s("STALL_TIMEOUT", _SECONDS, 0.0, "seconds without a page and an item after which a job that has work is ended as"
+       " `stalled`; 0: no limit ([more](unattended.md))", option="--stall-timeout", least=0, travels=_FLEET),
     _s("KEEP_DAYS", _NUMBER, 14, "days after which a worker deletes what other crawls left on its node, and the store"
        " forgets a [plain job](unattended.md#a-memory-of-plain-jobs)", least=0, most=LONGEST / 86400,
        must_be="a number of days", travels=_FLEET),
@@ -315,6 +319,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
 #: by their names
 SETTINGS: dict[str, Setting] = {row.name: row for group in GROUPS.values() for row in group}
 LABELS = "DISTRIBUTED_LABELS"
+#: the limits of a job's time; in scrapy.cfg, [sdist] has them as job_timeout and stall_timeout
+JOB_LIMITS = (PREFIX + "JOB_TIMEOUT", PREFIX + "STALL_TIMEOUT")
 #: what scrapyd-dist itself gives to jobs
 INTERNAL = frozenset(PREFIX + name for name in ("JOB", "PULL", "START_URLS"))
 
@@ -461,6 +467,15 @@ def _shown(value: Any) -> str:
     except ValueError:  # more digits than Python writes
         text = "a number without an end"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def limits_in(options: Mapping[str, str]) -> dict[str, str]:
+    """The limits of jobs that [sdist] of scrapy.cfg sets, as settings; ConfigError if one is no number of seconds."""
+    keys = {name.removeprefix(PREFIX).lower(): name for name in JOB_LIMITS}
+    found = {keys[key]: value for key, value in options.items() if key in keys}
+    for name, value in found.items():
+        SETTINGS[name].judged(value, f"{name.removeprefix(PREFIX).lower()} in [sdist] of scrapy.cfg")
+    return found
 
 
 def uploading_feeds(settings: BaseSettings) -> list[str]:

@@ -15,7 +15,7 @@ from scrapyd_dist.settings import GROUPS, PREFIX, SETTINGS, ValueKind, of_option
 from scrapyd_dist.store.address import VARIABLE
 
 from ..context import SETTING
-from ..options import NewLabels, SpiderName, checked_labels, nodes, one_of, option, parser_of
+from ..options import NewLabels, SpiderName, checked_labels, nodes, one_of, option, parser_of, span
 
 _ITEMS, _SPIDER = "Items and the end", "The spider"
 PLACEMENTS = one_of("by-capacity", "round-robin", "least-loaded")
@@ -46,8 +46,23 @@ def _setting(name: str, *names: str, **more: Any) -> Any:
     return _option(f"{row.plain_help[:1].upper()}{row.plain_help[1:]}{default}.", *names, panel=panel, **more)
 
 
+def _limit(name: str) -> Any:
+    """The option with a span of time that gives this setting its value."""
+    row = SETTINGS[PREFIX + name]
+    text = row.plain_help.partition(";")[0]  # 0 is for the settings alone
+    return span(row.option, f"{text[:1].upper()}{text[1:]}.", panel="Nodes", show_default=False)
+
+
 @dataclass(frozen=True, kw_only=True)
-class SpiderOptions:
+class JobLimits:
+    """Options of every command that starts jobs; a field is a parameter of the command."""
+
+    job_timeout: Annotated[float | None, _limit("JOB_TIMEOUT")] = None
+    stall_timeout: Annotated[float | None, _limit("STALL_TIMEOUT")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpiderOptions(JobLimits):
     """Options of every command that runs a spider on the nodes; a field is a parameter of the command."""
 
     arg: Annotated[

@@ -19,11 +19,21 @@ from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.jobs import job_id
 from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised, time_of
-from scrapyd_dist.settings import LABELS, MOST, Setting, ValueKind, nearest, unknown
+from scrapyd_dist.settings import (
+    LABELS,
+    MOST,
+    SETTINGS,
+    Setting,
+    ValueKind,
+    limits_in,
+    nearest,
+    of_options,
+    unknown,
+)  # fmt: skip
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, must_answer, names_of, project_name
-from ..crawls.crawl_options import pairs
+from ..crawls.crawl_options import JobLimits, pairs
 from ..crawls.stored_crawls import DAY
 from ..options import NewLabels, Nodes, Timeout, argument, checked_labels, nodes, option, parser_of, spiders
 from ..output import Output, complain_each, say
@@ -253,6 +263,7 @@ def schedule(
     ] = None,
     version: Annotated[str | None, option("The version to run; the newest deployment.", metavar="NAME")] = None,
     label: NewLabels = None,
+    limits: JobLimits,
     timeout: Timeout = 60.0,  # the first job of a version makes a node import the project
     output: Output,
 ) -> int:
@@ -268,11 +279,16 @@ def schedule(
     """
     if sum((on is not None, any_, all_nodes)) > 1:
         raise ConfigError("--on, --any and --all-nodes say three different things. Take one.")
-    wishes = _wishes(spider or [], from_, JobRow(
-        spider="", node=on, priority=priority, args=pairs("-a", arg), settings=pairs("-s", setting),
-        labels=checked_labels(label),
-    ))  # fmt: skip
+    given = {name: str(limit) for name, limit in of_options(limits).items()}
+    settings = {**limits_in(context.project.options), **pairs("-s", setting), **given}
+    common = JobRow(
+        spider="", node=on, priority=priority, args=pairs("-a", arg), settings=settings, labels=checked_labels(label)
+    )
+    wishes = _wishes(spider or [], from_, common)
     complain_each(unknown({name for wish in wishes for name in wish.settings}))
+    for name, value in (one for wish in wishes for one in wish.settings.items()):
+        if value and name in SETTINGS:
+            SETTINGS[name].judged(value)
     if all_nodes and any(wish.node for wish in wishes):
         raise ConfigError("--all-nodes, and a node named in the file: one of the two has to go.")
     nodes = context.nodes(node)

@@ -232,7 +232,11 @@ class CrawlNodes:
             project=request.project.name,
             spider=request.spider,
             version=self.prepared.version,
-            settings={**worker_settings(options, settings), **job_settings(request.given, options)},
+            settings={
+                **request.project.limits,
+                **worker_settings(options, settings),
+                **job_settings(request.given, options),
+            },
             args=request.args,
             shared=shared_settings(settings),
             collected=await self.repository.collected(),

@@ -19,7 +19,7 @@ from scrapyd_dist.batches import Shard
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.scheduling.job_request import passed_on
 from scrapyd_dist.scrapyd.jobs import check_args
-from scrapyd_dist.settings import LABELS, SettingReader, Travels, travelling, uploading_feeds
+from scrapyd_dist.settings import LABELS, SettingReader, Travels, limits_in, travelling, uploading_feeds
 from scrapyd_dist.shards import ShardTemplate, check_page, shards_of_pages, shards_of_urls
 from scrapyd_dist.store.address import chosen
 from scrapyd_dist.transports import AsyncSender
@@ -51,6 +51,7 @@ class PreparedProject:
     state: Path
     name: str
     config: config.ProjectConfig | None
+    limits: Mapping[str, str] = field(default_factory=dict)  #: of the time of jobs, by scrapy.cfg
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ class CrawlRequest:
 
 
 def find_project(settings: BaseSettings) -> PreparedProject:
-    """The project of the current folder; ConfigError if its scrapy.cfg cannot be read."""
+    """The project of the current folder; ConfigError if its scrapy.cfg cannot be read, or has a wrong value."""
     root = config.find_root()
     loaded = None if root is None else config.load(root)
     root = root or Path.cwd()
@@ -80,6 +81,7 @@ def find_project(settings: BaseSettings) -> PreparedProject:
         state=config.state_dir(root),
         name=(loaded.project if loaded else None) or settings.get("BOT_NAME"),
         config=loaded,
+        limits=limits_in(loaded.options) if loaded else {},
     )
 
 
@@ -193,10 +195,8 @@ def check_mode(options: ProducerOptions, settings: BaseSettings) -> None:
 
 def worker_settings(options: ProducerOptions, settings: BaseSettings) -> dict[str, str]:
     """Of the settings given on the command line, those of ours that workers need."""
-    if not options.leases:
-        return {}
-    ours = travelling(Travels.LEASING, Travels.SLOTS)
-    given = (name for name in ours if (settings.getpriority(name) or 0) >= CMDLINE)
+    kinds = (Travels.LEASING, Travels.SLOTS) if options.leases else ()
+    given = (name for name in travelling(Travels.FLEET, *kinds) if (settings.getpriority(name) or 0) >= CMDLINE)
     return {name: _as_text(settings[name]) for name in given if settings[name] is not None}
 
 

@@ -20,7 +20,7 @@ from scrapyd_dist.frontier.slots import site_of
 from scrapyd_dist.throttle.permits import SiteNews
 
 from ..assignment import is_producer, is_worker
-from ..codec import AGAIN, PERMIT
+from ..codec import AGAIN, PERMIT, WAITS
 from .downloader_capacity import sent_back
 from .gate import Gate
 
@@ -85,7 +85,11 @@ class PermitMiddleware:
         return None if has else self._wait(request, page=has is not None)
 
     async def _wait(self, request: Request, *, page: bool) -> None:
-        request.meta[PERMIT] = await self._gate.wait(request, page=page)
+        request.meta[WAITS] = True
+        try:
+            request.meta[PERMIT] = await self._gate.wait(request, page=page)
+        finally:
+            request.meta.pop(WAITS, None)
 
     def process_response(self, request: Request, response: Response, spider: Spider | None = None) -> Response:
         """Tell how the site answers; a permit that was not used is returned, as a cache or a middleware answered."""

@@ -313,6 +313,11 @@ class LeaseSession:
         renewer.start()
         return work
 
+    @property
+    def has_work(self) -> bool:
+        """Whether something that it has begun has not come to its end."""
+        return self.tracker is not None and not all(begun.over for begun in self.tracker.begun.values())
+
     def progress(self) -> dict[str, Any]:
         return self._report.progress(list(self._work.acker.held.values()) if self._work else ())
 
@@ -323,6 +328,9 @@ class LeaseSession:
     async def close(self, reason: str, problem: str) -> dict[str, Any]:
         """End all batches, and leave the store; the worker's last report."""
         limit = ""
+        so_far = self.progress()
+        if reason == FinishReason.TIMEOUT and self.has_work and not so_far["done"] + so_far["missed"]:
+            problem = problem or "timeout: not one of its requests has ended"
         if self._work is not None:
             await self._work.close(reason)
             limit = self._work.context.client.limit

@@ -104,6 +104,7 @@ class RequestTracker:
         self._target, self._rules_lead_away = target, rules_lead_away
         self._limited = crawler.settings.getint("DISTRIBUTED_LIMIT") > 0
         self._in_output: set[UnitMark] = set()  #: whose output is passing through Scrapy's chain
+        self._unread: set[UnitMark] = set()  #: whose errback's output was not asked for yet
         self._repeated: set[UnitMark] = set()
         self.begun: dict[tuple[int, int], WorkUnit] = {}
         self._unmarked: tuple[WorkUnit, UnitMark] | tuple[None, None] = (None, None)
@@ -179,11 +180,18 @@ class RequestTracker:
             self._ended(begun, mark)
             return output
         following = self._from_errback(begun, mark, output)
+        self._unread.add(mark)
         # Scrapy 2.13 throws the output away when it was the download that failed.
-        finalize(following, self._ended, begun, mark).atexit = False
+        finalize(following, self._thrown_away, begun, mark).atexit = False
         return following
 
+    def _thrown_away(self, begun: WorkUnit, mark: UnitMark) -> None:
+        if mark in self._unread:
+            self._unread.remove(mark)
+            self._ended(begun, mark)
+
     async def _from_errback(self, begun: WorkUnit, mark: UnitMark, output: Any) -> AsyncIterator[Any]:
+        self._unread.discard(mark)
         if mark in self._in_output:  # a response was refused: `outputs` is around this
             async for one in each(output):
                 yield one
@@ -192,8 +200,10 @@ class RequestTracker:
             async for one in each(output):
                 if (kept := self._carried(begun, mark, one)) is not None:
                     yield kept
-        finally:
+        except Exception:
             self._ended(begun, mark)
+            raise
+        self._ended(begun, mark)  # one that was broken off has not: the process ends
 
     # what pages lead to
 
@@ -214,14 +224,15 @@ class RequestTracker:
                     yield kept
         except Exception as error:
             begun.ledger.missed(mark.position, "failed", _in_callback(error))
+            self._ended(begun, mark)
             raise
-        else:
+        else:  # one that was broken off has not ended: the process ends
             if mark not in self._repeated:
                 begun.ledger.done(mark.position)
+            self._ended(begun, mark)
         finally:
             self._repeated.discard(mark)
             self._in_output.discard(mark)
-            self._ended(begun, mark)
 
     def raised(self, response: Response, error: Exception) -> Iterable[Any] | None:
         """A callback has raised this; an iterable says that it was taken care of."""

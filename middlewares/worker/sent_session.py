@@ -44,6 +44,7 @@ class SentSession:
         values, fault = ([], "") if self._job.row else readable_values(crawler.settings.get, egg_key())
         self._refused = f"This batch cannot be crawled: {fault}." if fault else throttle_problem(crawler)
         part = None if folder is None or self._job.feed else PartFile(folder, self._job.name)
+        self.has_work = True  #: till it ends
         self._batch = BatchUnit(self._job.batch, self._job.attempt, values, part, row=self._job.row, sent=True)
         self._notifier, self._feeds = Notifier(), list[str]()
         self.tracker = RequestTracker(

@@ -21,6 +21,7 @@ from scrapyd_dist.settings import SettingReader
 
 from ..assignment import Assignment
 from ..engine_compat import call_every, close_spider
+from ..watchdog import put_in as put_in_watchdog
 from .files import LOOK, FilesFolder, ReportFile, crawl_folder, remove_old
 from .lease_client import StoreLost
 from .lease_session import LeaseSession
@@ -48,6 +49,7 @@ class Worker:
         connect(worker._opened, signals.spider_opened)
         connect(worker._closed, signals.spider_closed)
         connect(worker._stopped, signals.engine_stopped)
+        put_in_watchdog(crawler, worker._has_work)
         return worker
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
@@ -105,6 +107,10 @@ class Worker:
         self._problem = self._problem or self._session.problem
         self._report_file = ReportFile(folder, job.name, self._session.progress)
         remove_old(folder, job.collected, self._settings.value("DISTRIBUTED_KEEP_DAYS"))
+
+    def _has_work(self) -> bool:
+        """Whether it works, or should; a worker that leases may be waiting for a batch."""
+        return self._session is None or self._session.has_work
 
     def _look_around(self) -> None:
         if self._folder is not None and (trouble := self._folder.trouble()):

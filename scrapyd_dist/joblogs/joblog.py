@@ -35,6 +35,10 @@ _HEAD = re.compile(r"(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)? \[(?P<lo
 _STARTED = re.compile(r"Scrapy \S+ started \(bot: ")
 _CLOSED = re.compile(r"Spider closed \((.+)\)\s*\Z")
 _CRAWLED = re.compile(r"Crawled (\d{1,16}) pages \(at -?\d+ pages/min\), scraped (\d{1,16}) items")
+#: how Python begins to say where it was, when the watchdog's timer ends a process
+_ENDED = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
+#: the error of such a job
+BLOCKED = "stalled: its code let nothing else of it run; the end of its log says where it was"
 _CRAWLER, _ENGINE, _LOGSTATS = "scrapy.crawler", "scrapy.core.engine", "scrapy.extensions.logstats"
 _LINE = re.compile(r"[{ ](?P<key>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"): (?P<value>.*?)[,}]?\Z")
 
@@ -281,7 +285,9 @@ class LogReader:
             self._take_info(line)
 
     def _take_more(self, line: LogLine) -> None:
-        if self._in_dump and self._dumped < DUMP_MAX:
+        if _ENDED.match(line.text):
+            self._facts.last_error, self._error_end, self._in_error = BLOCKED, "", False
+        elif self._in_dump and self._dumped < DUMP_MAX:
             self._dump.append(line.text)
             self._dumped += len(line.text)
         elif self._in_error and line.text.strip():

@@ -134,7 +134,7 @@ def failures(facts: LogFacts) -> str:
     """Describe the failures of a job that has closed its spider, in a few words; empty if there are none."""
     stats = facts.stats or {}
     found = []
-    if facts.closed in {"start_error", "closespider_errorcount", "memusage_exceeded"}:
+    if facts.closed in {"start_error", "closespider_errorcount", "memusage_exceeded", "timeout", "stalled"}:
         found.append(facts.closed)
     kinds = [name for name in stats if name.startswith("spider_exceptions/") and name != "spider_exceptions/count"]
     exceptions = sum(_number(stats, name) for name in kinds)

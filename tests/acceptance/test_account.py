@@ -127,32 +127,52 @@ def test_pages_that_the_producer_crawls_itself_are_in_the_account(
 
 
 KILLER = """
+    import asyncio
     import os
     import signal
 
     from properties.spiders.easy import EasySpider
+    from scrapyd_dist.middlewares import watchdog
 
+    watchdog.GRACE = watchdog.AFTER = 0.5
 
     class KillerSpider(EasySpider):
         name = "killer"
+        rules = EasySpider.rules
 
-        def parse_item(self, response):
+        async def parse_item(self, response):
             if response.url.endswith({url!r}):
-                os.kill(os.getpid(), signal.SIGKILL)
-            yield from super().parse_item(response)
+                {deed}
+            for item in super().parse_item(response):
+                yield item
 """
+STALLED = "stalled: no page and no item for more than 2 s; it has not ended, and gets SIGINT"
 
 
 @pytest.mark.black_box
-def test_a_page_that_kills_its_worker(crawl: Callable[..., Project], site: StartSite) -> None:
+@pytest.mark.parametrize(
+    ("deed", "mode", "why"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "push", "died while it worked"),
+        ("await asyncio.sleep(3600)", "push", STALLED),
+        ("await asyncio.sleep(3600)", "pull", STALLED),
+    ],
+    ids=["killed", "hanging, sent", "hanging, leased"],
+)
+def test_a_page_that_kills_or_hangs_its_worker(
+    deed: str, mode: str, why: str, crawl: Callable[..., Project], site: StartSite
+) -> None:
     pages = site(32)
-    source = KILLER.format(url=pages.site.detail_path(18))
-    settings = {**IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 8, "DISTRIBUTED_MAX_ATTEMPTS": 2}
+    source = KILLER.format(url=pages.site.detail_path(18), deed=deed)
+    settings = {
+        **IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 4, "DISTRIBUTED_MAX_ATTEMPTS": 2, "DISTRIBUTED_STALL_TIMEOUT": 2,
+        "DISTRIBUTED_MODE": mode,
+    }  # fmt: skip
     it = crawl(pages, "killer", source, **settings, code=3)
     (dead,) = [batch for batch in batches(it) if batch.state is BatchState.DEAD]
-    assert (dead.size, "died while it worked" in dead.reason) == (1, True), dead
+    assert (dead.size, why in dead.reason) == (1, True), dead
     summary = last_crawl(it).summary
     assert (summary["sealed"], summary["items"], summary["dead_urls"]) == (32, 31, 1)
     assert pages.differences(it.items("items.jl")) == {"missing": ["18"]}
     (listed,) = [row for row in misses(it) if row["kind"] == "dead"]
-    assert (listed["url"], "died while it worked" in listed["reason"]) == (pages.detail(18), True), listed
+    assert (listed["url"], why in listed["reason"]) == (pages.detail(18), True), listed

@@ -20,8 +20,22 @@ from rig.waiting import wait_for
 from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.store import open_store
 
-#: one more, which finds its own pages; the producer sends them away
-FINDING = """
+#: one waits for ever, and one finds its own pages, which the producer sends away
+MORE = """
+import asyncio
+
+from scrapyd_dist.middlewares import watchdog
+
+watchdog.GRACE = watchdog.AFTER = 0.5
+
+
+class Waits(Good):
+    name = "waits"
+
+    async def parse(self, response):
+        await asyncio.sleep(3600)
+        yield {}
+
 
 class Shop(Good):
     name = "shop"
@@ -44,7 +58,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory, module_fleet: StartFleet) -> 
     more = {"max_proc": 2, "jobs_to_keep": "100"}
     nodes = [*module_fleet(1, **more), *module_fleet(1, username="me", password="hush", **more)]
     settings = {**QUICK, "ADDONS": ADDON, "LOG_LEVEL": "DEBUG"}
-    with closing(Shop(tmp_path_factory.mktemp("shop"), nodes, SPIDERS + FINDING, **settings)) as made:
+    with closing(Shop(tmp_path_factory.mktemp("shop"), nodes, SPIDERS + MORE, **settings)) as made:
         yield made
 
 
@@ -132,11 +146,20 @@ def test_killed_is_what_we_killed_and_died_is_what_died(shop: Shop) -> None:
     assert counted["log_count/INFO"]["sum"] > 5
 
 
+def test_a_job_ends_by_itself_when_it_takes_too_long_or_stands_still(shop: Shop) -> None:
+    jobs = shop.scheduled("slow", "--job-timeout", "3s") + shop.scheduled("waits", "--stall-timeout", "1s")
+    shop.wait_idle()
+    long, still = (shop.job(job["job"]) for job in jobs)
+    assert (long["state"], long["reason"].partition(";")[0]) == ("failed", "timeout")
+    words = "stalled: no page and no item for more than 1 s; it has not ended, and gets SIGINT"
+    assert (still["state"], still["reason"]) == ("died", words)
+
+
 def test_a_raw_call(shop: Shop) -> None:
     done = shop.start("api", "node2", "listprojects").wait()
     assert (done.code, done.json()["projects"], done.json()["node_name"]) == (0, ["shop"], "node2")
     listed = shop.run("api", shop.nodes[1].url, "listspiders.json", "project=shop").json()
-    assert listed["spiders"] == ["broken", "good", "shop", "slow"]
+    assert listed["spiders"] == ["broken", "good", "shop", "slow", "waits"]
     refused = shop.run("api", "node1", "listspiders", "project=nosuch").expect(1, "nosuch")
     assert (refused.out, refused.err.count("\n")) == ("", 1)
 
@@ -329,11 +352,11 @@ def test_a_crawl_with_unusually_few_items_is_warned_about(shop: Shop) -> None:
         for name in ("usual1", "usual2"):
             store.add_crawl(replace(store.crawl("usual0"), id=name))
     # The same arguments, and a site that has less to give.
-    shop.project.spider("all", (SPIDERS + FINDING).replace("int(self.pages)", "int(self.pages) // 3"))
+    shop.project.spider("all", (SPIDERS + MORE).replace("int(self.pages)", "int(self.pages) // 3"))
     try:
         done = shop.run(*line, "--name", "few", "--json", code=0)
     finally:
-        shop.project.spider("all", SPIDERS + FINDING)
+        shop.project.spider("all", SPIDERS + MORE)
     few = "3 items are unusually few: the median of the last 3 crawls of this spider is 9."
     assert done.json()["warnings"] == [few]
 

@@ -1,0 +1,158 @@
+"""Ends a job that takes too long, or that brings no page and no item any more: in order, else by signals.
+
+The event loop ends a job in order; a thread sends the signals, also when the loop stands still; and a timer of the
+system ends a process whose code keeps the interpreter to itself, so that no thread of it runs.
+Part of the worker half: imports Scrapy and the standard library only.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from scrapy import signals
+from scrapy.crawler import Crawler
+
+from scrapyd_dist.batches import FinishReason
+from scrapyd_dist.settings import JOB_LIMITS, SettingReader
+
+from .assignment import is_job
+from .engine_compat import call_every, close_spider, is_held_up
+
+logger = logging.getLogger(__name__)
+
+#: seconds between two looks at the clock
+TICK = 0.5
+#: seconds without progress that a job gets to end in order, as for a feed's upload; and for the end after a signal
+GRACE, AFTER = 60.0, 10.0
+#: Scrapy ends in order after the first one and at once after the second; a callback that never returns needs the third
+SIGNALS = (signal.SIGINT, signal.SIGINT, signal.SIGKILL)
+#: seconds that the system's timer can be set to, at most
+LONGEST = 1e6
+
+
+def put_in(crawler: Crawler, has_work: Callable[[], bool] = lambda: True) -> None:
+    """Watch this process if it is a job on a node, and its settings limit its time; `has_work`: see `Watchdog`."""
+    if not is_job():
+        return
+    longest, stall = (SettingReader(crawler.settings).value(name) for name in JOB_LIMITS)
+    if longest or stall:
+        Watchdog(crawler, longest=longest or math.inf, stall=stall or math.inf, has_work=has_work).start()
+
+
+class Watchdog:
+    """Watches one job, from the making of its components until its spider has closed.
+
+    `longest`: seconds for the whole job; `stall`: seconds without a page and an item while `has_work` says that the job
+    has any, and that does not wait for its turn. The seconds are those in which this process ran: one that is stopped,
+    or whose machine sleeps, is not over its time when it goes on.
+    """
+
+    def __init__(self, crawler: Crawler, *, longest: float, stall: float, has_work: Callable[[], bool]) -> None:
+        self._crawler, self._has_work = crawler, has_work
+        self._longest, self._stall = longest, max(stall, 2 * TICK)
+        self._now = 0.0
+        self._moved = math.inf  #: the last progress; until the spider has opened, nothing stalls
+        self._over: FinishReason | None = None  #: why it is to end
+        self._told = False
+        self._turns: Any = None
+        self._closed = threading.Event()
+
+    def start(self) -> None:
+        connect = self._crawler.signals.connect
+        connect(self._open, signals.spider_opened)
+        connect(self._close, signals.spider_closed)
+        for progress in (signals.response_received, signals.item_scraped, signals.item_dropped):
+            connect(self._move, progress)
+        self._guard()
+        threading.Thread(target=self._watch, name="sdist-watchdog", daemon=True).start()
+
+    # the event loop's side
+
+    def _open(self) -> None:
+        self._move()
+        self._set_timer()
+        self._turns = call_every(TICK, self._turn)
+
+    def _close(self) -> None:
+        self._closed.set()
+        if self._turns is not None and self._turns.running:
+            self._turns.stop()
+
+    def _move(self) -> None:
+        self._moved = self._now
+
+    def _turn(self) -> None:
+        slot = self._crawler.engine._slot  # noqa: SLF001 - before Scrapy 2.19 nothing else tells
+        if self._over is not None and not self._told and slot is not None:
+            self._told = True
+            close_spider(self._crawler, self._over)
+        if is_held_up(self._crawler) or not (self._told or self._has_work()):
+            self._move()
+
+    # the thread's side
+
+    def _watch(self) -> None:
+        ticks = 0
+        while ticks < 2:  # the first one may come before all that has waited meanwhile
+            if self._tick():
+                return
+            ticks = ticks + 1 if self._reason() else 0
+        self._over = self._reason()
+        words = f"timeout: this job has run for more than {self._longest:g} s"
+        if self._over is FinishReason.STALLED:
+            words = f"stalled: no page and no item for more than {self._stall:g} s"
+        logger.warning("%s; it is told to end", words)
+        since, patience = self._now, GRACE
+        for number, sign in enumerate(SIGNALS):
+            while self._now - max(since, 0 if number else self._moved) < patience:
+                if self._tick():
+                    return
+            logging.disable(logging.NOTSET)
+            logger.error("%s; it has not ended, and gets %s", words, sign.name)
+            if number:
+                logging.disable()  # a forced end leaves many errors, and none says more than this last one
+            os.kill(os.getpid(), sign)
+            since, patience = self._now, AFTER
+
+    def _reason(self) -> FinishReason | None:
+        if self._now > self._longest:
+            return FinishReason.TIMEOUT
+        return FinishReason.STALLED if self._now - self._moved > self._stall else None
+
+    def _tick(self) -> bool:
+        """Let the clock go on, as far as this process runs; whether the spider has closed meanwhile."""
+        self._set_timer()
+        began = time.monotonic()
+        closed = self._closed.wait(TICK)
+        self._now += min(time.monotonic() - began, 2 * TICK)
+        if closed:
+            _end_after(0)
+        return closed
+
+    def _set_timer(self) -> None:
+        left = min(self._longest, self._stall + self._moved) - self._now
+        _end_after(max(0.0, left) + GRACE + AFTER)
+
+    def _guard(self) -> None:
+        """Let the log say where this process was when the timer ends it."""
+        if hasattr(signal, "SIGVTALRM"):
+            log = self._crawler.settings.get("LOG_FILE")
+            # open until the process ends
+            faulthandler.register(signal.SIGVTALRM, open(log, "ab") if log else 2, chain=True)  # noqa: SIM115, PTH123
+
+
+def _end_after(seconds: float) -> None:
+    """End this process when it has computed for so long and no other call has come; 0: do not.
+
+    No thread is needed for that, but the system's clock of what this process has used: it stands still with it.
+    """
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_VIRTUAL, min(seconds, LONGEST))

@@ -1,0 +1,110 @@
+"""The watchdog's clock, and what counts as a standstill."""
+
+import math
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from scrapy import Request, Spider
+from scrapy.utils.test import get_crawler
+from scrapyd_dist.middlewares import watchdog
+from scrapyd_dist.middlewares.codec import WAITS
+from scrapyd_dist.middlewares.engine_compat import is_held_up
+from scrapyd_dist.middlewares.watchdog import Watchdog
+
+from scrapyd_dist.batches import FinishReason
+from scrapyd_dist.errors import ConfigError
+
+
+class Clock:
+    """A clock that each wait turns on by so many seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, dog: Watchdog) -> None:
+        self.now, self.step, self._dog = 0.0, 0.5, dog
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(watchdog, "_end_after", lambda seconds: None)
+        monkeypatch.setattr(dog, "_closed", SimpleNamespace(wait=self._wait))
+
+    def _wait(self, seconds: float) -> bool:
+        self.now += self.step
+        return False
+
+    def tick(self, times: int, step: float = 0.5) -> FinishReason | None:
+        self.step = step
+        for _ in range(times):
+            self._dog._tick()
+        return self._dog._reason()
+
+
+def dog_of(**limits: float) -> Watchdog:
+    given = {"longest": math.inf, "stall": math.inf, **limits}
+    return Watchdog(get_crawler(Spider), has_work=lambda: True, **given)
+
+
+def test_a_job_is_over_its_time_by_the_seconds_in_which_it_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    dog = dog_of(longest=10)
+    clock = Clock(monkeypatch, dog)
+    assert clock.tick(20) is None
+    assert clock.tick(1) is FinishReason.TIMEOUT
+
+
+def test_a_process_that_was_stopped_is_not_over_its_time_when_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    dog = dog_of(stall=10, longest=100)
+    clock = Clock(monkeypatch, dog)
+    dog._move()
+    assert clock.tick(1, step=3600.0) is None
+    assert clock.tick(18) is None
+    assert clock.tick(1) is FinishReason.STALLED
+
+
+def test_nothing_stalls_until_the_spider_has_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    dog = dog_of(stall=2)
+    clock = Clock(monkeypatch, dog)
+    assert clock.tick(100) is None
+    dog._move()
+    assert clock.tick(5) is FinishReason.STALLED
+
+
+def crawler_with(
+    *, transferring: int = 0, queued: int = 0, active: list[Request] | None = None, idle: bool = True, pending: bool
+) -> Any:
+    slots = {"a": SimpleNamespace(transferring=set(range(transferring)), queue=list(range(queued)))}
+    downloader = SimpleNamespace(slots=slots, active=set(active or ()))
+    scraper = SimpleNamespace(slot=SimpleNamespace(is_idle=lambda: idle))
+    slot = SimpleNamespace(scheduler=SimpleNamespace(has_pending_requests=lambda: pending))
+    return SimpleNamespace(engine=SimpleNamespace(downloader=downloader, scraper=scraper, _slot=slot))
+
+
+PAGE, GUEST = Request("http://web/1"), Request("http://web/robots.txt", meta={WAITS: True})
+
+
+@pytest.mark.parametrize(
+    ("state", "held_up"),
+    [
+        ({"pending": True}, True),  # all wait for permits in the scheduler
+        ({"pending": False}, False),  # the start has not ended, and brings nothing
+        ({"queued": 1, "active": [PAGE], "pending": True}, True),  # a delay
+        ({"active": [PAGE, GUEST], "pending": False}, True),  # a page waits for a robots.txt, which waits for a permit
+        ({"active": [PAGE], "pending": True}, False),  # a middleware has it
+        ({"transferring": 1, "queued": 1, "active": [PAGE, GUEST], "pending": True}, False),
+        ({"idle": False, "pending": True}, False),  # a callback
+    ],
+)
+def test_what_waits_for_its_turn_is_held_up(state: dict[str, Any], held_up: bool) -> None:
+    assert is_held_up(crawler_with(**state)) is held_up
+
+
+def test_only_a_job_on_a_node_is_watched_and_its_limits_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[float] = []
+    monkeypatch.setattr(Watchdog, "start", lambda dog: begun.append(dog._stall))
+    limited = get_crawler(Spider, {"DISTRIBUTED_STALL_TIMEOUT": 5})
+    watchdog.put_in(limited)
+    assert begun == []
+    monkeypatch.setattr("sys.orig_argv", ["python", "-m", "scrapyd.runner", "crawl", "a", "-a", "_job=1"])
+    watchdog.put_in(get_crawler(Spider))
+    assert begun == []
+    watchdog.put_in(limited)
+    assert begun == [5]
+    with pytest.raises(ConfigError, match=r"DISTRIBUTED_STALL_TIMEOUT is '5m', and must be a number of seconds\."):
+        watchdog.put_in(get_crawler(Spider, {"DISTRIBUTED_STALL_TIMEOUT": "5m"}))
