@@ -21,7 +21,7 @@ from scrapy import signals
 from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import FinishReason
-from scrapyd_dist.settings import JOB_LIMITS, SettingReader
+from scrapyd_dist.settings import SettingReader
 
 from .assignment import is_job
 from .engine_compat import call_every, close_spider, is_held_up
@@ -42,7 +42,8 @@ def put_in(crawler: Crawler, has_work: Callable[[], bool] = lambda: True) -> Non
     """Watch this process if it is a job on a node, and its settings limit its time; `has_work`: see `Watchdog`."""
     if not is_job():
         return
-    longest, stall = (SettingReader(crawler.settings).value(name) for name in JOB_LIMITS)
+    read = SettingReader(crawler.settings).value
+    longest, stall = read("DISTRIBUTED_JOB_TIMEOUT"), read("DISTRIBUTED_STALL_TIMEOUT")
     if longest or stall:
         Watchdog(crawler, longest=longest or math.inf, stall=stall or math.inf, has_work=has_work).start()
 

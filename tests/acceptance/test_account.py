@@ -159,7 +159,7 @@ STALLED = "stalled: no page and no item for more than 2 s; it has not ended, and
     ],
     ids=["killed", "hanging, sent", "hanging, leased"],
 )
-def test_a_page_that_kills_or_hangs_its_worker(
+def test_a_page_that_kills_its_worker(
     deed: str, mode: str, why: str, crawl: Callable[..., Project], site: StartSite
 ) -> None:
     pages = site(32)
