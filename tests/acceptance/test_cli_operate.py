@@ -148,11 +148,23 @@ def test_killed_is_what_we_killed_and_died_is_what_died(shop: Shop) -> None:
 
 def test_a_job_ends_by_itself_when_it_takes_too_long_or_stands_still(shop: Shop) -> None:
     jobs = shop.scheduled("slow", "--job-timeout", "3s") + shop.scheduled("waits", "--stall-timeout", "1s")
+    file = shop.project.path / "scrapy.cfg"
+    before = file.read_text()
+    try:
+        file.write_text(f"{before}\n[sdist]\nstall_timeout = 1\n")
+        jobs += shop.scheduled("waits")
+        wrong = "DISTRIBUTED_STALL_TIMEOUT is '5m', and must be a number of seconds."
+        shop.run("schedule", "waits", "-s", "DISTRIBUTED_STALL_TIMEOUT=5m").expect(2, wrong)
+        file.write_text(f"{before}\n[sdist]\nstall_timeout = 5m\n")
+        wrong = "stall_timeout in [sdist] of scrapy.cfg is '5m', and must be a number of seconds."
+        shop.run("schedule", "waits").expect(2, wrong)
+    finally:
+        file.write_text(before)
     shop.wait_idle()
-    long, still = (shop.job(job["job"]) for job in jobs)
+    long, *both = (shop.job(job["job"]) for job in jobs)
     assert (long["state"], long["reason"].partition(";")[0]) == ("failed", "timeout")
     words = "stalled: no page and no item for more than 1 s; it has not ended, and gets SIGINT"
-    assert (still["state"], still["reason"]) == ("died", words)
+    assert [(still["state"], still["reason"]) for still in both] == [("died", words)] * 2
 
 
 def test_a_raw_call(shop: Shop) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from rig.crawls import ADDON
 
+from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.joblogs.joblog import BLOCKED, LogReader
 from scrapyd_dist.joblogs.log_reads import LogExcerpt
-from scrapyd_dist.joblogs.verdict import Outcome, by_log
+from scrapyd_dist.joblogs.verdict import by_log
 from scrapyd_dist.scrapyd.api import JobState
 
 #: one page after the other; `deed` says what becomes of the third one
@@ -60,7 +61,7 @@ class Job:
         self.command.wait(60)
         reader = LogReader()
         reader.feed(self._log.read_bytes())
-        excerpt = LogExcerpt(facts=reader.facts(), says_info=True, total=0, silent=None, offset=0)
+        excerpt = LogExcerpt(facts=reader.facts(), says_info=True, total=0, silent=None, offset=None)
         verdict = by_log(JobState.FINISHED, excerpt)
         return verdict.outcome, verdict.reason
 

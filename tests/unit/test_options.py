@@ -19,7 +19,7 @@ from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.base import SchedulerLimits
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
-from scrapyd_dist.settings import SETTINGS
+from scrapyd_dist.settings import SETTINGS, Travels, limits_in, travelling
 from scrapyd_dist.store.reach import Way
 
 
@@ -213,6 +213,21 @@ def test_of_what_was_given_on_the_command_line_workers_get_what_they_need_to_fin
     assert received.getlist("DISTRIBUTED_TARGET_CALLBACKS") == given["DISTRIBUTED_TARGET_CALLBACKS"]
     assert json.loads(received["DISTRIBUTED_CALLBACK_SLOTS"]) == given["DISTRIBUTED_CALLBACK_SLOTS"]
     assert worker_settings(options(MODE="push"), made) == {}
+
+
+def test_the_limits_of_jobs_go_to_every_job_those_of_other_projects_as_well() -> None:
+    made = settings(STALL_TIMEOUT=5)  # of settings.py: it is in the egg
+    made.set("DISTRIBUTED_JOB_TIMEOUT", 60.0, priority="cmdline")
+    for mode in ("push", "pull"):
+        assert worker_settings(options(MODE=mode), made) == {"DISTRIBUTED_JOB_TIMEOUT": "60.0"}
+    assert {"DISTRIBUTED_JOB_TIMEOUT", "DISTRIBUTED_STALL_TIMEOUT"} <= set(travelling(Travels.FLEET))
+    assert limits_in({"store": "x", "stall_timeout": "90"}) == {"DISTRIBUTED_STALL_TIMEOUT": "90"}
+    with pytest.raises(
+        ConfigError, match=r"^job_timeout in \[sdist\] of scrapy.cfg is '2h', and must"
+    ):
+        limits_in({"job_timeout": "2h"})
+    with pytest.raises(ConfigError, match="DISTRIBUTED_STALL_TIMEOUT is '5m'"):
+        options(STALL_TIMEOUT="5m")
 
 
 def test_workers_of_another_project_get_the_slots_and_the_limits_of_the_crawl_and_nothing_else() -> None:
