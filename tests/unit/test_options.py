@@ -222,9 +222,7 @@ def test_the_limits_of_jobs_go_to_every_job_those_of_other_projects_as_well() ->
         assert worker_settings(options(MODE=mode), made) == {"DISTRIBUTED_JOB_TIMEOUT": "60.0"}
     assert {"DISTRIBUTED_JOB_TIMEOUT", "DISTRIBUTED_STALL_TIMEOUT"} <= set(travelling(Travels.FLEET))
     assert limits_in({"store": "x", "stall_timeout": "90"}) == {"DISTRIBUTED_STALL_TIMEOUT": "90"}
-    with pytest.raises(
-        ConfigError, match=r"^job_timeout in \[sdist\] of scrapy.cfg is '2h', and must"
-    ):
+    with pytest.raises(ConfigError, match=r"^job_timeout in \[sdist\] of scrapy.cfg is '2h', and must"):
         limits_in({"job_timeout": "2h"})
     with pytest.raises(ConfigError, match="DISTRIBUTED_STALL_TIMEOUT is '5m'"):
         options(STALL_TIMEOUT="5m")
