@@ -30,6 +30,10 @@ class Deeds(scrapy.Spider):
         if self.deed == "never starts":
             await asyncio.sleep(3600)
 
+    async def log_in(self):
+        await asyncio.sleep(3600)
+        yield
+
     async def parse(self, response):
         yield {"url": response.url}
         if not response.url.endswith((",3", "000003.html")):
@@ -142,16 +146,20 @@ def test_a_worker_that_waits_for_a_batch_does_not_stall_and_one_that_has_one_doe
     place = project(spiders={"deeds": SPIDER})
     place.write("small/settings.py", (place.package / "settings.py").read_text() + SHORT)
     queue = frontier(place, "deeds", standing=True)
-    limits = {"settings": STALL, "idle": 2.5}
 
-    def worked(number: int, deed: str) -> int:
-        line = queue.arguments(number, **limits)
+    def worked(number: int, deed: str, **settings: Any) -> int:
+        line = queue.arguments(number, settings=settings, idle=2.5)
         return int(start_scrapy(place, *line, "-a", f"_job={queue.job(number)}", "-a", f"deed={deed}").wait(60).code)
 
     queue.add([pages.detail(1), pages.detail(2)])
-    assert worked(1, "") == 0
+    assert worked(1, "", **STALL) == 0
     report = queue.report(1)
     assert (report.finish_reason, report.done) == ("finished", 2)
     queue.add([pages.detail(3), pages.detail(4)])
-    assert worked(2, "hangs") == 0
+    assert worked(2, "hangs", **STALL) == 0
     assert (queue.report(2).ended, STALLED in queue.log(2)) == (False, True), queue.log(2)
+    assert worked(3, "", DISTRIBUTED_JOB_TIMEOUT=1) == 0
+    assert worked(4, "", DISTRIBUTED_JOB_TIMEOUT=1, DISTRIBUTED_LOGIN="log_in") == 0
+    waited, hung = queue.report(3), queue.report(4)
+    assert (waited.finish_reason, waited.problem) == ("timeout", "")
+    assert (hung.finish_reason, hung.problem) == ("timeout", "timeout: not one of its requests has ended")

@@ -305,6 +305,19 @@ async def test_only_the_node_whose_workers_fail_is_taken_out(tmp_path: Path) -> 
         assert (o.state.stopped, o.states(), len(bad.posts)) == ("", ["done"], 3)
 
 
+async def test_workers_that_have_waited_for_all_their_time_are_no_failures(tmp_path: Path) -> None:
+    one = model("one", slots=1)
+    async with leasing(tmp_path, one, producer="me") as o:
+        for count in range(1, OF_A_NODE + 2):
+            await until(lambda count=count: len(one.posts) == count, "the next one")  # type: ignore[misc]  # as above
+            o.workers()[-1].end("timeout")
+        o.add(2)
+        await until(lambda: len(one.posts) == OF_A_NODE + 2, "one more")
+        o.workers()[-1].begin().work_off()
+        await o.over()
+        assert (o.state.stopped, o.states(), o.state.members[0].unfit) == ("", ["done"], "")
+
+
 # other spiders, slots
 
 

@@ -1,5 +1,6 @@
 """What became of each request of a batch: done, gone or failed, and nothing is forgotten."""
 
+import gc
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -194,6 +195,28 @@ def test_an_error_page_is_judged_once_and_the_spiders_own_errback_is_called() ->
     closed = account(worker)
     assert closed["gone"] == [{"url": URLS[0], "reason": "HTTP 404"}]
     assert closed["failed"] == [{"url": URLS[1], "reason": "TimeoutError: slow"}]
+
+
+def test_what_is_broken_off_has_not_ended() -> None:
+    """As in a process that is forced to end: a batch must not be acked with a request of which nothing was heard."""
+    worker = worker_of([{"url": URLS[0], "errback": "gone"}, URLS[1]])
+    failing, good = start(worker)
+    assert failing.errback
+    batch = session_of(worker)._batch
+    open_before = batch.requests
+
+    async def break_off(outputs: Any) -> None:
+        await anext(outputs)
+        await outputs.aclose()
+
+    page = Response(good.url, request=good)
+    run(break_off(worker.process_spider_output(page, each_of({"a": 1}, {"a": 2}))))
+    run(break_off(failing.errback(failed(TimeoutError("slow")))))
+    gc.collect()
+    assert batch.requests == open_before
+    failing.errback(failed(TimeoutError("slow")))  # its output is thrown away, as by Scrapy 2.13
+    gc.collect()
+    assert batch.requests == open_before - 1
 
 
 @pytest.mark.parametrize(
