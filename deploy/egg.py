@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 #: package -> those of its modules that a worker may import, besides the packages below
 WORKER_MODULES = {
     "scrapyd_dist": (
-        "__init__", "batches", "config", "errors", "job_record", "keys", "nodes", "payload", "settings", "version",
+        "__init__", "batches", "config", "errors", "goals", "job_record", "keys", "nodes", "payload", "settings",
+        "version",
     ),
     "scrapyd_dist.frontier": ("__init__", "backlog", "intake", "slots"),
     "scrapyd_dist.middlewares": (
-        "__init__", "addon", "assignment", "classifier", "codec", "engine_compat", "slot_routing", "store_access",
-        "targets", "watchdog",
+        "__init__", "addon", "assignment", "classifier", "codec", "engine_compat", "goal_keeper", "slot_routing",
+        "store_access", "targets", "watchdog",
     ),
     "scrapyd_dist.throttle": ("__init__", "domain_status", "permits"),
 }  # fmt: skip

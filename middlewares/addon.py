@@ -26,6 +26,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapyd_dist.settings import SETTINGS, complaints
 
 from .assignment import PROBE, Assignment, is_filler, is_producer, is_worker, looks_only
+from .goal_keeper import GoalKeeper, take_settings
 from .throttle.install import put_in as put_in_throttle
 from .throttle.install import put_in_late as put_in_throttle_late
 from .watchdog import put_in as put_in_watchdog
@@ -103,6 +104,7 @@ class Addon:
                     logger.warning("%s", warning)
             return
         settings.setdefault_in_component_priority_dict("SPIDER_MIDDLEWARES", Distributed, PRIORITY)
+        take_settings(settings)
         if not is_worker(settings):
             from .producer.crawl_request import put_aside
 
@@ -134,6 +136,7 @@ class Distributed:
             put_in_throttle_late(crawler)
             if not is_worker(crawler.settings) and not is_producer(crawler.settings):
                 put_in_watchdog(crawler)
+        GoalKeeper.of(crawler)
         if is_worker(crawler.settings):
             from .worker.worker import Worker
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -107,11 +107,13 @@ class Assignment(WorkerRequest):
     store_sealed: str = ""  #: the same, encrypted
     foreign: bool = False  #: the crawl is another project's
     key_sealed: str = ""  #: the key of such a crawl, sealed for this code
+    goals: Mapping[str, float] = field(default_factory=dict)  #: of the whole crawl, as `Goals.limits`
 
     # a job that is sent a batch
     batch: int = 0
     attempt: int = 0
     feed: bool = False  #: items go to the project's feed URL instead of the log folder
+    allowance: Mapping[str, float] = field(default_factory=dict)  #: of the goals, where the store is out of reach
     row: str = ""  #: in words, the arguments that this run of the whole spider was given; empty for a batch of requests
 
     # a job that leases its batches

@@ -16,6 +16,7 @@ from scrapy.http import JsonRequest, XmlRpcRequest
 from scrapy.spiders import CrawlSpider
 
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY
+from scrapyd_dist.goals import DEPTH
 from scrapyd_dist.payload import RequestValue
 
 #: request meta: the slots of this one request
@@ -30,6 +31,7 @@ AGAIN = "distributed_again"
 WAITS = "distributed_waits"
 #: request meta that only means something in the process that set it
 LOCAL_META = frozenset({"depth", "is_start_request", "distribute", PERMIT, AGAIN, WAITS, PREFIX, NUMBER, FINGERPRINT})
+DEPTH_META, NOTHING = frozenset({"depth"}), frozenset[str]()
 #: the same of a rule's request, which travels with the rule's number
 RULE_META = LOCAL_META | {"rule"}
 #: the callback of a request that names none
@@ -70,12 +72,18 @@ def to_value(request: Request, spider: Spider) -> RequestValue:
         value: RequestValue = {"url": request.url, "callback": callback}
         if errback is not None:
             value["errback"] = _name(errback, spider)
-        return {**value, **_fields(request, LOCAL_META)}
+        return {**value, **_fields(request, LOCAL_META - _kept(spider))}
     value = {"url": request.url, "rule": rule}
     if errback != getattr(spider, "_errback", None):  # process_request of the rule gave it another one
         value["errback"] = None if errback is None else _name(errback, spider)
     usual = {"link_text"} if request.meta.get("link_text") == "" else set()  # what a rule's request has anyway
-    return {**value, **_fields(request, RULE_META | usual)}
+    return {**value, **_fields(request, (RULE_META | usual) - _kept(spider))}
+
+
+def _kept(spider: Spider) -> frozenset[str]:
+    """What travels all the same: the depth, where it is limited for the whole crawl."""
+    settings = getattr(spider, "settings", None)
+    return DEPTH_META if settings and str(settings.get(DEPTH) or 0) != "0" else NOTHING
 
 
 def to_value_for_other(request: Request, spider: Spider, callback: str | None) -> RequestValue:

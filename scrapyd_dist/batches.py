@@ -292,6 +292,7 @@ class FinishReason(str, Enum):
     LIMITED = "limited"  #: the producer has found as many requests as its limit allows
     TIMEOUT = "timeout"  #: the job has run for longer than DISTRIBUTED_JOB_TIMEOUT
     STALLED = "stalled"  #: it had work, and no page and no item for longer than DISTRIBUTED_STALL_TIMEOUT
+    GOAL = "goal"  #: the whole crawl has reached one of its goals; what was not made waits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,6 +308,10 @@ class ReasonMeaning:
 
 #: prefix of the reason of a miss whose request was not made because settings ended the job
 NOT_MADE = "not made"
+#: kind, in a worker's report, of requests that were not made as the crawl has reached a goal: they wait in new batches
+PUT_OFF = "put-off"
+#: their reason, until they are in these batches
+PUT_OFF_REASON = "not made yet: the crawl has reached a goal"
 #: for finish reasons that are not in the table
 _UNKNOWN = ReasonMeaning(blames_batch=True)
 _MEANINGS: dict[str, ReasonMeaning] = {
@@ -315,6 +320,7 @@ _MEANINGS: dict[str, ReasonMeaning] = {
     FinishReason.SHUTDOWN.value: ReasonMeaning(in_order=True, told=True),
     FinishReason.CANCELLED.value: ReasonMeaning(in_order=True),
     FinishReason.SUPERSEDED.value: ReasonMeaning(told=True),
+    FinishReason.GOAL.value: ReasonMeaning(in_order=True, told=True),
     FinishReason.LIMITED.value: ReasonMeaning(in_order=True, asked_for=True, by_settings=True),
     FinishReason.TIMEOUT.value: ReasonMeaning(in_order=True, blames_batch=True),
     FinishReason.STALLED.value: ReasonMeaning(blames_batch=True),

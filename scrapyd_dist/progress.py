@@ -282,6 +282,8 @@ def summary(snap: Snapshot) -> dict[str, Any]:
         "stragglers": snap.progress.stragglers(),
         "output": list(snap.output),
         "misses": snap.misses,
+        "goals": dict(spec.goals),
+        "goal": state.goal or None,
         "warnings": list(snap.warnings),
         "message": snap.message,
     }

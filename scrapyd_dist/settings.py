@@ -278,6 +278,21 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
        " `LOG_LEVEL` is INFO, and records below the log's level are not made; `none`, Scrapy as it is"
        " ([more](speed.md))", option="--profile", choices=("usual", "fast", "none")),
 ),
+"Goals for the whole crawl": (
+    _s("GOAL_ITEMS", _WHOLE, 0, "end the crawl once all nodes together have so many items; the rest waits for"
+       " `sdist resume` ([more](unattended.md#goals-for-a-whole-crawl)). 0: no goal, as for all of these",
+       option="--max-items", least=0),
+    _s("GOAL_PAGES", _WHOLE, 0, "the same with pages that a callback got", option="--max-pages", least=0),
+    _s("GOAL_REQUESTS", _WHOLE, 0, "the same with requests that left, with retries, redirects and robots.txt",
+       option="--max-requests", least=0),
+    _s("GOAL_ERRORS", _WHOLE, 0, "the same with exceptions in the spider's code", option="--max-errors", least=0),
+    _s("GOAL_TIME", _SECONDS, 0.0, "the same after so many seconds; `sdist resume` counts anew", option="--max-time",
+       least=0),
+    _s("GOAL_DEPTH", _WHOLE, 0, "links that lead deeper than so many pages are not followed: `DEPTH_LIMIT` for the"
+       " whole crawl, not for each job", option="--max-depth", least=0, travels=_JOBS),
+    _s("CLOSESPIDER", _CHOICE, "job", "what Scrapy's `CLOSESPIDER_…` settings count: `job`, each job for itself;"
+       " `crawl`, the whole crawl, as the goals above", choices=("job", "crawl"), travels=_JOBS),
+),
 "The throttle": (
     _s("THROTTLE", _YES_NO, None, "`True`: this process follows the throttle's rules and the settings below; `False`:"
        " neither; not set: `True` with one of `…_HITS`, `…_MAX_PAGES`, `…_CONCURRENCY`, else [the rules"
@@ -329,12 +344,12 @@ def travelling(*travels: Travels) -> tuple[str, ...]:
     return tuple(name for name, row in SETTINGS.items() if row.travels in travels)
 
 
-def of_options(options: object) -> dict[str, Any]:
-    """The settings that an object with fields named like options gives values to."""
+def of_options(options: object, command: str = "") -> dict[str, Any]:
+    """The settings that an object with fields named like options, of this command, gives values to."""
     fields = {
         row.option.split()[-1].partition("/")[0].lstrip("-").replace("-", "_"): name
-        for name, row in SETTINGS.items()
-        if row.option
+        for name, row in sorted(SETTINGS.items(), key=lambda one: " " in one[1].option)  # a command's own go last
+        if row.option and row.option.rpartition(" ")[0] in ("", command)
     }
     given = {name: getattr(options, field, None) for field, name in fields.items()}
     return {name: value for name, value in given.items() if value not in (None, [])}

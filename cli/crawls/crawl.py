@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from scrapyd_dist.batches import Crawl
+from scrapyd_dist.goals import OURS, in_words
 from scrapyd_dist.progress import labels_of, number, told
 
 from ..context import Context
@@ -18,7 +19,7 @@ from ..options import OnlyLabels, argument, has_labels, option
 from ..options import crawls as crawl_names
 from ..output import Output, complain, put, say, table
 from . import producer_process, watcher, wording
-from .crawl_options import CrawlOptions, refuse_secrets
+from .crawl_options import CrawlOptions, GoalOptions, refuse_secrets
 from .producer_process import kept_code
 from .watcher import WATCHING, WatchOptions
 from .wording import counted
@@ -34,6 +35,8 @@ def show(plan: Mapping[str, Any]) -> None:
     put(f"To the nodes go: {plan['target']}")
     if plan["limit"]:
         put(f"Limited to the first {counted(plan['limit'], 'target request')}")
+    if plan["goals"]:
+        put(f"Ends at {' or '.join(in_words(name, most) for name, most in plan['goals'].items())}")
     put(f"Batches: up to {counted(plan['batch_size'], 'request')}, {about}")
     put(f"Items: {', '.join(plan['output']) or 'no file was named; give -o items.jl'}")
     throttle = plan["throttle"]
@@ -160,22 +163,33 @@ def plan(context: Context, asked: CrawlOptions, probe: Probe = None, output: Out
 
 
 def resume(
-    context: Context, crawl: CrawlId, watched: WatchOptions, new_code: NewCode = False, detach: Detach = False
-) -> int:
+    context: Context, crawl: CrawlId, goals: GoalOptions, watched: WatchOptions, new_code: NewCode = False,
+    detach: Detach = False,
+) -> int:  # fmt: skip
     """Go on with a crawl that was stopped, refused or paused, or whose process died.
 
     Batches that are done stay done. Jobs that still run on the nodes are found
     again, not started twice. It goes on with the code that it began with, of which
-    an egg is kept in its folder, whatever the working tree has now.
+    an egg is kept in its folder, whatever the working tree has now. A goal that was
+    reached holds no more, unless it is given again: its counts include all that the
+    crawl has done so far.
 
     Example: sdist resume easy-20260102T030405Z
     """
     store = context.store
     row = store.crawl(crawl)
+    reached = str(row.summary.get("goal") or "")
+    asked = {**({OURS[reached]: 0} if reached in OURS else {}), **goals.goals()}
+    if (reached or asked) and not producer_process.runs(row):
+        row = store.own_crawl(crawl)
+        own = producer_process.anew(row) if reached else dict(row.options)
+        given = {name: value for name, value in (own.get("spider_settings") or {}).items() if name not in asked}
+        settings = {**(own.get("settings") or {}), **asked}
+        store.update_crawl(crawl, options={**own, "settings": settings, "spider_settings": given})
     if not new_code and row.wanted == "pause" and producer_process.runs(row):  # it rests: its process is there
         store.want(crawl, "")
         return 0 if detach else watcher.watch(context.root, store, crawl, watched)
-    again, process = producer_process.begin_again(context.root, store, crawl, new_code=new_code)
+    again, process = producer_process.begin_again(context.root, store, crawl, finished=bool(reached), new_code=new_code)
     return follow(context, again, process, watched, detach=detach)
 
 

@@ -17,7 +17,7 @@ from scrapyd_dist.store.address import VARIABLE
 from ..context import SETTING
 from ..options import NewLabels, SpiderName, checked_labels, nodes, one_of, option, parser_of, span
 
-_ITEMS, _SPIDER = "Items and the end", "The spider"
+_ITEMS, _SPIDER, _GOALS = "Items and the end", "The spider", "Goals for the whole crawl"
 PLACEMENTS = one_of("by-capacity", "round-robin", "least-loaded")
 _NAMES_OF_FORMATS = ("jsonlines", "json", "csv")
 
@@ -106,7 +106,27 @@ class SpiderOptions(JobLimits):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrawlOptions(SpiderOptions):
+class GoalOptions:
+    """Goals for the whole crawl; a field is a parameter of the command."""
+
+    max_items: Annotated[int | None, _setting("GOAL_ITEMS", metavar="N")] = None
+    max_pages: Annotated[int | None, _setting("GOAL_PAGES", metavar="N")] = None
+    max_requests: Annotated[int | None, _setting("GOAL_REQUESTS", metavar="N")] = None
+    max_errors: Annotated[int | None, _setting("GOAL_ERRORS", metavar="N")] = None
+    max_time: Annotated[
+        float | None,
+        span("--max-time", "The same after a time (90, 30m, 2h); sdist resume counts anew.", panel=_GOALS,
+             show_default=False),
+    ] = None  # fmt: skip
+    max_depth: Annotated[int | None, _setting("GOAL_DEPTH", metavar="N")] = None
+
+    def goals(self) -> dict[str, Any]:
+        """Those that are given, as settings."""
+        return {name: value for name, value in of_options(self).items() if name.startswith(f"{PREFIX}GOAL_")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrawlOptions(GoalOptions, SpiderOptions):
     """The options that `sdist crawl` and `sdist plan` share; a field is a parameter of the command."""
 
     spider: SpiderName

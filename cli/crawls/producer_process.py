@@ -15,7 +15,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from socket import gethostname
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scrapyd_dist.deploy.kept_eggs import all_eggs, choose
 
@@ -143,6 +143,22 @@ def begin_again(
         store.update_crawl(name, options={**crawl.options, "new_code": new_code})
     store.update_crawl(name, state=CrawlState.STARTING, exit_code=None, ended=None, message="", wanted="")
     return crawl, spawn(root, store, name)
+
+
+def anew(row: Crawl) -> dict[str, Any]:
+    """The crawl's options, with outputs that may be written a second time.
+
+    A file that this crawl made itself is replaced. One that it only added to may hold the items of others: then
+    there will be one beside it that has all of this crawl.
+    """
+    settings = dict(row.options["settings"])
+    outputs = []
+    for output in settings.get("DISTRIBUTED_OUTPUTS") or []:
+        path = Path(output["path"])
+        if not output["overwrite"] and not row.options.get("own_outputs"):
+            path = path.with_name(f"{path.stem}-{row.id}{path.suffix}")
+        outputs.append({**output, "path": str(path), "overwrite": True})
+    return {**row.options, "settings": {**settings, "DISTRIBUTED_OUTPUTS": outputs}}
 
 
 def _why_taken(row: Crawl) -> str:

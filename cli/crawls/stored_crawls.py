@@ -199,7 +199,7 @@ def retry(
     producer_process.check_is_crawl(row)
     if producer_process.runs(row):
         raise ConfigError(f"The crawl {crawl} still runs; wait for its end: sdist wait {crawl}")
-    store.update_crawl(crawl, options=_anew(row))
+    store.update_crawl(crawl, options=producer_process.anew(row))
     dead = [one.number for one in store.batches(crawl, {BatchState.DEAD}) if not batch or one.number in batch]
     requeued = store.requeue(crawl, dead) if dead else []
     urls = try_again(store, root, crawl, {"dead", "failed"} if failed_urls else {"dead"}, batch or ())
@@ -211,22 +211,6 @@ def retry(
         say(f"Trying again: {batches}, {wording.counted(urls, 'URL')} of others.")
     again, process = producer_process.begin_again(root, store, crawl, finished=True, new_code=new_code)
     return follow(context, again, process, watched, detach=detach)
-
-
-def _anew(row: Crawl) -> dict[str, Any]:
-    """The crawl's options, with outputs that may be written a second time.
-
-    A file that this crawl made itself is replaced. One that it only added to may hold the items of others: then
-    there will be one beside it that has all of this crawl.
-    """
-    settings = dict(row.options["settings"])
-    outputs = []
-    for output in settings.get("DISTRIBUTED_OUTPUTS") or []:
-        path = Path(output["path"])
-        if not output["overwrite"] and not row.options.get("own_outputs"):
-            path = path.with_name(f"{path.stem}-{row.id}{path.suffix}")
-        outputs.append({**output, "path": str(path), "overwrite": True})
-    return {**row.options, "settings": {**settings, "DISTRIBUTED_OUTPUTS": outputs}}
 
 
 def pause(context: Context, crawl: CrawlId) -> None:

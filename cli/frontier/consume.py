@@ -53,6 +53,9 @@ class ConsumeOptions(SpiderOptions, Output):
     max_requests: Annotated[
         int, _option("A worker takes no batch after so many requests; 0: no limit.", metavar="N", min=0)
     ] = 0
+    max_items: Annotated[int, _option("End once so many items have come since it began.", metavar="N", min=0)] = 0
+    max_pages: Annotated[int, _option("The same for pages.", metavar="N", min=0)] = 0
+    max_errors: Annotated[int, _option("The same for exceptions in the spider's code.", metavar="N", min=0)] = 0
     idle: Annotated[
         float | None,
         span("--idle", "At a standing frontier, a worker ends when it had no work for so long.", panel=_PANEL),
@@ -71,7 +74,11 @@ class ConsumeOptions(SpiderOptions, Output):
 
     def settings(self) -> dict[str, Any]:
         """The other options as settings; options that are zero set nothing."""
-        return {name: value for name, value in of_options(self).items() if value} | self.delivery(Path.cwd())
+        return {
+            name: value
+            for name, value in of_options(self, "consume").items()
+            if value and name != "DISTRIBUTED_GOAL_TIME"
+        } | self.delivery(Path.cwd())
 
     def check_rows(self) -> None:
         """Refuse options for workers at a frontier whose rows are jobs."""

@@ -22,6 +22,7 @@ from scrapy.settings import Settings
 from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.errors import INTERRUPTED, PARTIAL, TIME_UP, ConfigError, DistError, StoreError
 from scrapyd_dist.frontier.backlog import UNFAIR
+from scrapyd_dist.goals import in_words
 from scrapyd_dist.items.delivery import deliver
 from scrapyd_dist.items.merging import ItemOutput
 from scrapyd_dist.progress import Snapshot, exit_code
@@ -255,6 +256,10 @@ class ConsumeRun(Lifecycle):
             why = f"{self._scheduler.state.stopped} {left}: {self._command}"
             return await self._let_go(CrawlState.INCOMPLETE, PARTIAL, why)
         code = exit_code(reporter.summary(CrawlState.FINISHED), max_failed=self._nodes.request.options.max_failed)
+        if goal := self._scheduler.state.goal:
+            reached = in_words(goal, self._scheduler.state.spec.goals[goal])
+            left = f"{backlog.waiting_requests:,} requests wait in {backlog.waiting:,} batches"
+            return await self._let_go(CrawlState.STOPPED, code, f"A goal is reached: {reached}. {left}.")
         if backlog.finished:
             return await self._let_go(CrawlState.FINISHED, code, "")
         prefix = self._wanted.scaling.prefix

@@ -7,7 +7,7 @@ import logging
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -239,15 +239,19 @@ class CrawlNodes:
             },
             args=request.args,
             shared=shared_settings(settings),
+            goals=options.goals.limits,
             collected=await self.repository.collected(),
             **own,
         )
 
-    def scheduler(self, spec: JobRequest, *, sender: AsyncSender, staffing: ScalingPolicy | None = None) -> Scheduler:
+    def scheduler(
+        self, spec: JobRequest, *, sender: AsyncSender, staffing: ScalingPolicy | None = None,
+        counts: Callable[[], Mapping[str, int]] = dict,
+    ) -> Scheduler:  # fmt: skip
         """The scheduler of the batches of a crawl or frontier.
 
         `spec` says what a frontier's rows are, `staffing` how many workers `sdist consume` was asked for; None: for a
-        crawl, which fills its own frontier.
+        crawl, which fills its own frontier, and has items and pages of its own (`counts`).
         """
         options = self.request.options
         limits, scaling, own = options.limits, options.scaling, dict[str, Any]()
@@ -263,7 +267,7 @@ class CrawlNodes:
         )  # fmt: skip
         return Scheduler(
             state=state, folder=self.repository.parts, prepare=self._bring, listed=self._listed, scaling=scaling,
-            key=self.prepared.key, **own,
+            key=self.prepared.key, own=counts, **own,
         )  # fmt: skip
 
     async def _bring(self, member: NodeState) -> str:

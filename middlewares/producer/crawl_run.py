@@ -18,6 +18,7 @@ from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import NOT_MADE, CrawlState, FinishReason, Miss, meaning
 from scrapyd_dist.errors import INTERRUPTED, PARTIAL, ConfigError, DistError
+from scrapyd_dist.goals import in_words
 from scrapyd_dist.items.delivery import deliver
 from scrapyd_dist.progress import Snapshot, exit_code
 from scrapyd_dist.scheduling.batcher import BatchDraft, Demand, portions
@@ -26,6 +27,7 @@ from scrapyd_dist.settings import complaints
 
 from ..classifier import count_found
 from ..engine_compat import close_spider
+from ..goal_keeper import GoalKeeper
 from ..targets import Target, find_target
 from ..throttle.install import charge_pages_to, why_not_heeded
 from ..throttle.install import problem_of as throttle_problem
@@ -94,7 +96,7 @@ class CrawlStart:
         own = OwnItems(repository.parts)
         feed = options.target_feed_url is not None
         spec = await nodes.job_request(settings, feed=feed, lease=options.scaling.terms.lease, ways=nodes.ways)
-        scheduler = nodes.scheduler(spec, sender=sender)
+        scheduler = nodes.scheduler(spec, sender=sender, counts=partial(_own_counts, index, own))
 
         def demand() -> Demand:
             return scheduler.demand(index.more(repository.counts["sealed"] + len(capture.cutter), capture.room))
@@ -147,6 +149,11 @@ class CrawlStart:
         return [f"rules of `sdist throttle` in the store: {rules}; {heeding}"]
 
 
+def _own_counts(index: IndexWalk, own: OwnItems) -> dict[str, int]:
+    """What a crawl's own process has done."""
+    return {"items": own.count, "pages": index.pages + index.done_before}
+
+
 class CrawlRun(Lifecycle):
     """One crawl, from its first request to the merged file."""
 
@@ -163,6 +170,9 @@ class CrawlRun(Lifecycle):
         #: why nothing more is found, though there may be more
         self._enough = FinishReason.LIMITED.value if self.capture.room == 0 else ""
         self._start_fault = ""
+        self.goals = GoalKeeper.of(crawler)
+        if self.goals is not None:
+            self.goals.open(self._repository.thread, self._repository.id, lambda _: self._goal_reached())
 
     def log_start(self) -> None:
         """Log what was found out about nodes and code, and what begins."""
@@ -196,6 +206,11 @@ class CrawlRun(Lifecycle):
         if not self._enough:
             self._enough = why
             close_spider(self._crawler, FinishReason.LIMITED)
+
+    def _goal_reached(self) -> None:
+        """Walk no further; what is not walked is walked when the crawl goes on."""
+        if not self.index.walked:
+            self.found_enough(FinishReason.GOAL.value)
 
     def seal(self, *cuts: BatchDraft) -> None:
         """Keep cuts in the store and hand them to the scheduler; in order, beside the crawl."""
@@ -238,6 +253,8 @@ class CrawlRun(Lifecycle):
         await self._obey()
         if self._scheduler.enough and not self.index.walked:
             self.found_enough(self._scheduler.enough)
+        if self._scheduler.state.goal:
+            self._goal_reached()
         if self._scheduler.state.stopped:
             self.hold()
 
@@ -314,7 +331,8 @@ class CrawlRun(Lifecycle):
         self._repository.missed(*(Miss(url="", kind="index", reason=text) for text in losses))
         self.reporter.warn(*self.capture.stayed(), *losses, *ends)
         await self.reporter.write_down()
-        await self._repository.finish_shards([shard.number for shard in index.unfinished()])
+        if self._enough != FinishReason.GOAL.value:
+            await self._repository.finish_shards([shard.number for shard in index.unfinished()])
         await self.reporter.tell(CrawlState.WORKING)
         self._scheduler.no_more()
 
@@ -324,6 +342,8 @@ class CrawlRun(Lifecycle):
             code = INTERRUPTED if self._cancelled or signals.came else self._scheduler.stop_code
             state = CrawlState.INCOMPLETE if self._scheduler.incomplete else CrawlState.STOPPED
             await self._stop(self._scheduler.state.stopped, code, state)
+        elif self._enough == FinishReason.GOAL.value and not self._scheduler.state.goal:
+            await self._stop("A goal was reached, and then a worker was lost with what it had counted.", 3)
         elif not self.options.limits.wait:
             await self._stop("All batches are sent, and nothing waits for them (DISTRIBUTED_WAIT is off).", 0)
         else:
@@ -357,7 +377,15 @@ class CrawlRun(Lifecycle):
     def _left_out(self, misses: Sequence[Miss]) -> list[str]:
         """Warnings of what was left out on request."""
         warnings = []
-        if self._enough == FinishReason.LIMITED.value:
+        if goal := self._scheduler.state.goal:
+            backlog, walked = self._scheduler.state.backlog, self._enough != FinishReason.GOAL.value
+            warnings.append(
+                f"The crawl has reached a goal: {in_words(goal, self._scheduler.state.spec.goals[goal])}."
+                f" {backlog.waiting_requests:,} requests wait in {backlog.waiting:,} batches"
+                f"{'' if walked else ', and the index is not walked to its end'}. Go on with the rest:"
+                f" sdist resume {self._repository.id}"
+            )
+        elif self._enough == FinishReason.LIMITED.value:
             warnings.append(
                 f"The crawl was limited to {self.options.limit:,} target requests (--limit, DISTRIBUTED_LIMIT);"
                 " what else there may be was not looked for."
@@ -402,6 +430,8 @@ class CrawlRun(Lifecycle):
         else:
             await self._scheduler.stop("")
         await self.stop_clock()
+        if self.goals is not None:
+            await self.goals.close()
         self.reporter.close()
         state = self._repository.state
         document = {**self.reporter.summary(state), "exit_code": process_exit.code}

@@ -19,6 +19,7 @@ from scrapyd_dist.batches import Shard
 from scrapyd_dist.diagnostics import is_local
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.forecast import CrawlShape, Probed, forecast
+from scrapyd_dist.goals import DEPTH
 from scrapyd_dist.items.sink import open_sink
 from scrapyd_dist.payload import describe as describe_payload
 from scrapyd_dist.payload import encode
@@ -128,6 +129,7 @@ def plan(
             if one.url
         ],
         "limit": options.limit or None,
+        "goals": options.goals.limits,
         "batch_size": options.batch_size,
         "bytes_per_batch": describe_payload(values, encode(values, key=prepared.key)),
         "output": [*(output["path"] for output in options.outputs), *([sink.shown] if sink else ())],
@@ -171,7 +173,8 @@ def _throttle(request: CrawlRequest, settings: BaseSettings) -> dict[str, Any]:
 
 def _warnings(settings: BaseSettings, options: ProducerOptions, nodes: list[dict[str, Any]]) -> list[str]:
     warnings = [_site_load(settings, options, nodes)]
-    counted = [name for name in PER_JOB if settings.getfloat(name)]
+    whole = {"DEPTH_LIMIT"} if settings.getint(DEPTH) else ()
+    counted = [name for name in PER_JOB if settings.getfloat(name) and name not in whole]
     if counted:
         warnings.append(f"{', '.join(counted)}: counted over the whole crawl before, and in each job now.")
     if any(name.startswith("CLOSESPIDER") for name in counted):

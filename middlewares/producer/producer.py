@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 
 from ..classifier import Disposition
 from ..codec import WatchedDict, own_errback
+from ..goal_keeper import GoalReached
 from ..worker.work_unit import judge
 from .crawl_run import CrawlRun, CrawlStart
 from .discovery import PAGE, SHARD
@@ -85,6 +86,8 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
             raise
         if PAGE in response.meta:
             run.index.came(shard, response.meta[PAGE], _first_url(response))
+            if run.goals is not None:
+                run.goals.count("pages")
 
     def process_spider_exception(self, response: Response, exception: Exception, spider: Spider | None = None) -> None:
         if not isinstance(exception, HttpError):  # that one came by the errback, and is counted there
@@ -120,6 +123,8 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
     # failures
 
     def _failed(self, errback: Any, failure: Failure) -> Any:
+        if isinstance(failure.value, GoalReached):  # its shard stays unfinished
+            return None
         request = failure.request  # type: ignore[attr-defined]  # Scrapy adds it
         self._lost(request.meta, request.url if LOCAL in request.meta else _first_url(request), *judge(failure))
         return errback(failure) if errback else failure

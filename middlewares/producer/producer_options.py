@@ -12,6 +12,7 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import WorkerRequest
 from scrapyd_dist.frontier.intake import BATCH_SIZE as LEASED
 from scrapyd_dist.frontier.intake import FAIR_SIZE
+from scrapyd_dist.goals import Goals
 from scrapyd_dist.items.sink import REVEALED, password_in
 from scrapyd_dist.scheduling.base import SchedulerLimits
 from scrapyd_dist.scheduling.placement import Placement
@@ -56,6 +57,7 @@ class ProducerOptions:
     profile: str = "usual"
     max_failed: int = 0
     min_items: int = 0
+    goals: Goals = field(default_factory=Goals)  #: of the whole crawl
     limit: int = 0  #: target requests that are handed out, the first ones; 0: all
     labels: tuple[str, ...] = ()
     store: str | None = None
@@ -111,6 +113,7 @@ def read_options(settings: BaseSettings) -> ProducerOptions:
         "leases": mode == "pull" or (mode == "auto" and may_lease),
         "only_leased": ", ".join(name for name, row in SETTINGS.items() if row.pull_only and reader.value(name)),
         "scaling": _scaling(reader),
+        "goals": Goals.from_settings(settings),
         "throttled": throttle.on,
         "heeds": throttle.heeds,
     })  # fmt: skip

@@ -13,14 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scrapyd_dist.batches import Batch, BatchState, meaning, not_made
+from scrapyd_dist.batches import Batch, BatchState, FinishReason, meaning, not_made
 
 from ..assignment import Assignment
 from ..classifier import count_found
 from .files import plain_stats, report_head
 from .lease_client import LeaseContext, StoreLost
 from .lease_renewer import Key, LeaseLoss
-from .work_unit import BatchUnit, RequestLedger, WorkUnit, count
+from .work_unit import REST_PUT_OFF, BatchUnit, RequestLedger, WorkUnit, count
 
 logger = logging.getLogger(__name__)
 #: of Scrapy's statistics those that a batch's report has a share of: what the sites answered
@@ -191,6 +191,9 @@ class BatchAcker:
 
         Scrapy before 2.19 calls it finished when its start has failed; what was not made has not failed.
         """
+        if reason == FinishReason.GOAL.value:
+            batch.ledger.rest = REST_PUT_OFF
+            return "finished"
         if meaning(reason).by_settings:
             batch.ledger.rest = not_made(reason)
             return "finished"

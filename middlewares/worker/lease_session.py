@@ -17,10 +17,12 @@ from scrapyd_dist.batches import Crawl, FinishReason
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.keys import SealError, public_half
 from scrapyd_dist.settings import uploading_feeds
+from scrapyd_dist.store.worker_thread import StoreThread
 
 from ..assignment import Assignment, egg_key
 from ..classifier import FoundRequests, count_found
 from ..engine_compat import each, spider_method, under_way
+from ..goal_keeper import GoalKeeper
 from ..slot_routing import SlotRouting, hides_addon
 from ..store_access import OutOfReach, reach
 from ..targets import Target, find_target
@@ -250,6 +252,7 @@ class LeaseSession:
         self._report = LeaseReport(job)
         self._work: LeasedWork | None = None  #: while the store is open
         self.tracker: RequestTracker | None = None  #: likewise
+        self._goals = GoalKeeper.of(crawler)
         uploads, self.problem = uploading_feeds(crawler.settings), ""
         if job.introduce:
             self._report.public, self.problem = introduce(crawler, job, uploads)
@@ -286,6 +289,9 @@ class LeaseSession:
             key = job.crawl_key()
             store = await asyncio.to_thread(reach, job)
             renewals = await asyncio.to_thread(reach, job)
+            if self._goals is not None:
+                counts = StoreThread(await asyncio.to_thread(reach, job))
+                self._goals.open(counts, job.crawl, lambda _: self._fail("", FinishReason.GOAL), own=True)
         except OutOfReach as why:
             text = f"The store is out of this worker's reach: {str(why).rstrip('.')}."
             if not why.lasting:
@@ -322,12 +328,16 @@ class LeaseSession:
         return self._report.progress(list(self._work.acker.held.values()) if self._work else ())
 
     def stop(self) -> None:
+        if self._goals is not None:
+            self._goals.stop()
         if self._work is not None:
             self._work.stop()
 
     async def close(self, reason: str, problem: str) -> dict[str, Any]:
         """End all batches, and leave the store; the worker's last report."""
         limit = ""
+        if self._goals is not None:
+            await self._goals.close()
         so_far = self.progress()
         if reason == FinishReason.TIMEOUT and self.has_work and not so_far["done"] + so_far["missed"]:
             problem = problem or "timeout: not one of its requests has ended"

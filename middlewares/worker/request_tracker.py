@@ -26,6 +26,7 @@ from scrapyd_dist.errors import SessionExpired
 from ..classifier import Disposition
 from ..codec import WatchedDict, own_errback
 from ..engine_compat import each, is_offsite
+from ..goal_keeper import GoalKeeper, GoalReached
 from ..targets import MARK, Target
 from .work_unit import BATCH, OURS, BatchUnit, UnitMark, WorkUnit, attempt_over, count, judge, mark_of
 
@@ -100,7 +101,7 @@ class RequestTracker:
         self, crawler: Crawler, *, rules_lead_away: bool, changed: Callable[[WorkUnit], None],
         target: Target | None = None, again: Callable[[WorkUnit, UnitMark, Request], bool] = lambda *_: False,
     ) -> None:  # fmt: skip
-        self._crawler, self.changed, self._again = crawler, changed, again
+        self._crawler, self.changed, self._again, self._goals = crawler, changed, again, GoalKeeper.of(crawler)
         self._target, self._rules_lead_away = target, rules_lead_away
         self._limited = crawler.settings.getint("DISTRIBUTED_LIMIT") > 0
         self._in_output: set[UnitMark] = set()  #: whose output is passing through Scrapy's chain
@@ -167,6 +168,10 @@ class RequestTracker:
         begun = self.begun.get(mark.key)
         if begun is None:
             return None
+        if isinstance(failure.value, GoalReached):  # nothing has failed
+            begun.put_off(mark)
+            self.changed(begun)
+            return None
         try:
             output = failure if errback is None else errback(failure)
         except Exception as error:
@@ -217,6 +222,8 @@ class RequestTracker:
             return
         begun.begin_again(mark)
         begun.ledger.pages += 1
+        if self._goals is not None:
+            self._goals.count("pages")
         self._in_output.add(mark)
         try:
             async for output in result:

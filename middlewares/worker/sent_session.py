@@ -15,8 +15,10 @@ from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import FinishReason, meaning, not_made
 from scrapyd_dist.errors import DistError
+from scrapyd_dist.store.worker_thread import StoreThread
 
 from ..assignment import Assignment, egg_key
+from ..goal_keeper import GoalKeeper
 from ..store_access import OutOfReach, reach
 from ..throttle.install import problem_of as throttle_problem
 from .files import PartFile, plain_stats, report_head
@@ -24,7 +26,7 @@ from .lease_client import Notifier
 from .lease_renewer import LeaseRenewer, clock
 from .request_feeder import RequestBuilder, readable_values
 from .request_tracker import RequestTracker
-from .work_unit import BatchUnit, WorkRefused
+from .work_unit import REST_PUT_OFF, BatchUnit, WorkRefused
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +54,7 @@ class SentSession:
         )
         self.tracker.enter(self._batch, unmarked=True)
         self._leases: LeaseRenewer | None = None
+        self._goals = GoalKeeper.of(crawler)
         self._no_lease = "" if self._job.lease else "nothing was said of a lease"
         crawler.signals.connect(self._feed_closed, signals.feed_slot_closed)
 
@@ -68,6 +71,8 @@ class SentSession:
         """
         if self._job.lease:
             await self._take_lease()
+        if self._goals is not None:
+            await self._keep_to_goals(self._goals)
         if not self._job.row:
             builder = RequestBuilder(self._crawler, egg_key(), tracker=self.tracker, notifier=self._notifier)
             async for request in builder.requests(self._batch):
@@ -102,6 +107,17 @@ class SentSession:
         # Once another attempt has taken this one's place, not one more request leaves.
         leases.guard(self._crawler, lambda _: self._refused)
 
+    async def _keep_to_goals(self, goals: GoalKeeper) -> None:
+        """By the counts in the store, where it is reached; else by what was left when this job was sent."""
+
+        def reached(_: str) -> None:
+            self._fail("", FinishReason.GOAL)
+
+        if self._no_lease:
+            goals.open_alone(self._job.allowance, reached)
+        else:
+            goals.open(StoreThread(await asyncio.to_thread(reach, self._job)), self._job.crawl, reached, own=True)
+
     def _lost(self) -> None:
         self._refused = too_late(self._job)
         self._fail(self._refused, FinishReason.SUPERSEDED)
@@ -116,7 +132,9 @@ class SentSession:
         self._feeds.append(uri.geturl())
 
     def stop(self) -> None:
-        """Nothing: Scrapy asks a spider that is closed for no more requests."""
+        """Scrapy asks a spider that is closed for no more requests; those that it has may wait."""
+        if self._goals is not None:
+            self._goals.stop()
 
     # the report
 
@@ -127,8 +145,12 @@ class SentSession:
 
     async def close(self, reason: str, problem: str) -> dict[str, Any]:
         """End the batch; its account."""
+        if self._goals is not None:
+            await self._goals.close()
         batch, stats = self._batch, self._crawler.stats.get_stats()
-        if batch.row and meaning(reason).asked_for:
+        if reason == FinishReason.GOAL.value:
+            batch.ledger.rest, reason = REST_PUT_OFF, FinishReason.FINISHED.value
+        elif batch.row and meaning(reason).asked_for:
             # It did what its settings ask for; Scrapy's own word is in the stats.
             reason = FinishReason.FINISHED.value
             batch.ledger.done(0)

@@ -15,6 +15,7 @@ from scrapy.crawler import Crawler
 from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
+from scrapyd_dist.batches import PUT_OFF, PUT_OFF_REASON
 from scrapyd_dist.payload import REPLACES, RequestValue
 
 from ..classifier import FoundRequests
@@ -22,6 +23,8 @@ from ..codec import PagesUsedUp
 from .files import PartFile
 
 logger = logging.getLogger(__name__)
+#: kind and reason of requests that wait until the crawl goes on
+REST_PUT_OFF = (PUT_OFF, PUT_OFF_REASON)
 #: 4xx that say "not now" instead of "not there"
 NOT_NOW = frozenset({408, 429})
 
@@ -55,6 +58,12 @@ class RequestLedger:
             self._done.discard(index)
             self._missed.setdefault(index, (kind, reason))
 
+    def put_off(self, index: int | None) -> None:
+        """It, or what followed from it, was not made, and all of it is made again when the crawl goes on."""
+        if index is not None:
+            self._done.discard(index)
+            self._missed[index] = REST_PUT_OFF
+
     def redirected(self, index: int | None, url: str) -> None:
         """It goes on elsewhere."""
         if index is not None:
@@ -78,15 +87,15 @@ class RequestLedger:
         return {
             "requests": len(self._urls),
             "done": len(self._done),
-            "missed": len(self._missed),
-            "errors": sum(kind != "gone" for kind, _ in list(self._missed.values())),  # a thread reports
+            "missed": sum(kind != PUT_OFF for kind, _ in list(self._missed.values())),  # a thread reports
+            "errors": sum(kind not in ("gone", PUT_OFF) for kind, _ in list(self._missed.values())),
             "pages": self.pages,
             "items": self.items,
         }
 
     def close(self) -> dict[str, Any]:
         """The account at the end; `unended` are requests that nothing was heard of."""
-        kinds: dict[str, list[dict[str, str]]] = {"gone": [], "failed": [], "dead": [], "unended": []}
+        kinds: dict[str, list[dict[str, str]]] = {"gone": [], "failed": [], "dead": [], "unended": [], PUT_OFF: []}
         missed: list[list[Any]] = []
         for index, url in enumerate(self._urls):
             if index in self._done:
@@ -190,6 +199,11 @@ class WorkUnit:
         """Its page or its failure was handled, or it is gone."""
         self.touched = True
         self._open.discard(mark.serial)
+
+    def put_off(self, mark: UnitMark) -> None:
+        """It has not left."""
+        self._open.discard(mark.serial)
+        self.ledger.put_off(mark.source)
 
     def forget(self) -> None:
         self._open.clear()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scrapyd_dist.batches import Miss, meaning
+from scrapyd_dist.batches import PUT_OFF, Miss, meaning
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.scrapyd.reply import LARGEST
 
@@ -80,7 +80,8 @@ class WorkerReport:
 
     @property
     def failed_requests(self) -> int:
-        return max(self.errors, sum(len(rows) for kind, rows in self.missed_urls.items() if kind != "gone"))
+        failed = (len(rows) for kind, rows in self.missed_urls.items() if kind not in ("gone", PUT_OFF))
+        return max(self.errors, sum(failed))
 
     @property
     def counts(self) -> Counter[str]:
@@ -134,7 +135,7 @@ def _report(document: Mapping[str, Any]) -> WorkerReport:
         batches=None if batches is None else {str(fate): _count(number) for fate, number in batches.items()},
         part=part,
         feeds=tuple(str(uri) for uri in document.get("feeds", ())),
-        missed_urls={kind: _urls(document.get(kind, ())) for kind in ("gone", "failed", "unended", "dead")},
+        missed_urls={kind: _urls(document.get(kind, ())) for kind in ("gone", "failed", "unended", "dead", PUT_OFF)},
         missed_requests=_missed_requests(document),
         replaces=bool(document.get("replaces", False)),
         stats={str(name): value for name, value in document.get("stats", {}).items() if _is_stat(value)},
@@ -214,7 +215,7 @@ def refusal(report: WorkerReport, size: int, *, feed: bool) -> str:
 def misses(report: WorkerReport, batch: int) -> list[Miss]:
     """Return the URLs of an accepted attempt without a result; requests that did not end count as failed."""
     return [
-        Miss(url=url, kind="failed" if kind == "unended" else kind, reason=reason, batch=batch)
+        Miss(url=url, kind="failed" if kind in ("unended", PUT_OFF) else kind, reason=reason, batch=batch)
         for kind, rows in report.missed_urls.items()
         for url, reason in rows
     ]

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -11,6 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Miss
 from scrapyd_dist.errors import NodeError
 from scrapyd_dist.frontier.backlog import Backlog, SlotCount
+from scrapyd_dist.goals import Spent
 from scrapyd_dist.items.json_lines import AGAIN, number, places
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.job_request import JobRequest
@@ -24,6 +25,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+#: the stat of requests that have left
+HITS = "downloader/request_count"
+#: requests that a job may make besides two for each of its batch: a robots.txt, and more retries
+SPARE = 10
 #: most slots or nodes that a message names
 NAMED = 5
 
@@ -126,6 +131,9 @@ class SchedulerState:
     closed: bool = False  #: this process adds no more batches
     sending: bool = True
     paused: bool = False  #: a user paused the crawl
+    spent: Spent = field(default_factory=lambda: Spent(0, {}))  #: how far the crawl is from its goals, by the last look
+    told: Counter[str] = field(default_factory=Counter)  #: what jobs have done since then that do not reach the store
+    goal: str = ""  #: the goal that is reached: nothing more is begun
     stopped: str = ""  #: why it stopped before the end
     fault: BaseException | None = None  #: an internal error, never a node's
     pump: Callable[[], None] = lambda: None  #: gives waiting batches to nodes with room
@@ -187,6 +195,29 @@ class SchedulerState:
             words, patience = str(error).rstrip("."), self.limits.node_timeout
             logger.warning("%s; its work goes elsewhere if it stays so for %.0f s", words, patience)
         member.missed(str(error), time.time())
+
+    # goals
+
+    def count_for(self, out: JobRun) -> None:
+        """Count for the goals what a job says that does not reach the store."""
+        report = out.report
+        if self.spec.goals and report is not None and report.no_lease and report.batches is None:
+            now = +Counter(items=report.items, pages=report.pages, errors=report.failed_requests)
+            now["requests"] = int(report.stats.get(HITS) or report.ended_requests)
+            self.told.update(now - out.spent)
+            out.spent |= now
+
+    def allowance_for(self, batch: Batch) -> dict[str, float] | None:
+        """What a job of this batch may do of each goal, if it does not reach the store; None: wait for other jobs."""
+        done = Counter(self.spent.counts) + self.told
+        left = {name: most - done[name] for name, most in self.spec.goals.items()}
+        if "requests" in left:
+            alone = [out for member in self.sent_to for out in member.out.values() if member.unreached or member.deaf]
+            left["requests"] -= sum(out.allowance.get("requests", 0) - out.spent["requests"] for out in alone)
+            left["requests"] = min(left["requests"], 2 * batch.size + SPARE)
+            if left["requests"] < 1:
+                return None
+        return left
 
     # jobs
 

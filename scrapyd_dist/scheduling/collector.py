@@ -9,15 +9,17 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Miss, not_made
+from scrapyd_dist.batches import PUT_OFF, PUT_OFF_REASON, Attempt, AttemptState, Batch, BatchState, Miss, not_made
 from scrapyd_dist.errors import ForeignRow, StepRefused
 from scrapyd_dist.frontier.backlog import Backlog, Leased, LeaseRequest, Lessee, NewBatch
 from scrapyd_dist.items.merging import PartLost, fetch_part
 from scrapyd_dist.joblogs.worker_report import BadReport, WorkerReport, kept, misses, read_report, refusal
-from scrapyd_dist.payload import PayloadError, decode, fit, replaced_by
+from scrapyd_dist.payload import REPLACES, PayloadError, decode, fit, replaced_by
 from scrapyd_dist.scheduling.base import BatchCounters, SchedulerState
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 from scrapyd_dist.scheduling.scaling_policy import ALL
@@ -79,12 +81,14 @@ class Collector:
         """The worker's final report is there."""
         # its process slot is free already; the part is fetched while the next poll runs
         out.report = report
+        self.state.count_for(out)
         out.member.out.pop(out.job, None)
         self.state.spawn(self._finish(out.batch, out.number, out.job, out.member, report))
         self.state.pump()
 
     async def failed(self, out: JobRun, reason: str, *, blame: bool = False) -> None:
         """Give up an attempt that may still run: its job is cancelled before the batch goes elsewhere."""
+        self.state.count_for(out)
         await self.state.abandon(out)
         await self.give_up(out.batch, out.number, reason, out.member.node.name, blame=blame)
 
@@ -227,6 +231,7 @@ class Collector:
                 return False
         words = kept(report, await self._replaced(number) if report.replaces else ())
         await self._store(number, attempt, words, misses(report, number), part)
+        await self.put_off(number, words)
         member.accepted(report)
         self.state.ended(number)
         return True
@@ -237,11 +242,28 @@ class Collector:
         await self.state.run(
             self.state.db.accept, batch, attempt, report=report, part=part, misses=missed, now=time.time()
         )
-        self.state.counters.accepted(batch, report, missed)
+        self.state.counters.accepted(batch, report, [miss for miss in missed if miss.reason != PUT_OFF_REASON])
         self.state.accepted(
             Attempt(batch=batch, number=attempt, job="", node="", url="", state=AttemptState.ACCEPTED, report=report,
                     part=part)
         )  # fmt: skip
+
+    async def put_off(self, number: int, report: Mapping[str, Any]) -> None:
+        """Let the requests of a batch wait, in new ones, that were not made as the crawl has reached a goal."""
+        places = [place for place, kind, _ in report.get("missed_requests") or () if kind == PUT_OFF]
+        if not places:
+            return
+        state = self.state
+        row, payload = await state.run(state.db.batch, number), await state.run(state.db.payload, number)
+        values = decode(payload.get, key=self.key)
+        rest = [Miss(url=values[at]["url"], kind="failed", reason=PUT_OFF_REASON, batch=number) for at in places]
+        parts = [
+            NewBatch(payload=settings, size=len(piece), slot=row.slot)
+            for piece, settings in fit([{**values[at], REPLACES: [number, at]} for at in places], key=self.key)
+        ]
+        with suppress(StepRefused):  # an earlier process has done so
+            await state.run(state.db.retry, number, parts, misses=rest, now=time.time())
+        state.news.set()
 
     async def _replaced(self, number: int) -> list[tuple[int, int]]:
         """The requests of earlier batches that this batch retried, as the store has them, whatever the worker says."""

@@ -6,6 +6,7 @@ Invariants: an attempt is stored before it is posted; a job id that may have bee
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scrapyd_dist.batches import Attempt, Batch, job_id
@@ -40,7 +41,7 @@ class Dispatcher:
     def pump(self) -> None:
         """Give waiting batches to nodes, as long as there is room."""
         state = self.state
-        if not state.waiting or not state.sending or state.paused:
+        if not state.waiting or not state.sending or state.paused or state.goal:
             return
         most = state.limits.max_jobs
         limit = max(0, most - sum(len(member.out) for member in state.members)) if most else None
@@ -51,8 +52,10 @@ class Dispatcher:
         else:
             dealt = self._all_at_once()[:limit]
         for batch, member in dealt:
-            state.waiting.remove(batch)
-            self._send(batch, member)
+            allowance = state.allowance_for(batch)
+            if allowance is not None:
+                state.waiting.remove(batch)
+                self._send(batch, member, allowance)
 
     def _all_at_once(self) -> list[tuple[Batch, NodeState]]:
         """Give every node its share at once: nothing will be sent later."""
@@ -64,13 +67,13 @@ class Dispatcher:
             dealt.append((batch, member))
         return dealt
 
-    def _send(self, batch: Batch, member: NodeState) -> None:
+    def _send(self, batch: Batch, member: NodeState, allowance: Mapping[str, float]) -> None:
         number = batch.attempts + 1
         now = time.time()
         out = JobRun(
             batch=batch, number=number, job=job_id(self.state.spec.crawl, batch.number, number), member=member,
             since=now, start_by=now + self.state.limits.start_timeout, at_once=member.idle_slots > 0,
-            spider=spider_of_slot(batch.slot)[1],
+            spider=spider_of_slot(batch.slot)[1], allowance=allowance,
         )  # fmt: skip
         self.state.send_out(out, self._post(out))
 

@@ -43,6 +43,7 @@ class JobRequest:
     collected: tuple[str, ...] = ()  #: folders of other crawls, whose files on the nodes may be deleted
     shared: Mapping[str, str] = field(default_factory=dict)  #: settings that workers of other projects get as well
     lease: float = 0.0  #: seconds for which workers that reach the store lease their attempts; 0: no leases
+    goals: Mapping[str, float] = field(default_factory=dict)  #: of the whole crawl, as `Goals.limits`
     rows: bool = False  #: a batch is one row of arguments, and its job a whole run of the spider with them
     ways: Callable[[Node], Way] | None = None  #: how a node's workers reach the store; may block
 
@@ -68,6 +69,7 @@ def call_for(spec: JobRequest, out: JobRun, payload: Mapping[str, str], told: Ma
         "attempt": out.number,
         "feed": spec.feed,
         "lease": spec.lease,
+        **({"allowance": dict(out.allowance)} if out.allowance else {}),
         **told,
     }
     args = {"batch": str(out.batch.number)}
@@ -121,6 +123,7 @@ def _post(
         "collected": list(spec.collected),
         "start_by": round(out.start_by + out.member.skew, 1),
         "version": version or "",
+        **({"goals": dict(spec.goals)} if spec.goals else {}),
         **own,
     }
     return api.schedule(

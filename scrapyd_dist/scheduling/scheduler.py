@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scrapyd_dist.batches import Attempt, AttemptState, Batch, meaning
+from scrapyd_dist.batches import PUT_OFF_REASON, Attempt, AttemptState, Batch, meaning
 from scrapyd_dist.frontier.slots import spider_of_slot
+from scrapyd_dist.goals import Spent, in_words
 from scrapyd_dist.scheduling.autoscaler import Autoscaler, room
 from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.batcher import Demand
@@ -66,6 +67,7 @@ class Scheduler:
     key: bytes | None = None  #: key of encrypted batches
     listed: Listed | None = None  #: the nodes that are listed now; None: the fleet never changes
     producer: str = ""  #: the name under which this process adds batches; empty when it does not
+    own: Callable[[], Mapping[str, int]] = dict  #: pages and items of this process itself
     incomplete: bool = field(default=False, init=False)  #: a producer that still owed requests has disappeared
     enough: str = field(default="", init=False)  #: why no more requests are needed: so the workers' settings say
 
@@ -87,6 +89,7 @@ class Scheduler:
         self._begun = time.monotonic()
         self._staffed: float | None = None  #: when workers were last started
         self._announced: float | None = None  #: when the last heartbeat was stored
+        self._dry: tuple[int, float] | None = None  #: the number of items when it last grew, and when that was
 
     def _worked(self, slot: str) -> None:
         pool = self.scaling.pool_of(slot)
@@ -128,7 +131,11 @@ class Scheduler:
         run, db = self.state.run, self.state.db
         attempts = await run(db.attempts)
         accepted = [attempt for attempt in attempts if attempt.state is AttemptState.ACCEPTED]
+        if any(miss.reason == PUT_OFF_REASON for miss in await run(db.misses)):
+            for attempt in accepted:
+                await self.collector.put_off(attempt.batch, attempt.report)
         self.state.counters.recall((await run(db.backlog)).slots, attempts, await run(db.misses))
+        await self._begin_goals()
         by_name = {member.node.name: member for member in reversed(self.state.members)}
         for attempt in accepted:
             if member := by_name.get(attempt.node):
@@ -264,10 +271,57 @@ class Scheduler:
             # dead batches must not look like open work: the crawl would be stopped, not finished
             state.backlog = await state.run(db.backlog)
             pools = work_in(state.backlog.slots, self.scaling)
-        if not state.done.is_set():
+        if state.spec.goals and not state.done.is_set():
+            await self._look_at_goals()
+        if not state.done.is_set() and not state.goal:
             self._check_end(pools)
         if state.leases and not state.done.is_set():
             await self._leave_out(self._staff(pools))
+
+    # goals
+
+    async def _begin_goals(self) -> None:
+        """What counts for this process begins anew; at a frontier, all does."""
+        if self.state.spec.goals:
+            there = (await self._spend({})).counts
+            anew = [name for name in there if not self.producer or name in ("time", "dry_time", "dry_pages")]
+            await self._spend({name: -there[name] for name in anew})
+
+    async def _spend(self, told: Mapping[str, int]) -> Spent:
+        state = self.state
+        state.spent = await state.run(state.db.spend, state.spec.goals, 0, told)
+        return state.spent
+
+    async def _look_at_goals(self) -> None:
+        """Begin nothing more once a goal is reached; end when nothing is out any more."""
+        state, goals = self.state, self.state.spec.goals
+        for out in [one for member in state.members for one in member.out.values()]:
+            state.count_for(out)
+        told = state.told.copy()
+        await self._spend({**told, **self._clocks()})
+        state.told -= told
+        state.goal = state.goal or state.spent.reached(goals)
+        is_out = state.backlog.out or self.collector.coming or state.posts or self._autoscaler.ending
+        if not state.goal or is_out or not (state.closed or not self.producer):
+            return
+        # What a worker has counted may be lost with it.
+        home = Counter(self.own())
+        home.update(items=state.counters.items, pages=state.counters.pages)
+        if self.producer:
+            await self._spend({name: home[name] - state.spent.counts.get(name, 0) for name in ("items", "pages")})
+        state.goal = state.spent.reached(goals)
+        if state.goal:
+            logger.info("The crawl has reached a goal: %s", in_words(state.goal, goals[state.goal]))
+            state.done.set()
+
+    def _clocks(self) -> dict[str, int]:
+        """How much further the seconds are that goals are set for."""
+        goals, counts, now = self.state.spec.goals, self.state.spent.counts, time.monotonic()
+        items = counts.get("items", 0)
+        if self._dry is None or self._dry[0] != items:
+            self._dry = (items, now)
+        clocks = {"time": now - self._begun, "dry_time": now - self._dry[1]}
+        return {name: int(clocks[name]) - counts.get(name, 0) for name in goals if name in clocks}
 
     async def _take_in(self) -> None:
         """Read the batches to be sent next: old ones, new ones, and those that a user requeued."""
@@ -349,7 +403,7 @@ class Scheduler:
         state, now = self.state, time.monotonic()
         every = self.scaling.every
         again = self._staffed is None or every is None or (every and now - self._staffed >= every)
-        if state.paused or not state.sending or not again or (every == 0 and self._unseen()):
+        if state.paused or state.goal or not state.sending or not again or (every == 0 and self._unseen()):
             return []
         if self._autoscaler.ending:  # why these ended, and what they had leased, is not known yet
             return []

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from scrapyd_dist.batches import WANTED, Attempt, AttemptState, Batch, BatchState, Crawl, Miss, Shard, WorkerEntry
 from scrapyd_dist.errors import NameTaken, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import Backlog, Leased, LeaseRequest, NewBatch
+from scrapyd_dist.goals import Spent
 from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.store.frontier_rows import BatchStep, check_parts, check_rows, handed_down
@@ -192,6 +193,14 @@ class BatchStore(Protocol):
         self._step(BatchStep(crawl, counts=counts))
 
     def counts(self, crawl: str) -> dict[str, int]: ...
+
+    def spend(
+        self, crawl: str, limits: Mapping[str, float], requests: int = 0, told: Mapping[str, int] = MappingProxyType({})
+    ) -> Spent:
+        """Count what a process tells of the crawl's goals, and grant it as many requests as these `limits` leave.
+
+        A goal that is reached grants none. What was granted counts, whatever becomes of it.
+        """
 
     def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None:
         self._step(BatchStep(crawl, misses=misses))

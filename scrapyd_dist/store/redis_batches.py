@@ -3,11 +3,13 @@
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from scrapyd_dist.batches import LEASABLE, OUT, Attempt, AttemptState, Batch, BatchState, Miss, states_before
 from scrapyd_dist.errors import StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import SLOT_NAME, Backlog, Leased, LeaseRequest, SeenBefore
+from scrapyd_dist.goals import Spent
 from scrapyd_dist.store.base import BatchStore
 from scrapyd_dist.store.frontier_rows import (
     HUNGRY,
@@ -128,6 +130,12 @@ class RedisBatches(RedisPort, BatchStore):
     def counts(self, crawl: str) -> dict[str, int]:
         kept, others = self._server.ask([("HGETALL", self._base(crawl) + name) for name in ("kept", "counts")])
         return self._door.counts((word(name), value) for name, value in {**others, **kept}.items())
+
+    def spend(
+        self, crawl: str, limits: Mapping[str, float], requests: int = 0, told: Mapping[str, int] = MappingProxyType({})
+    ) -> Spent:
+        answer = self._ask("spend", crawl, limits=dict(limits), requests=requests, told=dict(told))
+        return Spent(int(answer["granted"]), {name: int(value) for name, value in answer["counts"]})
 
     def misses(self, crawl: str) -> list[Miss]:
         base = self._base(crawl)

@@ -1,12 +1,14 @@
 """The SQLite store's verbs about batches, their attempts and leases; triggers count what waits."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from heapq import nsmallest
+from types import MappingProxyType
 
 from scrapyd_dist.batches import LEASABLE, Attempt, AttemptState, Batch, BatchState, Miss
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, Leased, LeaseRequest, NewBatch, SeenBefore
+from scrapyd_dist.goals import COUNTED, Spent, spend
 from scrapyd_dist.store.base import BatchStore
 from scrapyd_dist.store.frontier_rows import BatchStep, joined, parted, prints_of, retried_before, slot_counts
 from scrapyd_dist.store.judging import whole
@@ -86,6 +88,21 @@ class SqliteBatches(SqlitePort, BatchStore):
 
     def counts(self, crawl: str) -> dict[str, int]:
         return self._door.counts(self._db.execute("SELECT name, value FROM counts WHERE crawl = ?", (crawl,)))
+
+    def spend(
+        self, crawl: str, limits: Mapping[str, float], requests: int = 0, told: Mapping[str, int] = MappingProxyType({})
+    ) -> Spent:
+        with self._file.step():
+            self._crawl_number(crawl)
+            before = {
+                name.removeprefix(COUNTED): value
+                for name, value in self.counts(crawl).items()
+                if name.startswith(COUNTED)
+            }
+            spent = spend(limits, before, requests, told)
+            rows = [(crawl, COUNTED + name, value) for name, value in spent.counts.items() if value != before.get(name)]
+            self._db.executemany("INSERT OR REPLACE INTO counts VALUES (?, ?, ?)", rows)
+            return spent
 
     def misses(self, crawl: str) -> list[Miss]:
         query = "SELECT * FROM misses WHERE crawl = ? ORDER BY batch = 0, rowid"

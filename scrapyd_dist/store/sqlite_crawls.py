@@ -106,7 +106,9 @@ class SqliteCrawls(SqlitePort, CrawlStore):
     def walk_again(self, crawl: str) -> None:
         with self._file.step():
             self._db.execute("DELETE FROM misses WHERE crawl = ? AND batch = 0", (crawl,))
-            self._db.execute("DELETE FROM counts WHERE crawl = ? AND name != 'sealed'", (crawl,))
+            self._db.execute(
+                "DELETE FROM counts WHERE crawl = ? AND name != 'sealed' AND name NOT LIKE 'goal.%'", (crawl,)
+            )
 
     def add_workers(self, crawl: str, workers: Sequence[WorkerEntry], *, last: int) -> None:
         with self._file.step():

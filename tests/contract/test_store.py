@@ -1,6 +1,7 @@
 """What every store does with crawls, counts, shards, samples, misses and nodes."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ from rig.stores import CRAWL, attempt, bring_to, halves, seal
 
 from scrapyd_dist.batches import BatchState, CrawlState, Miss, Shard, ShardState, WorkerEntry
 from scrapyd_dist.errors import NothingMatched, StoreError
+from scrapyd_dist.goals import spend
 from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.store import Store
 
@@ -21,6 +23,30 @@ def test_a_name_is_taken_once(store: Store) -> None:
     with pytest.raises(StoreError, match="there is a crawl c already"):
         store.add_crawl(replace(CRAWL, spider="other"))
     assert store.crawl("c").spider == "s"
+
+
+@pytest.mark.parametrize("limits", [{}, {"requests": 9}, {"items": 4, "dry_pages": 3}, {"errors": 1, "time": 2.5}])
+def test_goals_are_counted_and_granted_alike_in_every_store(
+    store: Store, opened: Callable[[], Store], limits: dict[str, float]
+) -> None:
+    counts: Mapping[str, int] = {}
+    steps: list[tuple[int, dict[str, int]]] = [
+        (4, {}), (3, {"pages": 2}), (0, {"items": 3, "pages": 1}), (5, {"pages": 1}), (2, {"items": 1, "errors": 1}),
+        (1, {"time": 3}), (1, {"items": -4, "errors": -1, "time": -3}),
+    ]  # fmt: skip
+    for requests, told in steps:
+        expected = spend(limits, counts, requests, told)
+        counts = expected.counts
+        found = store.spend("c", limits, requests, told)
+        assert found.granted == expected.granted
+        assert +Counter(found.counts) == +Counter(counts)
+    store.walk_again("c")
+    assert +Counter(opened().spend("c", {}).counts) == +Counter(counts), "they outlive a second walk"
+    with pytest.raises(NothingMatched):
+        store.spend("x", limits, 1)
+    store.forget("c")
+    store.add_crawl(CRAWL)
+    assert not any(store.spend("c", {}).counts.values())
 
 
 def test_crawls_come_newest_first(store: Store) -> None:

@@ -16,6 +16,7 @@ from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions
 from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
 
 from scrapyd_dist.frontier.backlog import WorkerRequest
+from scrapyd_dist.goals import Goals
 from scrapyd_dist.scheduling.base import SchedulerLimits
 from scrapyd_dist.settings import (
     INTERNAL,
@@ -39,7 +40,7 @@ READERS = {"middlewares/producer/producer_options.py": "reads each of them once,
 #: values whose fields are read from the settings of the same names, and what these begin with
 VALUES = {
     ProducerOptions: "DISTRIBUTED_", SchedulerLimits: "DISTRIBUTED_", WorkerRequest: "DISTRIBUTED_",
-    ThrottleOptions: "DISTRIBUTED_THROTTLE_", Limit: "DISTRIBUTED_THROTTLE_",
+    ThrottleOptions: "DISTRIBUTED_THROTTLE_", Limit: "DISTRIBUTED_THROTTLE_", Goals: "DISTRIBUTED_GOAL_",
 }  # fmt: skip
 
 

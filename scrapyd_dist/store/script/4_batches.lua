@@ -110,3 +110,28 @@ function verbs.lease()
   give_lease(attempt, holder, argument.seconds)
   return {}
 end
+
+-- The goals of a whole crawl: what a process tells is added, and as many requests are granted as the goals leave; as
+-- `spend` of goals.py, to which a test compares it.
+function verbs.spend()
+  local key, counts, granted = base .. 'kept', {}, argument.requests
+  local function count_of(name) return tonumber(redis.call('HGET', key, 'goal.' .. name) or 0) or 0 end
+  local function add(name, number) redis.call('HINCRBY', key, 'goal.' .. name, number) end
+  for name, number in pairs(argument.told) do add(name, number) end
+  if (argument.told.items or 0) ~= 0 then
+    redis.call('HSET', key, 'goal.dry_pages', 0)
+  elseif argument.told.pages then
+    add('dry_pages', argument.told.pages)
+  end
+  local most = argument.limits.requests
+  if most then granted = math.max(0, math.min(granted, math.floor(most) - count_of('requests'))) end
+  for name, limit in pairs(argument.limits) do
+    if count_of(name) >= limit then granted = 0 end
+  end
+  if granted > 0 then add('requests', granted) end
+  local all = redis.call('HGETALL', key)
+  for at = 1, #all, 2 do
+    if string.sub(all[at], 1, 5) == 'goal.' then counts[#counts + 1] = {string.sub(all[at], 6), all[at + 1]} end
+  end
+  return {granted = granted, counts = counts}
+end

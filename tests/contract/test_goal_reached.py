@@ -1,0 +1,129 @@
+"""Goals of a whole crawl at its scheduler: nothing more is begun, what is out comes home, the rest waits; in memory."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rig.nodemodel import model
+from rig.scheduling import CRAWL, SPEC, Bench, ModelWorker, leasing, sending, until
+
+from scrapyd_dist.batches import PUT_OFF, PUT_OFF_REASON, AttemptState, Miss
+from scrapyd_dist.payload import REPLACES, decode
+from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
+
+
+def spec(**goals: float) -> Any:
+    return replace(SPEC, goals=goals)
+
+
+async def a_worker(o: Bench) -> ModelWorker:
+    await until(lambda: o.workers() != [], "a worker")
+    return o.workers()[0].begin()
+
+
+async def test_it_ends_when_what_was_out_is_home_and_the_rest_waits(tmp_path: Path) -> None:
+    only = {"scaling": ScalingPolicy(most=1), "producer": "me", "spec": spec(items=4)}
+    async with leasing(tmp_path, model("one"), **only) as o:
+        o.add(2, 2, 2)
+        worker = await a_worker(o)
+        assert json.loads(worker.node.jobs[worker.job].settings["DISTRIBUTED_PULL"])["goals"] == {"items": 4}
+        worker.lease(2)
+        o.store.spend(CRAWL, {}, 0, {"items": 4})
+        await until(lambda: o.state.goal == "items", "the goal is seen")
+        assert not o.state.done.is_set(), "two batches are out"
+        worker.finish()
+        worker.finish()
+        worker.end("goal")
+        await o.over()
+        assert (o.states(), o.state.stopped, o.state.goal) == (["done", "done", "sealed"], "", "items")
+        assert len(o.posts()) == 1, "no worker in its place"
+
+
+async def test_what_was_counted_and_lost_does_not_end_it(tmp_path: Path) -> None:
+    only = {"scaling": ScalingPolicy(most=1), "producer": "me", "spec": spec(items=4)}
+    async with leasing(tmp_path, model("one"), **only) as o:
+        o.add(2, 2)
+        o.scheduler.no_more()
+        worker = await a_worker(o)
+        worker.lease()
+        worker.finish()
+        worker.lease()
+        o.store.spend(CRAWL, {}, 0, {"items": 5})
+        await until(lambda: o.state.goal == "items", "the goal is seen")
+        worker.node.die(worker.job)
+        await until(lambda: len(o.posts()) == 2, "another worker")
+        (await a_worker(o)).work_off().end()
+        await o.ended()
+        assert o.states() == ["done", "done"]
+        assert o.state.counters.items == 4
+
+
+@pytest.mark.parametrize("broken_off", [False, True])
+async def test_requests_that_were_put_off_wait_in_a_batch_of_their_own(broken_off: bool, tmp_path: Path) -> None:
+    only = {"scaling": ScalingPolicy(most=1), "producer": "me", "spec": spec(items=2)}
+    missed = [[1, PUT_OFF, [[1, 1]]], [2, PUT_OFF, []]]
+    async with leasing(tmp_path, model("one"), **only) as o:
+        o.add(3)
+        o.scheduler.no_more()
+        worker = await a_worker(o)
+        (one,) = worker.lease()
+        if broken_off:  # an earlier process has died between two steps
+            report = {"done": 1, "pages": 2, "items": 2, "missed_requests": missed}
+            rest = [Miss(url=f"http://web/{n}", kind="failed", reason=PUT_OFF_REASON, batch=1) for n in (1, 2)]
+            o.store.accept(CRAWL, 1, one.attempt, report=report, part="", misses=rest, now=1.0)
+            await o.scheduler.recover()
+        else:
+            left = {"done": 1, "pages": 2, "items": 2, "missed_requests": missed}
+            rows = {PUT_OFF: [{"url": f"http://web/{n}", "reason": PUT_OFF_REASON} for n in (1, 2)]}
+            _finish(worker, **left, **rows)
+        await until(lambda: len(o.states()) == 2, "they wait")
+        assert o.states() == ["done", "sealed"]
+        assert o.store.misses(CRAWL) == []
+        values = decode(o.store.payload(CRAWL, 2).get, key=None)
+        assert [(value["url"], value[REPLACES]) for value in values] == [
+            ("http://web/1", [1, 1]), ("http://web/2", [1, 2]),
+        ]  # fmt: skip
+        assert (o.state.counters.failed_urls, o.state.counters.items) == (0, 2)
+
+
+def _finish(worker: ModelWorker, **fields: Any) -> None:
+    """The batch that it has is acked with a report of these fields."""
+    kept: Callable[..., None] = worker.store.ack
+
+    def ack(*args: Any, report: dict[str, Any], **rest: Any) -> None:
+        lines = b'{"batch": 1, "item": 0}\n{"batch": 1, "item": 1}\n'
+        name = report["part"]["file"]
+        path = next(path for path in worker.node.files if path.endswith(name))
+        worker.node.files[path] = lines
+        part = {"file": name, "items": 2, "bytes": len(lines), "sha256": hashlib.sha256(lines).hexdigest()}
+        kept(*args, report={**report, **fields, "part": part}, **rest)
+
+    worker.store.ack = ack  # type: ignore[method-assign,assignment]
+    worker.finish()
+
+
+async def test_a_job_without_the_store_has_an_allowance_and_counts_by_its_report(tmp_path: Path) -> None:
+    one = model("one", quick=False)
+    async with sending(tmp_path, one, spec=spec(requests=20)) as b:
+        for member in b.state.members:
+            member.deaf = "it is another machine"
+        await b.seal_all(3)
+        await until(lambda: len(b.posts()) == 2, "all that are allowed")
+        told = [json.loads(one.jobs[job].settings["DISTRIBUTED_JOB"])["allowance"] for job in b.posts()]
+        assert told == [{"requests": 14}, {"requests": 6}], "together what is left"
+        one.start("c.b1.a1", done=1)
+        one.finish("c.b1.a1", no_lease="none", stats={"downloader/request_count": 3})
+        await until(lambda: len(b.posts()) == 3, "what it has not used is given to the next")
+        assert json.loads(one.jobs["c.b3.a1"].settings["DISTRIBUTED_JOB"])["allowance"] == {"requests": 11}
+        one.start("c.b2.a1")
+        one.finish("c.b2.a1", no_lease="none", stats={"downloader/request_count": 17})
+        await until(lambda: b.state.goal == "requests", "the goal is seen")
+        one.start("c.b3.a1")
+        one.finish("c.b3.a1", no_lease="none")
+        await b.ended()
+        assert b.store.spend(CRAWL, {}).counts["requests"] == 22
+        assert {attempt.state for attempt in b.attempts()} == {AttemptState.ACCEPTED}
