@@ -85,6 +85,7 @@ class SpiderOptions(JobLimits):
         ),
     ] = None
     deliver: Annotated[str | None, _setting("DELIVER", metavar="DIR|URL")] = None
+    on_finish: Annotated[str | None, _setting("ON_FINISH", metavar="CMD|URL")] = None
     node: Annotated[
         list[str] | None,
         _option("Use this node only: a target of scrapy.cfg, HOST:PORT, file:PATH or cmd:COMMAND. Repeatable.",
@@ -144,7 +145,6 @@ class CrawlOptions(GoalOptions, SpiderOptions):
     max_attempts: Annotated[int | None, _setting("MAX_ATTEMPTS", metavar="N")] = None
     max_failed: Annotated[int | None, _setting("MAX_FAILED", metavar="N")] = None
     min_items: Annotated[int | None, _setting("MIN_ITEMS", metavar="N")] = None
-    on_finish: Annotated[str | None, _setting("ON_FINISH", metavar="CMD|URL")] = None
     label: NewLabels = None
     pull: Annotated[bool | None, _setting("MODE", "--pull/--push")] = None
     workers: Annotated[

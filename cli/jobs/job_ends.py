@@ -7,7 +7,7 @@ is cancelled.
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
@@ -63,7 +63,9 @@ def wait(
         raise ConfigError("Wait for crawls or, with --job, for jobs; not for both at once.")
     deadline = time.monotonic() + timeout if timeout is not None else float("inf")
     if job:
-        return _for_jobs(context, job, context.nodes(node), deadline, output)
+        code, document = wait_for_jobs(context, job, context.nodes(node), deadline)
+        output.document(document)
+        return code
     return _for_crawls(context, crawl or [None], deadline, output)
 
 
@@ -112,7 +114,10 @@ def _for_crawls(context: Context, names: Sequence[str | None], deadline: float, 
     return combined(codes[name] for name in ids)
 
 
-def _for_jobs(context: Context, names: Sequence[str], nodes: Sequence[Node], deadline: float, output: Output) -> int:
+def wait_for_jobs(
+    context: Context, names: Sequence[str], nodes: Sequence[Node], deadline: float = float("inf")
+) -> tuple[int, dict[str, Any]]:
+    """Wait until these jobs are over, and say how those ended that were not good; the exit code, and what all did."""
     known = remembered(context, names, nodes)
     waited = Waited(sender=context.sender, nodes=nodes, names=tuple(dict.fromkeys(names)), remembered=known)
     _wait_for(waited.left, ASK, deadline, "job", "sdist logs -f")
@@ -120,13 +125,12 @@ def _for_jobs(context: Context, names: Sequence[str], nodes: Sequence[Node], dea
     judge = Judge(context, rows)
     ended = judge.all(rows)
     told = [{**place_row(one.row), **verdict_row(one.verdict), "reason": one.verdict.reason} for one in ended]
-    output.document({"jobs": told})
     bad = [one for one in ended if one.verdict.outcome is not Outcome.FINISHED]
     for one in bad:
         how = _HOW_ENDED.get(one.verdict.outcome, "left nothing that tells how it ended")
         reason = f": {one.verdict.reason}" if one.verdict.reason else ""
         complain(f"The job {one.row.job} on {one.row.node.name} {how}{reason.rstrip('.')}.")
-    return combined(int(one in bad) for one in ended)
+    return combined(int(one in bad) for one in ended), {"jobs": told}
 
 
 @dataclass(kw_only=True)

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
+from scrapyd_dist.event_hook import EventHook
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN
@@ -36,7 +37,8 @@ from ..context import Context, exit_code, must_answer, names_of, project_name
 from ..crawls.crawl_options import JobLimits, pairs
 from ..crawls.stored_crawls import DAY
 from ..options import NewLabels, Nodes, Timeout, argument, checked_labels, nodes, option, parser_of, spiders
-from ..output import Output, complain_each, say
+from ..output import Output, complain, complain_each, say
+from .job_ends import wait_for_jobs
 from .job_list import Listed, jobs_of
 
 #: what a column begins with that is a setting; one that is neither this nor known is a spider argument
@@ -263,6 +265,14 @@ def schedule(
     ] = None,
     version: Annotated[str | None, option("The version to run; the newest deployment.", metavar="NAME")] = None,
     label: NewLabels = None,
+    on_finish: Annotated[
+        str | None,
+        option(
+            "Wait until the jobs are over; then run this command, or post to this http(s) address, what `sdist wait"
+            " --job --json` gives.",
+            metavar="CMD|URL",
+        ),
+    ] = None,
     limits: JobLimits,
     timeout: Timeout = 60.0,  # the first job of a version makes a node import the project
     output: Output,
@@ -277,6 +287,8 @@ def schedule(
 
     Example: sdist schedule 'shop*' -a category=books --unless-running
     """
+    finish = EventHook(target=on_finish or "", option="--on-finish", event="the end of the jobs")
+    finish.check()
     if sum((on is not None, any_, all_nodes)) > 1:
         raise ConfigError("--on, --any and --all-nodes say three different things. Take one.")
     given = {name: str(limit) for name, limit in of_options(limits).items()}
@@ -308,7 +320,22 @@ def schedule(
     _tell(jobs, fleet, output)
     missed = fleet.errors.values() if all_nodes else []
     posted = sum(job.state != "skipped" for job in jobs)
-    return exit_code(posted + len(missed), [*(job.error for job in jobs), *missed])
+    code = exit_code(posted + len(missed), [*(job.error for job in jobs), *missed])
+    return _wait(context, jobs, code, finish) if on_finish else code
+
+
+def _wait(context: Context, jobs: Sequence[PostedJob], code: int, finish: EventHook) -> int:
+    """Wait until the jobs are over that were started, and notify; the exit code of all."""
+    begun = [job for job in jobs if job.state == "scheduled"]
+    ended, document = 0, dict[str, Any](jobs=[])
+    if begun:
+        ended, document = wait_for_jobs(context, [job.job for job in begun], [*{job.node: None for job in begun}])
+    code = code or ended
+    items = sum(row["items"] or 0 for row in document["jobs"])
+    variables = {"SDIST_EXIT_CODE": str(code), "SDIST_ITEMS": str(items)}
+    if wrong := finish.notify({"schema": 1, "exit_code": code, "items": items, **document}, variables):
+        complain(wrong)
+    return code
 
 
 def _fleet(context: Context, nodes: Sequence[Node], timeout: float) -> JobFleet:

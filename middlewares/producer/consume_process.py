@@ -25,7 +25,7 @@ from scrapyd_dist.frontier.backlog import UNFAIR
 from scrapyd_dist.goals import in_words
 from scrapyd_dist.items.delivery import deliver
 from scrapyd_dist.items.merging import ItemOutput
-from scrapyd_dist.progress import Snapshot, exit_code
+from scrapyd_dist.progress import Snapshot, exit_code, told
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.settings import complaints
@@ -33,6 +33,7 @@ from scrapyd_dist.transports import AsyncSender
 from scrapyd_dist.transports.requests import ThreadTransport
 
 from ..throttle.install import why_not_heeded
+from .completion_hooks import read_on_finish, refusal, tell
 from .crawl_nodes import CrawlNodes
 from .crawl_repository import CrawlRepository, find_row, open_thread
 from .crawl_request import CrawlRequest, check_mode, check_parts, check_spider, find_project
@@ -71,10 +72,27 @@ class ConsumeProcess:
         self._request = CrawlRequest(
             spider=self.spider, options=options, project=find_project(self.settings), args=self.args, given=self.given
         )
-        self._begun = time.monotonic()
+        self._begun, self._started = time.monotonic(), False
 
     async def run(self) -> int:
-        """Do it; the exit code. DistError if nothing was started."""
+        """Do it, and tell DISTRIBUTED_ON_FINISH how it ended; the exit code. DistError if nothing was started."""
+        on_finish = read_on_finish(self.settings)
+        try:
+            document = await self._run()
+        except DistError as error:
+            state = (CrawlState.STOPPED if self._started else CrawlState.REFUSED).value
+            document = {**refusal(self._request.options.crawl, self.spider, error), "state": state}
+            await self._tell(on_finish, document)
+            raise
+        await self._tell(on_finish, document)
+        return int(document["exit_code"])
+
+    async def _tell(self, on_finish: str, document: Mapping[str, Any]) -> None:
+        if wrong := await asyncio.to_thread(tell, on_finish, document):
+            logger.warning("%s", wrong)
+
+    async def _run(self) -> dict[str, Any]:
+        """The summary at the end."""
         check_spider(check_known(self.settings, self.spider), self.settings)
         thread, sender = open_thread(self._request), ThreadTransport()
         try:
@@ -89,7 +107,9 @@ class ConsumeProcess:
             except BaseException as error:
                 await _end_row(repository, CrawlState.STOPPED, 1, str(error))
                 raise
-            return await work.keep()
+            self._started = True
+            code = await work.keep()
+            return {**told(await thread(thread.store.crawl, frontier)), "exit_code": code}
         finally:
             sender.close()
             thread.close()

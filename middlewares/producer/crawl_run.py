@@ -134,7 +134,8 @@ class CrawlStart:
             self._repository.thread.close()
         if not self._on_finish:  # a process that is refused for its reactor has no loop to wait in
             return
-        if wrong := await asyncio.to_thread(tell, self._on_finish, refusal(crawl, self._crawler.spider, error)):
+        name = self._crawler.spider.name if self._crawler.spider else ""
+        if wrong := await asyncio.to_thread(tell, self._on_finish, refusal(crawl, name, error)):
             logger.warning("%s", wrong)
 
     async def _rules(self, repository: CrawlRepository, *, heeds: bool) -> list[str]:

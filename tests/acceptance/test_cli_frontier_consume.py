@@ -19,9 +19,10 @@ from scrapyd_dist.batches import AttemptState
 MakeBench = Callable[..., ConsumerBench]
 
 
-def test_workers_take_everything_and_the_items_come_home(bench: MakeBench) -> None:
-    it = bench()
-    done = it.consume("-o", "items.jl", "--json", "-s", "DISTRIBUTED_LEASES=9", code=0)
+def test_workers_take_everything_and_the_items_come_home(bench: MakeBench, tmp_path: Path) -> None:
+    it, hook = bench(), f"cat > {tmp_path / 'told.json'}"
+    done = it.consume("-o", "items.jl", "--json", "-s", "DISTRIBUTED_LEASES=9", "--on-finish", hook, code=0)
+    assert json.loads((tmp_path / "told.json").read_text()) == done.json()
     assert "Did you mean DISTRIBUTED_LEASE?" in done.err
     told = done.json()
     assert (told["state"], told["items"], told["requests"]["done"], told["batches"]["dead"]) == ("finished", 60, 60, 0)
@@ -216,12 +217,15 @@ def test_only_the_slots_with_the_prefix_are_worked_on_and_what_is_given_reaches_
 
 
 @pytest.mark.black_box
-def test_what_is_wrong_before_the_start_is_told(bench: MakeBench) -> None:
+def test_what_is_wrong_before_the_start_is_told(bench: MakeBench, tmp_path: Path) -> None:
     it = bench(items=5)
 
     before = it.nodes[0].api("listversions.json", project="properties").get("versions")
     it.consume(spider="nobody").expect(4, "There is no spider 'nobody'")
-    it.consume("--node", "127.0.0.1:9", code=5)
+    told = tmp_path / "told.json"
+    it.consume("--node", "127.0.0.1:9", "--on-finish", f"cat > {told}", code=5)
+    document = json.loads(told.read_text())
+    assert (document["crawl"], document["state"], document["exit_code"]) == (it.name, "refused", 5)
     it.consume("-s", "DISTRIBUTED_TARGET_FEED_URL=ftp://x/%(batch)s.jl").expect(2, "feed")
     it.consume("--slots", "p", "--fair", "spread").expect(2, "Leave out one of the two")
     after = it.nodes[0].api("listversions.json", project="properties").get("versions")

@@ -82,13 +82,13 @@ def test_a_command_gets_the_summary_and_the_variables(tmp_path: Path) -> None:
 def test_a_command_that_fails_is_told_of_with_its_last_words_and_one_that_reads_nothing_does_not_fail() -> None:
     assert hooks.tell("exec true", {**DOCUMENT, "warnings": ["x" * 100] * 5000}) == ""
     said = hooks.tell("echo one; echo 'no such channel.' >&2; exit 7", DOCUMENT)
-    assert said == "The command to be run at the end (--on-finish) ended with code 7: no such channel."
+    assert said == "The command of --on-finish (DISTRIBUTED_ON_FINISH) ended with code 7: no such channel."
     assert "SECRET" not in hooks.tell("false SECRET", DOCUMENT)
 
 
 def test_a_command_that_never_ends_is_killed_with_all_it_started(tmp_path: Path) -> None:
     mark = tmp_path / "late"
-    said = hooks.tell(f"(sleep 30; touch {mark}) & sleep 30", DOCUMENT, patience=0.3)
+    said = hooks.hook_of(f"(sleep 30; touch {mark}) & sleep 30").notify(DOCUMENT, patience=0.3)
     assert "killed after 0.3 seconds" in said
 
 
@@ -121,7 +121,8 @@ def test_an_address_gets_the_summary(caplog: pytest.LogCaptureFixture) -> None:
 )
 def test_an_address_that_does_not_listen_is_told_of_without_its_secrets(play: Any, words: str) -> None:
     with closing(BadPeer(play)) as peer:
-        said = hooks.tell(f"http://me:hush@127.0.0.1:{peer.port}/SECRET?token=SECRET", DOCUMENT, patience=0.3)
+        address = f"http://me:hush@127.0.0.1:{peer.port}/SECRET?token=SECRET"
+        said = hooks.hook_of(address).notify(DOCUMENT, patience=0.3)
     assert words in said
     assert f"http://127.0.0.1:{peer.port}/… could" in said
     assert "SECRET" not in said
@@ -129,6 +130,6 @@ def test_an_address_that_does_not_listen_is_told_of_without_its_secrets(play: An
 
 
 def test_a_refusal_is_told_as_well() -> None:
-    document = hooks.refusal(None, None, ConfigError("No node."))
+    document = hooks.refusal(None, "", ConfigError("No node."))
     assert (document["state"], document["exit_code"], document["message"]) == ("refused", 2, "No node.")
     assert hooks.environment(document)["SDIST_STATE"] == "refused"
