@@ -12,7 +12,7 @@ from scrapyd_dist.deploy import local_nodes
 
 from scrapyd_dist.config import STATE_FOLDER, ProjectConfig, read_files, shared_files
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.settings import PREFIX, SETTINGS, limits_in, nearest, outdated, unknown
+from scrapyd_dist.settings import PREFIX, SETTINGS, judge, limits_in, nearest, outdated, unknown
 from scrapyd_dist.store.address import VARIABLE
 
 from .context import Context, with_settings
@@ -193,8 +193,7 @@ def invalid(settings: Mapping[str, list[Any]]) -> list[str]:
     sentences = []
     for name, (value, _) in settings.items():
         try:
-            if name in SETTINGS and value not in (None, ""):
-                SETTINGS[name].judged(value)
+            judge({name: value})
         except ConfigError as error:
             sentences.append(str(error))
     return sentences

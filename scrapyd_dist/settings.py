@@ -393,6 +393,13 @@ def complaints(names: Iterable[str]) -> list[str]:
     return unknown(names, os.environ) + outdated(names)
 
 
+def judge(settings: Mapping[str, Any] | BaseSettings) -> None:
+    """`ConfigError` for the first setting of ours whose value is of another kind, or out of its range."""
+    for name, row in SETTINGS.items():
+        if (value := settings.get(name)) not in (None, ""):
+            row.judged(value)
+
+
 class SettingReader:
     """Reads the settings of one process; an error names the setting."""
 
@@ -414,11 +421,6 @@ class SettingReader:
         if not self.given(name):
             return () if row.kind in (ValueKind.LIST, ValueKind.FILES) else row.default
         return row.judged(self.settings.get(name), name)
-
-    def judge(self) -> None:
-        """`ConfigError` for the first setting of ours whose value is of another kind, or out of its range."""
-        for name in filter(self.given, SETTINGS):
-            SETTINGS[name].judged(self.settings.get(name))
 
     def values_for(self, cls: Any, prefix: str = PREFIX) -> dict[str, Any]:
         """The values for a dataclass's fields that have the names of settings: `max_jobs` as DISTRIBUTED_MAX_JOBS."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.items.sink import REVEALED, is_url, open_sink, password_in
-from scrapyd_dist.settings import GROUPS, PREFIX, SETTINGS, ValueKind, of_options
+from scrapyd_dist.settings import GROUPS, PREFIX, SETTINGS, ValueKind, judge, of_options
 from scrapyd_dist.store.address import VARIABLE
 
 from ..context import SETTING
@@ -195,7 +195,7 @@ class CrawlOptions(GoalOptions, SpiderOptions):
         return CrawlOrder(
             spider=self.spider,
             settings=settings,
-            spider_settings=pairs("-s", self.setting),
+            spider_settings=settings_in(self.setting),
             args=pairs("-a", self.arg),
             version=self.version,
         )
@@ -209,6 +209,13 @@ def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
         if not sign or not name:
             raise ConfigError(f"{option} {text!r} is not of the form NAME=VALUE, as in {option} category=books.")
         found[name] = value
+    return found
+
+
+def settings_in(texts: Sequence[str] | None) -> dict[str, str]:
+    """The settings of `-s`; ConfigError for one of ours with a wrong value."""
+    found = pairs("-s", texts)
+    judge(found)
     return found
 
 

@@ -15,7 +15,7 @@ from scrapyd_dist.settings import of_options
 
 from ..context import SETTING, Context, where
 from ..crawls import wording
-from ..crawls.crawl_options import SpiderOptions, pairs, refuse_secrets
+from ..crawls.crawl_options import SpiderOptions, pairs, refuse_secrets, settings_in
 from ..crawls.producer_process import lives
 from ..crawls.watcher import misses_of
 from ..options import FrontierName, NewLabels, Quiet, SpiderName, checked_labels, option, span
@@ -152,7 +152,7 @@ def _manage(
 
     from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess
 
-    given, args = pairs("-s", wanted.setting), pairs("-a", wanted.arg)
+    given, args = settings_in(wanted.setting), pairs("-a", wanted.arg)
     refuse_secrets(given)
     # A row of arguments is a job of its own, which has no need to reach the store.
     ours = {"DISTRIBUTED_MODE": "push" if rows else "pull", "DISTRIBUTED_CRAWL": wanted.frontier, SETTING: where(root)}

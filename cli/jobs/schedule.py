@@ -23,9 +23,9 @@ from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised,
 from scrapyd_dist.settings import (
     LABELS,
     MOST,
-    SETTINGS,
     Setting,
     ValueKind,
+    judge,
     limits_in,
     nearest,
     of_options,
@@ -34,7 +34,7 @@ from scrapyd_dist.settings import (
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, must_answer, names_of, project_name
-from ..crawls.crawl_options import JobLimits, pairs
+from ..crawls.crawl_options import JobLimits, pairs, settings_in
 from ..crawls.stored_crawls import DAY
 from ..options import NewLabels, Nodes, Timeout, argument, checked_labels, nodes, option, parser_of, spiders
 from ..output import Output, complain, complain_each, say
@@ -211,6 +211,10 @@ def _row(path: Path, line: int, row: Mapping[str | None, str | list[str] | None]
     said = cells.get("priority")
     priority = common.priority if said is None else PRIORITY.judged(said, f"{where}: the priority")
     settings = {name[len(SETTING) :]: value for name, value in cells.items() if name.startswith(SETTING)}
+    try:
+        judge(settings)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
     args = {name: value for name, value in cells.items() if name not in _KNOWN and not name.startswith(SETTING)}
     return JobRow(
         spider=cells["spider"],
@@ -292,15 +296,12 @@ def schedule(
     if sum((on is not None, any_, all_nodes)) > 1:
         raise ConfigError("--on, --any and --all-nodes say three different things. Take one.")
     given = {name: str(limit) for name, limit in of_options(limits).items()}
-    settings = {**limits_in(context.project.options), **pairs("-s", setting), **given}
+    settings = {**limits_in(context.project.options), **settings_in(setting), **given}
     common = JobRow(
         spider="", node=on, priority=priority, args=pairs("-a", arg), settings=settings, labels=checked_labels(label)
     )
     wishes = _wishes(spider or [], from_, common)
     complain_each(unknown({name for wish in wishes for name in wish.settings}))
-    for name, value in (one for wish in wishes for one in wish.settings.items()):
-        if value and name in SETTINGS:
-            SETTINGS[name].judged(value)
     if all_nodes and any(wish.node for wish in wishes):
         raise ConfigError("--all-nodes, and a node named in the file: one of the two has to go.")
     nodes = context.nodes(node)

@@ -179,6 +179,8 @@ def _stamp(path: Path) -> object:
 def _output_of(command: str, folder: Path, timeout: float) -> str:
     """What a command prints; ConfigError if it cannot be run, takes too long, or ends with another code than 0."""
     what = f"The command that lists nodes, {_program(command)} (DISTRIBUTED_NODES),"
+    if not command.strip():
+        raise ConfigError(f"There is no command behind {COMMAND} (--node, DISTRIBUTED_NODES).")
     try:
         done = subprocess.run(
             shlex.split(command), cwd=folder, capture_output=True, text=True, errors="replace", check=False,

@@ -19,7 +19,7 @@ from scrapyd_dist.batches import Shard
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.scheduling.job_request import passed_on
 from scrapyd_dist.scrapyd.jobs import check_args
-from scrapyd_dist.settings import LABELS, SettingReader, Travels, limits_in, travelling, uploading_feeds
+from scrapyd_dist.settings import LABELS, SettingReader, Travels, judge, limits_in, travelling, uploading_feeds
 from scrapyd_dist.shards import ShardTemplate, check_page, shards_of_pages, shards_of_urls
 from scrapyd_dist.store.address import chosen
 from scrapyd_dist.transports import AsyncSender
@@ -95,7 +95,7 @@ def put_aside(settings: BaseSettings) -> bool:
             settings.set(PUT_ASIDE, problem, priority="cmdline")
             settings.set(name, own, priority="cmdline")
     try:
-        SettingReader(settings).judge()
+        judge(settings)
     except ConfigError as error:
         settings.set(PUT_ASIDE, str(error), priority="cmdline")
         return False

@@ -26,13 +26,14 @@ from scrapyd_dist.payload import encode
 from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN
 from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.scrapyd.versions import version_name
-from scrapyd_dist.settings import complaints
+from scrapyd_dist.settings import SettingReader, complaints
 from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import is_url
 from scrapyd_dist.store.reach import ways_to
 
 from ..targets import find_target
 from ..throttle.install import why_not_heeded
+from .completion_hooks import read_on_finish
 from .crawl_code import TODAYS, CrawlCode
 from .crawl_nodes import NodeSources, check_reach
 from .crawl_request import CrawlRequest, check_crawl, find_project, shards_of, template_of
@@ -72,13 +73,15 @@ def plan(
     crawler = Crawler(SpiderLoader.from_settings(settings).load(spider), settings)
     made = crawler.spidercls.from_crawler(crawler, **args)
     crawler.addons.load_settings(crawler.settings)
+    read_on_finish(crawler.settings)
     options = read_options(crawler.settings)
+    check_args(SettingReader(crawler.settings).value("DISTRIBUTED_SPIDER_ARGS"))
     check_crawl(options, crawler.settings, made)
     target = find_target(made, crawler.settings)
     shards = shards_of(options, made)
     request = CrawlRequest(spider=spider, options=options, project=find_project(settings))
-    prepared = prepare(request, NodeSources(request).read(), code=code, dry_run=True)
     throttle = _throttle(request, crawler.settings)
+    prepared = prepare(request, NodeSources(request).read(), code=code, dry_run=True)
     ways, members = ways_to(request.store, prepared.key), prepared.members
     warnings = [
         *complaints(crawler.settings),

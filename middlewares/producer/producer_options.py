@@ -17,7 +17,7 @@ from scrapyd_dist.items.sink import REVEALED, password_in
 from scrapyd_dist.scheduling.base import SchedulerLimits
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
-from scrapyd_dist.settings import AUTO, SETTINGS, SettingReader, uploading_feeds
+from scrapyd_dist.settings import AUTO, SETTINGS, SettingReader, judge, uploading_feeds
 
 from ..throttle.throttle_options import ThrottleOptions
 
@@ -94,7 +94,7 @@ class ProducerOptions:
 def read_options(settings: BaseSettings) -> ProducerOptions:
     """The options in these settings; ConfigError if a value is not of its kind, or two do not go together."""
     reader = SettingReader(settings)
-    reader.judge()
+    judge(settings)
     throttle = ThrottleOptions.from_settings(settings)
     read, values = reader.value, reader.values_for(ProducerOptions)
     crawl, mode, feed_url, adapts = values["crawl"], values["mode"], values["target_feed_url"], _adapts(reader)

@@ -180,9 +180,13 @@ def _all_cells(names: list[str]) -> ReadCells:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is not JSON: {error}") from None
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"it has {text}, which is no number")
 
 
 def _of_object(text: str) -> RequestValue:

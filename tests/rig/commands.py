@@ -125,7 +125,7 @@ class Command:
         end_all(self._home)
 
 
-def run_here(arguments: Sequence[str], *, cwd: Path, home: Path) -> Result:
+def run_here(arguments: Sequence[str], *, cwd: Path, home: Path, env: dict[str, str] | None = None) -> Result:
     """Run `sdist` in this process, with the same working directory, environment and input as a `Command` has.
 
     It is for commands that start no process, handle no signal, and print no more than the test can hold.
@@ -134,7 +134,7 @@ def run_here(arguments: Sequence[str], *, cwd: Path, home: Path) -> Result:
     out, err = (io.TextIOWrapper(one, encoding="utf-8", write_through=True) for one in written)
     home.mkdir(parents=True, exist_ok=True)
     with (
-        patch.dict(os.environ, private_environment(home), clear=True),
+        patch.dict(os.environ, private_environment(home, env), clear=True),
         Path(os.devnull).open(encoding="utf-8") as nothing,
         patch.object(sys, "stdin", nothing),
         redirect_stdout(out),

@@ -1,0 +1,85 @@
+"""A thousand wrong inputs end with the right code and one paragraph, before anything starts."""
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from rig.commands import Result, run_here
+from rig.processes import private_environment
+from rig.projects import Project
+from rig.wrong_inputs import WrongInput, wrong_inputs
+from scrapyd_dist.middlewares.producer import process
+
+#: seconds for one of them
+PATIENCE = 20.0
+#: a node on which nothing listens, so that what is taken all the same comes to nothing
+GONE = "[deploy:gone]\nurl = http://127.0.0.1:1/\nproject = properties\n"
+#: what tells a fault of ours
+FAULTS = ("Traceback", "no words for", "itself failed", "cannot be loaded")
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    """The demo project, which this process imports."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    made = Project.demo(tmp_path / "properties")
+    made.targets([], GONE)
+    yield made
+    logging.disable(logging.NOTSET)
+    for name in [name for name in sys.modules if name.partition(".")[0] == made.name]:
+        del sys.modules[name]
+
+
+def ended(made: Project, wrong: WrongInput) -> Result:
+    """How `sdist` ends with these arguments, or the process of a plan with these settings."""
+    usual = (made.path / "scrapy.cfg").read_bytes()
+    for name, content in wrong.files.items():
+        (made.path / name).write_bytes(content)
+    try:
+        if wrong.arguments:
+            return run_here(wrong.arguments, cwd=made.path, home=made.home, env=dict(wrong.environment))
+        with patch.dict(os.environ, private_environment(made.home), clear=True):
+            os.chdir(made.path)
+            answer = process._plan({"spider": "easy", "settings": dict(wrong.settings)})
+        return Result(answer.get("exit_code", 0), "", f"sdist: {answer['error']}" if "error" in answer else "")
+    finally:
+        for name in wrong.files:
+            (made.path / name).unlink()
+        (made.path / "scrapy.cfg").write_bytes(usual)
+
+
+def complaints_of(wrong: WrongInput, result: Result, seconds: float) -> list[str]:
+    """What is not right with this end."""
+    paragraphs = sum(line.startswith("sdist: ") for line in result.err.splitlines())
+    return [
+        *([f"exit code {result.code}"] if result.code not in wrong.codes else []),
+        *([f"{paragraphs} paragraphs"] if paragraphs != 1 else []),
+        *([f"{wrong.names} is not named"] if wrong.names not in result.err else []),
+        *([f"{seconds:.0f} seconds"] if seconds > PATIENCE else []),
+        *(fault for fault in FAULTS if fault in result.err),
+    ]
+
+
+@pytest.mark.parametrize("number", [1000, pytest.param(10_000, marks=pytest.mark.black_box)])
+def test_what_is_wrong_is_told_in_one_paragraph_before_anything_starts(
+    made: Project, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.chdir(made.path)
+    failures = []
+    for wrong in wrong_inputs(number):
+        begun = time.monotonic()
+        result = ended(made, wrong)
+        if complaints := complaints_of(wrong, result, time.monotonic() - begun):
+            failures.append(f"{wrong}: {', '.join(complaints)}: {result.err[:300]}")
+    assert failures == [], "\n".join(failures)
+    assert not (made.path / ".sdist" / "crawls").exists(), "no crawl was begun"
+
+
+def test_every_setting_and_every_option_that_is_a_number_is_among_the_thousand() -> None:
+    subjects = {wrong.subject for wrong in wrong_inputs(1000)}
+    assert {wrong.subject for wrong in wrong_inputs(10_000)} == subjects
