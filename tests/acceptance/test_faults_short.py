@@ -1,4 +1,4 @@
-"""The fault harness in short: five crawls that something breaks, and a judgement that is able to fail."""
+"""The fault harness in short: six crawls that something breaks, and a judgement that is able to fail."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ SECOND = replace(FIRST, number=2, job="c.b1.a2", node="node2", sent_at=130.0, en
         ("the producer killed", True, "auto"),
         ("Redis killed, restarted with its file", True, "auto"),
         ("a node's parts and reports removed", False, "push"),
+        ("a hanging worker, its loop turning", False, "auto"),
     ],
 )
 def test_a_broken_crawl_keeps_every_promise(

@@ -149,6 +149,21 @@ def small_disk(trial: Trial) -> Iterator[None]:
         subprocess.run(["umount", "-l", logs], check=True)
 
 
+@contextmanager
+def hanging_page(trial: Trial) -> Iterator[None]:
+    """One page hangs in every worker, from the start."""
+    trial.missed = trial.dice.randrange(trial.site.site.items)
+    trial.hanging_page.write_text(trial.site.site.detail_path(trial.missed))
+    yield
+
+
+def hang_worker(trial: Trial) -> None:
+    """A worker makes no progress any more, though its event loop turns and its leases are renewed."""
+    trial.wait_moment(0.05, 0.5)
+    trial.hanging_worker.touch()
+    wait_for(lambda: trial.row.state.ended or not trial.hanging_worker.exists(), 60, "a worker that hangs")
+
+
 def nothing(trial: Trial) -> None:
     """The trouble is there from the start."""
 
@@ -172,6 +187,7 @@ def kill_producer_thrice(trial: Trial) -> None:
 
 _CLOCK = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": "+1h", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 _BEHIND = {**_CLOCK, "FAKETIME": "-1h"}
+STALL = {"DISTRIBUTED_STALL_TIMEOUT": 3}
 
 KINDS = (
     Kind(name="a worker killed", strike=kill_worker),
@@ -190,6 +206,13 @@ KINDS = (
     Kind(name="a clock an hour ahead", strike=nothing, trial={"node_env": {0: _CLOCK}}),
     Kind(name="a clock an hour behind", strike=kill_worker, trial={"node_env": {0: _BEHIND}}),
     Kind(name="worker, machine and producer, in turn", strike=kill_all_in_turn),
+    Kind(
+        name="a hanging page",
+        strike=nothing,
+        around=hanging_page,
+        trial={"items": 120, "settings": {**STALL, "DISTRIBUTED_BATCH_SIZE": 8, "DISTRIBUTED_MAX_ATTEMPTS": 2}},
+    ),
+    Kind(name="a hanging worker, its loop turning", strike=hang_worker, trial={"settings": STALL}),
 )
 
 #: hours of work at a slow site, minutes here; not one of the kinds that take turns

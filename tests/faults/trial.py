@@ -31,6 +31,35 @@ NAMED = """
 import sys
 USER_AGENT = next((text[5:] for text in sys.argv if text.startswith("_job=")), "producer")
 """
+#: jobs whose requests hang when a file says so: those of one page, or all of the one job that takes the file away
+HANGING = """
+import asyncio
+from pathlib import Path
+
+from scrapyd_dist.middlewares import watchdog
+
+watchdog.GRACE = watchdog.AFTER = 1.0
+
+
+class Hanging:
+    hangs = False
+
+    async def process_request(self, request, spider=None):
+        page, worker = Path({page!r}), Path({worker!r})
+        if USER_AGENT == "producer":
+            return
+        if not self.hangs and worker.exists():
+            try:
+                worker.unlink()
+                self.hangs = True
+            except FileNotFoundError:
+                pass
+        if self.hangs or (page.exists() and request.url.endswith(page.read_text())):
+            await asyncio.sleep(3600)
+
+
+DOWNLOADER_MIDDLEWARES = {{Hanging: 1}}
+"""
 ITEMS_OF_SITE = 400
 #: seconds until a trial is given up
 PATIENCE = 180.0
@@ -56,6 +85,10 @@ class Trial:
         items: int = ITEMS_OF_SITE, latency: float = 0.15, mode: str = "auto", patience: float = PATIENCE,
     ) -> None:  # fmt: skip
         self.dice = Random(seed)
+        #: files that make requests hang
+        self.hanging_page, self.hanging_worker = folder / "page", folder / "worker"
+        #: the one page that has to be missed
+        self.missed: int | None = None
         self._patience = patience
         self._stack = ExitStack()
         self.redis = self._stack.enter_context(closing(RedisServer(folder / "redis"))) if redis else None
@@ -95,6 +128,7 @@ class Trial:
         self._project.settings(**self._settings)
         with (self._project.package / "settings.py").open("a", encoding="utf-8") as file:
             file.write(NAMED)
+            file.write(HANGING.format(page=str(self.hanging_page), worker=str(self.hanging_worker)))
         self.command = self.cli(*arguments("sdist", self.site))
         wait_for(self.crawls, 60, "the crawl in the store")
 

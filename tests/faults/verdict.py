@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+from urllib.parse import urlsplit
 
 from faults.trial import Trial
-from rig.crawls import assert_balanced
+from rig.crawls import assert_balanced, misses_in
 
 from scrapyd_dist.batches import Attempt
 
@@ -29,12 +30,14 @@ class Verdict:
     refetched: int = 0  #: pages asked for again after an attempt was given up: the price of a kill
     resumes: int = 0
     unbalanced: int = 0  #: accounts that do not add up
-    wrong_exits: int = 0  #: exit codes that are not 0 though the crawl is whole
+    untold: int = 0  #: pages that hang, and are not the only miss with that reason
+    wrong_exits: int = 0  #: exit codes that are not 0 though the crawl is whole, or not 3 though a page is missed
 
     @property
     def good(self) -> bool:
         """Whether every promise was kept."""
-        return not (self.lost or self.duplicated or self.double_sent or self.unbalanced or self.wrong_exits)
+        bad = self.lost, self.duplicated, self.double_sent, self.unbalanced, self.untold, self.wrong_exits
+        return not any(bad)
 
     def __add__(self, other: Verdict) -> Verdict:
         names = self.__dataclass_fields__
@@ -44,17 +47,26 @@ class Verdict:
 def judge(trial: Trial, code: int) -> Verdict:
     """The verdict on a trial that is over; `code` is the exit code of its last command."""
     found = trial.site.differences(trial.items())
+    allowed = set() if trial.missed is None else {str(trial.missed)}
+    missing = set(found.get("missing", ()))
     hits = trial.site.item_hits()
     offset = time.time() - time.monotonic()
     return Verdict(
-        lost=len(found.get("missing", ())) + len(found.get("wrong", ())),
+        lost=len(missing ^ allowed) + len(found.get("wrong", ())),
         duplicated=len(found.get("repeated", ())) + len(found.get("unexpected", ())),
         double_sent=double_sent(trial.attempts(), _fetches(trial, offset), offset),
         refetched=sum(count - 1 for count in hits.values() if count > 1),
         resumes=trial.resumes,
         unbalanced=not balanced(trial.row.summary),
-        wrong_exits=code != 0,
+        untold=bool(allowed) and not _is_told(trial),
+        wrong_exits=code != (3 if allowed else 0),
     )
+
+
+def _is_told(trial: Trial) -> bool:
+    """Whether the page that hangs is the only miss, and the reason says so."""
+    misses = [(urlsplit(row["url"]).path, "stalled" in row["reason"]) for row in misses_in(trial.row.summary)]
+    return misses == [(trial.site.site.detail_path(trial.missed or 0), True)]
 
 
 def _fetches(trial: Trial, offset: float) -> Mapping[str, tuple[float, float]]:

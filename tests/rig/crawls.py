@@ -80,7 +80,12 @@ def assert_balanced(summary: Mapping[str, Any]) -> None:
 
 def misses(project: Project) -> list[dict[str, Any]]:
     """The rows of the newest crawl's list of URLs without a result."""
-    path = crawls(project)[0].summary["misses"]
+    return misses_in(crawls(project)[0].summary)
+
+
+def misses_in(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The same of the crawl with this summary."""
+    path = summary["misses"]
     if path is None:
         return []
     with open(path, encoding="utf-8") as file:  # noqa: PTH123 - a path from JSON
