@@ -1,21 +1,25 @@
 """The command `sdist`: its own options, `version`, `completion`, and the exit code and words of every error."""
 
 import os
+import re
 import signal
 import sys
 import traceback
 from contextlib import suppress
+from io import TextIOWrapper
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
-from scrapyd_dist.errors import INTERRUPTED, DistError
+from scrapyd_dist.errors import INTERRUPTED, ConfigError, DistError
 from scrapyd_dist.version import __version__
 
 from .commands import MARKUP, LazyGroup
 from .output import complain, put, say
 
 DEBUG = "--debug"
+#: halves of characters, by which Python keeps bytes that are no text
+_NO_TEXT = re.compile("[\ud800-\udfff]")
 _PLACES = {
     "bash": 'eval "$(sdist completion bash)"    # in ~/.bashrc; bash 4.4 or later',
     "zsh": 'eval "$(sdist completion zsh)"    # in ~/.zshrc, behind compinit',
@@ -88,6 +92,8 @@ def program() -> Any:
 def main() -> NoReturn:
     """Run the command that sys.argv names, and end the process."""
     arguments = [text for text in sys.argv[1:] if text != DEBUG]
+    if isinstance(sys.stdout, TextIOWrapper):  # a name that the terminal's encoding lacks must not end the command
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = _run(arguments or ["--help"], debug=len(arguments) < len(sys.argv) - 1)
         # The command has its result: a Ctrl-C from here on must not turn it into a death by signal.
@@ -107,6 +113,13 @@ def main() -> NoReturn:
 
 
 def _run(arguments: list[str], *, debug: bool) -> int:
+    if unreadable := next((text for text in arguments if _NO_TEXT.search(text)), ""):
+        return _report(
+            ConfigError(
+                f"{unreadable!r} is no text in the encoding of this terminal, {sys.getfilesystemencoding()}. Use"
+                " another one, such as by LANG=C.UTF-8 in the environment."
+            )
+        )
     try:
         # Without the library's own error boxes: an error is one paragraph, which can be searched for.
         code = program()(args=arguments, prog_name="sdist", standalone_mode=False)
@@ -133,8 +146,6 @@ def _report(error: Exception) -> int:
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "sdist"
         text = str(error.format_message()).rstrip(".").replace(": Value error, ", ": ")  # words of typer's own checks
-        for wrong in getattr(error.__cause__, "errors", list)():  # of a number that is none they do not have the value
-            text = text.replace(wrong["msg"], f"{wrong['msg'].partition(', unable')[0]}, not {wrong['input']!r}")
         complain(f"{text}{'' if text.endswith('?') else '.'} Try: {path} --help")
         return int(getattr(error, "exit_code", 2))
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

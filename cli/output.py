@@ -22,6 +22,7 @@ from scrapyd_dist.errors import INTERRUPTED, ConfigError
 _HAZARDS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]"
 )
+_NO_ASCII = re.compile(r"[^\t\n\x20-\x7e]")
 _ESCAPES = re.compile(r"\x1b\[[0-9;:]*m")
 #: the colours of the states of nodes, jobs and crawls
 COLOURS = {
@@ -82,7 +83,8 @@ def put_raw(head: str, data: bytes) -> None:
 
 def put_values(text: str) -> None:
     """JSON, or lines of it: what people should not be shown has JSON's own escapes, so that every value is exact."""
-    print(_HAZARDS.sub(lambda found: json.dumps(found[0])[1:-1].replace("\x7f", "\\u007f"), text), flush=True)
+    foreign = _HAZARDS if (sys.stdout.encoding or "").lower().startswith("utf") else _NO_ASCII
+    print(foreign.sub(lambda found: json.dumps(found[0])[1:-1].replace("\x7f", "\\u007f"), text), flush=True)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

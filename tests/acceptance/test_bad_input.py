@@ -236,6 +236,13 @@ def test_a_spider_that_cannot_be_made_is_told_and_its_traceback_is_in_the_log(
     assert "Traceback" in log.read_text()
 
 
+def test_a_name_that_the_terminal_cannot_show_is_shown_by_its_code(project: MakeProject, run_cli: RunCommand) -> None:
+    it, poor = project(settings=FAST, extra="[deploy:café]\nurl = http://127.0.0.1:1/\n"), {"PYTHONIOENCODING": "ascii"}
+    assert "caf\\xe9" in run_cli(it, "config", env=poor, code=0).out
+    named = run_cli(it, "config", "--json", env=poor, code=0)
+    assert "[deploy:café]" in {row["section"] for row in named.json()["options"]}
+
+
 # addresses of every kind
 
 LOGIN = "username = me\npassword = hush\nproject = properties\n"

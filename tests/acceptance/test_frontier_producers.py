@@ -205,7 +205,7 @@ def test_a_store_that_is_away_for_a_while_loses_nothing(
 BAD: list[tuple[list[str], str]] = [
     (["DISTRIBUTED_FRONTIER=a/b"], "cannot name a frontier"),
     (["DISTRIBUTED_FRONTIER=shop", "DISTRIBUTED_SLOTS=many"], "DISTRIBUTED_SLOTS"),
-    (["DISTRIBUTED_FRONTIER=shop", "DISTRIBUTED_SLOT_BY=size"], "only by fingerprint or domain"),
+    (["DISTRIBUTED_FRONTIER=shop", "DISTRIBUTED_SLOT_BY=size"], "fingerprint or domain or site"),
     (["DISTRIBUTED_FRONTIER=shop", "DISTRIBUTED_TARGET_CALLBACKS=nope"], "no method 'nope'"),
     (["DISTRIBUTED_FRONTIER=shop", "DISTRIBUTED_INDEX=http://web/%d", "DISTRIBUTED_PAGES=3"], "are for crawls"),
     (["DISTRIBUTED_FRONTIER=shop", "DISTRIBUTED_STORE=ftp://web/"], "kind ftp://"),

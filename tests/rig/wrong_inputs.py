@@ -258,6 +258,8 @@ api gone addversion egg=@none.egg ## none.egg
 metrics --textfile /proc/none/x.prom ## /proc/none
 completion tcsh ## tcsh
 no-such-command ## no-such-command
+crawl caf\udcc3 ## no text
+frontier add f caf\udcc3.txt ## no text
 --no-such ## --no-such
 """
 _INDEX = {"INDEX": "http://web/%d", "PAGES": 3}

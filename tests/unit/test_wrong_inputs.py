@@ -20,7 +20,7 @@ PATIENCE = 20.0
 #: a node on which nothing listens, so that what is taken all the same comes to nothing
 GONE = "[deploy:gone]\nurl = http://127.0.0.1:1/\nproject = properties\n"
 #: what tells a fault of ours
-FAULTS = ("Traceback", "no words for", "itself failed", "cannot be loaded")
+FAULTS = ("Traceback", "no words for", "itself failed", "cannot be loaded", "Value error")
 
 
 @pytest.fixture
