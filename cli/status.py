@@ -1,5 +1,6 @@
 """`sdist watch`, `status` and `report`: how a crawl stands, or the whole fleet."""
 
+import os
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -13,7 +14,7 @@ from .context import Context
 from .crawls import watcher, wording
 from .crawls.crawl import SomeCrawl
 from .crawls.producer_process import crawl_or_latest, runs
-from .crawls.watcher import WatchOptions
+from .crawls.watcher import WATCHING, WatchOptions
 from .frontier import frontier_list
 from .nodes import fleet_view
 from .options import option
@@ -22,7 +23,17 @@ from .output import Output, put
 Fleet = Annotated[bool, option("All nodes and the jobs of any kind that run there, instead of a crawl.")]
 
 
-def watch(context: Context, watched: WatchOptions, crawl: SomeCrawl = None, fleet: Fleet = False) -> int:
+OnTrouble = Annotated[
+    str | None,
+    option("With --fleet: run this command, or post to this http(s) address, when something goes wrong, and when it is"
+           " well again. SDIST_ON_TROUBLE in the environment says the same.", metavar="CMD|URL",
+           envvar="SDIST_ON_TROUBLE", show_envvar=False, panel=WATCHING),
+]  # fmt: skip
+
+
+def watch(
+    context: Context, watched: WatchOptions, crawl: SomeCrawl = None, fleet: Fleet = False, on_trouble: OnTrouble = None
+) -> int:
     """Watch a crawl to its end, and end with its exit code; or watch the fleet. Ctrl-C leaves all running.
 
     Of a crawl: how far the index is, what is found, sent and done, what each
@@ -34,7 +45,11 @@ def watch(context: Context, watched: WatchOptions, crawl: SomeCrawl = None, flee
     """
     if fleet:
         _no_crawl(crawl)
-        return fleet_view.watch(context, watched)
+        return fleet_view.watch(context, watched, on_trouble)
+    if on_trouble and on_trouble != os.environ.get("SDIST_ON_TROUBLE"):
+        raise ConfigError(
+            "--on-trouble tells of the fleet: add --fleet. The end of a crawl is told by its --on-finish."
+        )
     name = crawl_or_latest(context.store, crawl).id
     return watcher.watch(context.root, context.store, name, watched)
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,8 @@ from rich.text import Text
 
 from scrapyd_dist.batches import home_of
 from scrapyd_dist.diagnostics import NodeStatus
-from scrapyd_dist.errors import INTERRUPTED, TIME_UP, NodeError
+from scrapyd_dist.errors import INTERRUPTED, TIME_UP, NodeError, StoreError
+from scrapyd_dist.event_hook import EventHook
 from scrapyd_dist.joblogs.log_reads import look
 from scrapyd_dist.joblogs.verdict import STALL, Place
 from scrapyd_dist.joblogs.worker_report import WorkerReport
@@ -145,10 +146,10 @@ class FleetLook:
         recognise(self._context, sender, self.nodes, TIMEOUT)
         jobs = [job for one in self.nodes if one.load for job in one.jobs.values()]
         new = {job.place.crawl for job in jobs} - {None} - self._homes.keys()
-        store = self._context.store_if_any if new else None
-        if store is not None:  # it is asked once for each crawl
-            known = {row.id: home_of(row.id, row.created) for row in store.crawls()}
-            self._homes |= {crawl: known.get(crawl or "") for crawl in new}
+        with suppress(StoreError):  # it is asked once for each crawl, and again when it was away
+            store = self._context.store_if_any if new else None
+            known = {row.id: home_of(row.id, row.created) for row in store.crawls()} if store is not None else {}
+            self._homes |= {crawl: known.get(crawl or "") for crawl in new} if store is not None else {}
         homes = self._homes
         list(sweep(jobs, lambda job: job.look(sender, homes.get(job.place.crawl), now, TIMEOUT), threads=8))
 
@@ -181,9 +182,18 @@ def status(context: Context, output: Output) -> int:
     return exit_code(len(errors), errors)
 
 
-def watch(context: Context, watched: WatchOptions) -> int:
-    """Watch the fleet until Ctrl-C, which is its good end, or until the time is over; gives the exit code."""
-    looks = FleetLook(context)
+def watch(context: Context, watched: WatchOptions, on_trouble: str | None = None) -> int:
+    """Watch the fleet until Ctrl-C, which is its good end, or until the time is over; gives the exit code.
+
+    on_trouble: the command or address that is told of troubles.
+    """
+    looks, alarm = FleetLook(context), None
+    if on_trouble:
+        from .fleet_alarm import FleetAlarm  # it loads what judges crawls
+
+        hook = EventHook(target=on_trouble, option="--on-trouble", event="a trouble of the fleet")
+        hook.check()
+        alarm = FleetAlarm(context, hook)
     deadline = time.monotonic() + watched.timeout if watched.timeout is not None else float("inf")
     plain = nullcontext((lambda _document, _now: None) if watched.silent else PlainFleet().show)
     with live_view(frame) if on_terminal() and not watched.silent else plain as show, looked_out_for() as pause:
@@ -191,7 +201,10 @@ def watch(context: Context, watched: WatchOptions) -> int:
             while True:
                 began = time.monotonic()
                 looks.look()
-                show(looks.document(), time.monotonic())
+                document = looks.document()
+                show(document, time.monotonic())
+                if alarm is not None:
+                    alarm.look(document, time.monotonic())
                 if time.monotonic() >= deadline:
                     code = TIME_UP
                     break

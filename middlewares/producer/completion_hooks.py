@@ -16,6 +16,8 @@ from scrapyd_dist.settings import SettingReader
 from .crawl_repository import CrawlRepository
 from .producer_options import ProducerOptions
 
+#: what a warning says of too few items
+UNUSUAL = "are unusually few"
 #: maximum number of earlier crawls to compare with
 RUNS = 20
 #: minimum number of earlier crawls for a comparison
@@ -81,10 +83,7 @@ def unusual(items: int, earlier: Sequence[int]) -> str:
     spread = median(abs(one - usual) for one in earlier) * _SCALE
     if items >= usual - DEVIATIONS * spread or items >= PART * usual:
         return ""
-    return (
-        f"{items:,} items are unusually few: the median of the last {len(earlier)} crawls of this spider is"
-        f" {usual:,.0f}."
-    )
+    return f"{items:,} items {UNUSUAL}: the median of the last {len(earlier)} crawls of this spider is {usual:,.0f}."
 
 
 def refusal(crawl: str | None, spider: str, error: DistError) -> dict[str, Any]:

@@ -346,6 +346,37 @@ def test_jobs_are_waited_for_and_judged(shop: Shop, tmp_path: Path) -> None:
 
 
 @pytest.mark.black_box
+def test_a_watch_tells_of_a_job_that_failed_once_and_of_the_next_one_that_is_well(shop: Shop) -> None:
+    told = shop.project.path / "troubles.jl"
+    hook = f"cat >> {told}; echo >> {told}"
+
+    def events() -> list[tuple[str, str, str]]:
+        rows = [json.loads(line) for line in told.read_text().splitlines()] if told.exists() else []
+        return [(row["event"], row["kind"], row["subject"]) for row in rows]
+
+    spiders = SPIDERS.replace('raise ZeroDivisionError("a needle in the log")', "self.settings['WELL'] or 1 / 0")
+    shop.project.spider("all", spiders + MORE)
+    shop.run("deploy-all", "--json", code=0)
+    command = shop.start("watch", "--fleet", "--quiet", "--on-trouble", hook)
+    wait_for((shop.project.path / ".sdist" / "troubles.json").exists, 60, "its first look")
+    shop.scheduled("broken", "broken")
+    wait_for(events, 60, "the trouble")
+    command.signal(signal.SIGINT)
+    command.wait(code=130)
+    shop.scheduled("broken", "-s", "WELL=1")
+    shop.wait_idle()
+    command = shop.start("watch", "--fleet", "--quiet", "--on-trouble", hook)
+    wait_for(lambda: len(events()) > 1, 60, "all is well")
+    command.signal(signal.SIGINT)
+    command.wait(code=130)
+    assert events() == [("trouble", "job-failed", "shop/broken"), ("well", "job-failed", "shop/broken")]
+    shop.project.spider("all", SPIDERS + MORE)
+    shop.run("deploy-all", "--json", code=0)
+    shop.run("watch", "--on-trouble", "true").expect(2, "add --fleet")
+    shop.run("watch", "--fleet", "--on-trouble", "ftp://host/x").expect(2, "http://")
+
+
+@pytest.mark.black_box
 def test_the_settings_alone_tell_an_address_and_its_secrets_stay_out_of_all_logs(shop: Shop) -> None:
     with closing(BadPeer(lambda connection, _: connection.answer(500, b""))) as peer:
         hook = f"http://me:hush@127.0.0.1:{peer.port}/SECRET?token=SECRET"

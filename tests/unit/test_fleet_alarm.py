@@ -1,0 +1,207 @@
+"""Troubles of a fleet are told once each, and once more when it is well again, whatever is started again meanwhile."""
+
+import json
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scrapyd_dist.cli.context import Context
+from scrapyd_dist.cli.nodes import fleet_alarm
+from scrapyd_dist.cli.nodes.fleet_alarm import EndWatch, FleetAlarm
+
+from scrapyd_dist.batches import Attempt, Crawl, CrawlState
+from scrapyd_dist.errors import ConfigError, StoreError
+from scrapyd_dist.event_hook import EventHook
+from scrapyd_dist.frontier.backlog import NewBatch
+from scrapyd_dist.job_record import JobRecord, Outcome
+from scrapyd_dist.joblogs.verdict import STALL
+
+Tell = tuple[str, str, str]
+
+
+class Bench:
+    """A project, an alarm that writes what it tells into a file, and a clock that is turned."""
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir()
+        target = "[deploy:web1]\nurl = http://127.0.0.1:9/\nproject = shop\n"
+        (root / "scrapy.cfg").write_text(f"[settings]\ndefault = shop.settings\n{target}")
+        self.root, self.now, self.told_in = root, 1000.0, root / "told.jl"
+        self.command = f"cat >> {self.told_in}; echo >> {self.told_in}"
+        self.context = Context(root)
+        self.store = self.context.new_store
+        self.begin()
+
+    def begin(self) -> None:
+        """Start the watch, again."""
+        self.alarm = FleetAlarm(self.context, EventHook(target=self.command, option="--on-trouble", event="a trouble"))
+
+    def look(self, after: float = 20.0, *jobs: dict[str, Any], **node: Any) -> list[Tell]:
+        """Let time pass, look, and give what is told of it: event, kind, subject."""
+        self.now += after
+        fields = {"name": "web1", "url": "http://127.0.0.1:9", "state": "up", "reason": "", "running": len(jobs)}
+        self.alarm.look({"nodes": [{**fields, "jobs": jobs, **node}]}, self.now)
+        if not self.told_in.exists():
+            return []
+        rows = [json.loads(line) for line in self.told_in.read_text().splitlines()]
+        self.told_in.unlink()
+        assert all(row["schema"] == 1 and row["message"] and row["since"] for row in rows)
+        return [(row["event"], row["kind"], row["subject"]) for row in rows]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Any:
+    made = Bench(tmp_path / "shop")
+    with closing(made.context):
+        yield made
+
+
+DOWN: dict[str, Any] = {"state": "down", "reason": "it refused the connection", "running": None}
+WEDGED: dict[str, Any] = {"state": "wedged", "reason": "jobs wait and none is ever started"}
+
+
+def test_a_node_that_is_down_or_wedged(bench: Bench) -> None:
+    assert bench.look(**DOWN) == [], "it may be restarted"
+    assert bench.look(**DOWN) == []
+    assert bench.look(**DOWN) == [("trouble", "node-down", "web1")]
+    bench.begin()
+    assert bench.look(100, **DOWN) == bench.look(100, **DOWN) == [], "told before"
+    assert bench.look() == [("well", "node-down", "web1")]
+    assert bench.look(**WEDGED) == [("trouble", "node-wedged", "web1")]
+    assert bench.look(**DOWN) == [], "not known now"
+    assert bench.look(**WEDGED) == []
+    assert bench.look() == [("well", "node-wedged", "web1")]
+    assert bench.look() == []
+
+
+def test_a_job_that_makes_no_progress(bench: Bench) -> None:
+    job = {"job": "shop-1", "state": "running", "silent_s": 1}
+    stalled = {**job, "state": "stalled", "silent_s": STALL + 5}
+    assert bench.look(20, job) == []
+    assert bench.look(20, stalled) == [("trouble", "job-stalled", "shop-1")]
+    bench.begin()
+    assert bench.look(20, job) == [], "a watch that has just begun cannot tell"
+    assert bench.look(STALL, job) == [("well", "job-stalled", "shop-1")]
+    assert bench.look(20, stalled) == [("trouble", "job-stalled", "shop-1")]
+    assert bench.look(20, **DOWN) == []
+    assert bench.look() == [("well", "job-stalled", "shop-1")], "it is over"
+
+
+def test_plain_jobs_that_fail(bench: Bench) -> None:
+    def ended(name: str, state: Outcome) -> None:
+        job = JobRecord(id=name, spider="good", project="shop", version="1", created=time.time(), node="web1", url="u")
+        bench.store.keep_jobs([replace(job, state=state, ended=time.time(), reason="2 errors logged")])
+
+    ended("old", Outcome.FAILED)
+    assert bench.look() == [], "it failed before the watch began"
+    ended("one", Outcome.FAILED)
+    ended("two", Outcome.DIED)
+    assert bench.look(1) == [], "the store is not read at each look"
+    assert bench.look() == [("trouble", "job-failed", "shop/good")]
+    bench.begin()
+    ended("three", Outcome.FAILED)
+    assert bench.look() == []
+    ended("four", Outcome.CANCELLED)
+    assert bench.look() == []
+    ended("five", Outcome.FINISHED)
+    bench.begin()
+    assert bench.look() == [("well", "job-failed", "shop/good")], "it ended while no watch ran"
+    assert bench.look() == []
+
+
+def test_crawls_without_progress_and_with_few_items(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive = True
+    monkeypatch.setattr(fleet_alarm, "alive_state", lambda row: row.state.value if alive else "died")
+    crawl = Crawl(id="c1", project="shop", spider="easy", state=CrawlState.WORKING, created=time.time())
+    bench.store.add_crawl(crawl)
+
+    def does(pages: int, **changes: Any) -> None:
+        bench.store.update_crawl("c1", summary={"pages": pages, **changes})
+
+    does(1)
+    assert bench.look() == []
+    does(2)
+    assert bench.look() == []
+    assert bench.look(STALL) == [("trouble", "crawl-stalled", "c1")]
+    bench.begin()
+    assert bench.look(STALL / 2) == [], "told before, and nothing has moved"
+    does(3)
+    assert bench.look() == [("well", "crawl-stalled", "c1")]
+    bench.store.want("c1", "pause")
+    assert bench.look(STALL) == bench.look(STALL) == [], "it rests"
+    bench.store.want("c1", "")
+    alive = False
+    assert bench.look() == [("trouble", "crawl-stalled", "c1")]
+    few = "3 items are unusually few: the median of the last 3 crawls of this spider is 9."
+    does(3, warnings=[few])
+    bench.store.update_crawl("c1", state=CrawlState.FINISHED, ended=time.time())
+    assert bench.look() == [("well", "crawl-stalled", "c1"), ("trouble", "few-items", "easy")]
+    bench.store.add_crawl(replace(crawl, id="c2", state=CrawlState.FINISHED, ended=time.time()))
+    assert bench.look() == [("well", "few-items", "easy")]
+
+
+def test_a_node_without_disk(bench: Bench) -> None:
+    crawl = Crawl(id="c1", project="shop", spider="easy", state=CrawlState.WORKING, created=time.time())
+    bench.store.add_crawl(crawl)
+    bench.store.update_crawl("c1", state=CrawlState.WORKING, pid=None, host="elsewhere", beat=time.time())
+    batch = bench.store.seal("c1", NewBatch(payload={}, size=1), [b"1"], {})
+    out = Attempt(batch=batch.number, number=1, job="c1.b1.a1", node="web1", url="http://127.0.0.1:9")
+    bench.store.open_attempt("c1", out)
+    reason = "the worker ended early (disk-full)"
+    bench.store.fail("c1", batch.number, 1, reason=reason, now=time.time(), max_attempts=4)
+    assert ("trouble", "node-full", "web1") in bench.look()
+    assert bench.look() == []
+    bench.store.update_crawl("c1", state=CrawlState.FINISHED, ended=time.time())
+    assert ("well", "node-full", "web1") in bench.look()
+
+
+def test_what_could_not_be_told_is_told_later_and_a_store_that_is_away_ends_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fleet_alarm, "AGAIN", 0.0)
+    good, bench.command = bench.command, "exit 3"
+    bench.begin()
+    bench.look(**DOWN)
+    assert bench.look(100, **DOWN) == []
+    bench.look(**DOWN)
+    assert capsys.readouterr().err.count("ended with code 3") == 1
+    bench.command = good
+
+    def away(_self: object) -> None:
+        raise StoreError("the store does not answer")
+
+    monkeypatch.setattr(Context, "store_if_any", property(away))
+    bench.begin()
+    assert bench.look(**DOWN) == [("trouble", "node-down", "web1")]
+    assert bench.look() == [("well", "node-down", "web1")]
+    assert capsys.readouterr().err.count("does not answer") == 1
+
+
+def test_a_job_is_told_of_that_came_with_the_store_itself(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as early:
+        early.setattr(Context, "store_if_any", None)
+        assert bench.look() == []
+    job = JobRecord(id="j", spider="good", project="shop", version="1", created=time.time(), node="web1", url="u")
+    bench.store.keep_jobs([replace(job, state=Outcome.FAILED, ended=time.time())])
+    assert bench.look() == [("trouble", "job-failed", "shop/good")]
+
+
+def test_each_end_is_new_once() -> None:
+    watch, row = EndWatch(), ("a", 1000.0, True)
+    looks: list[tuple[list[tuple[str, float, bool]], set[str]]] = [
+        ([row, ("b", 1001.0, False)], set()),
+        ([row, ("b", 1001.0, True), ("c", 1002.0, True)], {"b", "c"}),
+        ([row, ("b", 1001.0, True), ("c", 1002.0, True), ("d", 1003.0, False)], set()),
+        ([("d", 1003.0, True)], {"d"}),
+    ]
+    for at, (rows, new) in enumerate(looks):
+        assert watch.new(rows, 1010.0 + at) == new
+        watch = EndWatch(watch.since, set(watch.ended))
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--on-trouble"):
+        EventHook(target="ftp://host/x", option="--on-trouble", event="a trouble").check()
