@@ -238,6 +238,7 @@ def test_what_is_wrong_before_the_start_is_told(bench: MakeBench, tmp_path: Path
 
 
 NOTING = """\
+import asyncio
 import os
 import time
 
@@ -252,6 +253,8 @@ class Noting(scrapy.Spider):
         self.begun = time.time()
         if self.word == "never":
             raise ValueError("no such word")
+        if self.word == "waits":
+            await asyncio.sleep(3600)
         yield scrapy.Request(f"{self.settings['SITE']}/properties/property_{int(self.number):06d}.html?{self.word}")
 
     def parse(self, response):
@@ -289,10 +292,12 @@ def test_a_list_of_arguments_is_a_job_for_each_row(bench: MakeBench, tmp_path: P
     assert any("no such word" in miss["reason"] for miss in missed)
     assert done.json()["batches"]["failed"] == 4, "two attempts of each"
 
-    (tmp_path / "bad.csv").write_text("word,number\nnever,1\n", "utf-8")
+    (tmp_path / "bad.csv").write_text("word,number\nnever,1\nwaits,2\n", "utf-8")
     assert it.run("frontier", "add", "bad", tmp_path / "bad.csv", "--as", "arguments").code == 0
-    failed = it.consume("--json", spider="noting", name="bad")
-    assert (failed.code, failed.json()["batches"]["dead"], failed.json()["items"]) == (1, 1, 0), failed.err
+    failed = it.consume("--stall-timeout", "2s", "--json", spider="noting", name="bad")
+    assert (failed.code, failed.json()["batches"]["dead"], failed.json()["items"]) == (1, 2, 0), failed.err
+    reasons = [miss["reason"] for miss in it.run("misses", "bad", "--json").json()["misses"]]
+    assert any("the worker ended early (stalled)" in reason for reason in reasons), reasons
 
 
 def at_once(items: Iterable[Mapping[str, Any]]) -> int:

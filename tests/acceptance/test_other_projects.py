@@ -165,6 +165,40 @@ def test_what_no_node_can_have_done_is_listed_with_what_to_do_and_no_page_is_ask
     assert {row["url"].rpartition("?")[2] for row in misses(it)} == ASTRAY.keys() - {"no-worker"}
 
 
+HANGING = """
+import asyncio
+
+import scrapy
+from scrapyd_dist.middlewares import watchdog
+
+watchdog.GRACE = watchdog.AFTER = 0.5
+
+
+class Login(scrapy.Spider):
+    name = "login"
+
+    async def enter(self, response, number):
+        await asyncio.sleep(3600)
+        yield {}
+"""
+
+
+@pytest.mark.black_box
+def test_a_job_of_another_project_that_hangs_is_ended_by_the_limit_of_the_crawl(
+    project: MakeProject, run_cli: RunCommand, pair: list[ScrapydNode],
+    site: StartSite
+) -> None:  # fmt: skip
+    the_site = site(10)
+    it = shop(project, pair[:1], the_site.url, DISTRIBUTED_MAX_ATTEMPTS=1)
+    bank = project(nodes=pair[:1], spiders={"login": HANGING}, name="bank", settings=QUICK)
+    run_cli(bank, "deploy-all", code=0)
+    run_cli(it, "crawl", "shop", "--pull", "--stall-timeout", "3s", "-o", "items.jl", code=3)
+    assert len([item for item in it.items("items.jl") if "article" in item]) == 10
+    (missed,) = misses(it)
+    assert (missed["url"], missed["kind"]) == (the_site.detail(0), "dead")
+    assert "stalled: no page and no item for more than 3 s" in missed["reason"], missed
+
+
 PUSHED = """
 import os
 
