@@ -348,8 +348,12 @@ class Context:
 
     @property
     def keep_days(self) -> float:
-        """Days for which plain jobs are remembered: DISTRIBUTED_KEEP_DAYS, where settings.py says a plain number."""
-        row = SETTINGS["DISTRIBUTED_KEEP_DAYS"]
+        """Days for which plain jobs are remembered."""
+        return self.written_number("DISTRIBUTED_KEEP_DAYS")
+
+    def written_number(self, name: str) -> float:
+        """A setting, where settings.py says it as a plain number; else its default."""
+        row = SETTINGS[name]
         found = written_setting(self.root, self.project.settings_module, row.name)
         value = found.value if isinstance(found, ast.Constant) else None
         if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:

@@ -11,6 +11,7 @@ from enum import Enum
 class Outcome(str, Enum):
     """The state of a job, or its outcome."""
 
+    WAITING = "waiting"  #: in the store, on no node: for a limit, for other jobs, or for its next attempt
     PENDING = "pending"  #: waiting for a process slot; of a record: posted, and not seen to be over
     RUNNING = "running"
     STALLED = "stalled"  #: running without progress
@@ -23,7 +24,7 @@ class Outcome(str, Enum):
 
     @property
     def over(self) -> bool:
-        return self not in {Outcome.PENDING, Outcome.RUNNING, Outcome.STALLED}
+        return self not in {Outcome.WAITING, Outcome.PENDING, Outcome.RUNNING, Outcome.STALLED}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,8 @@ class JobRecord:
     spider: str
     project: str
     version: str
-    created: float  #: when it was written down, just before it was posted
+    created: float  #: when it was written down
+    posted: float | None = None  #: when it was about to be posted; None while it waits
     node: str = ""  #: name of its node
     url: str = ""  #: of its node, without credentials
     labels: tuple[str, ...] = ()
@@ -48,3 +50,22 @@ class JobRecord:
     items: int | None = None
     errors: int | None = None
     codes: Mapping[str, int] = field(default_factory=dict)  #: number of responses by status code
+    # of a job that waits, or that has further attempts
+    attempt: int = 1
+    first: str = ""  #: id of the first attempt, if this is a later one
+    retries: int = 0  #: further attempts after the first one
+    limits: tuple[str, ...] = ()  #: `spider=2`: at most two jobs of this spider at once; or of a label's value
+    after: tuple[str, ...] = ()  #: jobs, crawls and labels that it follows, `NAME:OUTCOME`
+    priority: float | None = None
+    place: int = 0  #: among the jobs of one command
+    sealed: str = ""  #: the settings with their values, encrypted; "" when it needs none any more
+    wanted_project: str = ""  #: the name of the project, if it was named and is not each node's own
+    on: str = ""  #: name of the one node that will do
+    among: tuple[str, ...] = ()  #: names of the nodes that will do; () for all
+    tried: tuple[str, ...] = ()  #: urls of the nodes of its earlier attempts
+
+    @property
+    def waits_for(self) -> str:
+        """What keeps a waiting job from starting, in a few words."""
+        after = [f"after {name}" for name in self.after]
+        return "; ".join([*after, *(f"limit {limit}" for limit in self.limits)]) or "for a node"

@@ -7,11 +7,12 @@ is cancelled.
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
-from scrapyd_dist.job_record import Outcome
+from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.joblogs.log_reads import look
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.progress import told
@@ -27,6 +28,7 @@ from ..crawls.wording import counted
 from ..options import Nodes, Timeout, Yes, argument, crawls, option, seconds, span
 from ..output import Output, complain, complain_each, confirm, poll_until, say, some_of
 from .job_list import TIMEOUT, JobQuery, Listed, ask_jobs, place_row, remembered
+from .job_memory import JobMemory
 from .jobs_table import Judge, note, verdict_row
 
 #: seconds between two questions to the nodes
@@ -231,6 +233,14 @@ def stop(*, context: Context, crawl: CrawlId, how: SignalOptions, timeout: Timeo
     return _Cancellation(context, JobQuery(timeout=timeout), how, [crawl]).run(output)
 
 
+def _cancelled_waiting(record: JobRecord) -> JobRecord:
+    return _cancelled(record) if record.state is Outcome.WAITING else record  # it may have been started meanwhile
+
+
+def _cancelled(record: JobRecord) -> JobRecord:
+    return replace(record, state=Outcome.CANCELLED, ended=time.time(), reason="by sdist cancel, before it began")
+
+
 class _Cancellation:
     """What is to be cancelled: jobs and crawls by name, or all jobs where none is named."""
 
@@ -243,16 +253,20 @@ class _Cancellation:
         # Producers that run: they would send the batches of what is cancelled to other nodes.
         self._producers = [crawl for crawl in crawls if runs(crawl)]
         self._listed = query.ask(context)
+        self._memory = JobMemory(context.store_if_any, open_only=True)
 
     def run(self, output: Output) -> int:
         """Cancel the jobs after a question; gives the exit code, or raises StillRuns after the wait."""
         rows = self._named()
+        waits = self._waiting()
         if not self._how.yes:
-            lines = [f"{row.node.name}  {row.spider}  {row.job}  {row.state.value}" for row in rows]
+            lines = [f"-  {one.spider}  {one.id}  {one.state.value}" for one in waits]
+            lines += [f"{row.node.name}  {row.spider}  {row.job}  {row.state.value}" for row in rows]
             many = len(self._producers)
             running = f" and {many} producers" if many > 1 else " and the producer" if many else ""
-            count = f"{counted(len(rows), 'job')}{running}"
+            count = f"{counted(len(rows) + len(waits), 'job')}{running}"
             confirm(f"Cancel {count}?", lines, most=SHOWN, refusal=f"{count} would be cancelled")
+        self._memory.end({one.id: _cancelled_waiting for one in waits})  # before any room is made for them
         for producer in self._producers:
             self._stop_producer(producer)
         if self._producers:  # what they sent while they stopped is cancelled with the rest
@@ -260,7 +274,14 @@ class _Cancellation:
             rows = self._alive()
         errors = self._signal(rows, "KILL" if self._how.kill else "INT")
         self._wait([row for row in rows if row not in errors])
-        told = [
+        gone = [row for row in rows if row not in errors and row.state is JobState.PENDING]  # which leave no log
+        self._memory.end({row.job: _cancelled for row in gone if self._memory.of(row) is not None})
+        told: list[dict[str, Any]] = [
+            {"node": None, "project": one.project, "spider": one.spider, "job": one.id, "was": one.state.value,
+             "state": "gone"}
+            for one in waits
+        ]  # fmt: skip
+        told += [
             {**place_row(row), "was": row.state.value, "state": "failed" if row in errors else "gone"} for row in rows
         ]
         output.columns({"jobs": told}, "jobs", ("node", "spider", "job", "was", "state"))
@@ -268,8 +289,18 @@ class _Cancellation:
         complain_each(self._listed.errors)
         return exit_code(len(rows), errors.values()) or self._listed.exit_code
 
+    def _waiting(self) -> list[JobRecord]:
+        """The jobs that wait in the store, of those that are to be cancelled."""
+        query, records = self._query, [one for one in self._memory.records.values() if one.state is Outcome.WAITING]
+        if self._names:
+            return [one for one in records if one.id in self._names or one.first in self._names]
+        spider, project = query.spider or "*", query.project
+        meant = (one for one in records if fnmatchcase(one.spider, spider) and project in (None, one.project))
+        return [] if query.node else list(meant)
+
     def _named(self) -> list[Listed]:
         stopped = {producer.id for producer in self._producers}
+        stopped |= {name for one in self._waiting() for name in (one.id, one.first)}
         if left := [name for name in self._names if name not in stopped]:
             self._listed.named(left, {})  # says which one there is not
         rows = self._alive()

@@ -5,16 +5,19 @@ decides nothing.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from fnmatch import fnmatchcase
+from functools import partial
 
 from scrapyd_dist.errors import StoreError
+from scrapyd_dist.job_queue import again
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.joblogs.log_reads import LogExcerpt
 from scrapyd_dist.joblogs.verdict import Place, Verdict
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scrapyd.jobs import job_id
 from scrapyd_dist.store import Store
 
 from .job_list import JobList, JobQuery, Listed, listed_again, utc
@@ -23,8 +26,12 @@ from .job_list import JobList, JobQuery, Listed, listed_again, utc
 ON_ITS_WAY = 300.0
 #: seconds without a line, after which a job that its node has forgotten is over; Scrapy writes one each minute
 SILENCE = 180.0
-#: tries to keep what was learned while other processes learn at the same time
-_TRIES = 20
+#: tries to make a step that depends on the records while other processes change them
+TRIES = 20
+
+
+#: the node of a job that waits
+NOWHERE = "-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +55,14 @@ class Judged:
         return (utc(row.started, offset) if row.started else None), ended_at
 
 
+def _as_it_is(record: JobRecord) -> JobRecord:
+    return record
+
+
+def busy() -> StoreError:
+    return StoreError("what is remembered of jobs is changed by others all the time; try again.")
+
+
 def _at(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, timezone.utc)
 
@@ -62,9 +77,9 @@ def offsets_of(judged: Iterable[Judged]) -> Callable[[Judged], timedelta]:
 class JobMemory:
     """The records of one store; without a store there are none."""
 
-    def __init__(self, store: Store | None) -> None:
+    def __init__(self, store: Store | None, *, open_only: bool = False) -> None:
         self._store = store
-        self.records = {one.id: one for one in store.jobs()} if store is not None else {}
+        self.records = {one.id: one for one in store.jobs(open_only=open_only)} if store is not None else {}
 
     def of(self, place: Place) -> JobRecord | None:
         record = self.records.get(place.job)
@@ -73,7 +88,7 @@ class JobMemory:
     def unlisted(self, listed: JobList, nodes: Sequence[Node], query: JobQuery) -> list[Listed]:
         """The remembered jobs that the nodes do not list; those of other nodes as well if the query names no node."""
         there, by_url = {row.key for row in listed.jobs}, {node.url: node for node in nodes}
-        rows = []
+        rows = list[Listed]()
         for record in self.records.values():
             node = by_url.get(record.url)
             if (record.url, record.id) in there or (node is None and query.node):
@@ -82,7 +97,7 @@ class JobMemory:
                 continue
             silent = "its node does not answer" if record.url in listed.silent else ""
             silent = silent or ("its node is no target any more" if node is None else "")
-            rows.append(listed_again(record, node or Node(name=record.node, url=record.url), silent))
+            rows.append(listed_again(record, node or Node(name=record.node or NOWHERE, url=record.url), silent))
         return rows
 
     def learn(self, judged: Iterable[Judged]) -> None:
@@ -90,16 +105,24 @@ class JobMemory:
         judged = [*judged]
         offset_of = offsets_of(judged)
         over = {one.record.id: one for one in judged if one.record and one.sure and one.verdict.outcome.over}
-        if self._store is None or not any(not self.records[name].state.over for name in over):
+        self.end({name: partial(_ended, one=one, offset=offset_of(one)) for name, one in over.items()})
+
+    def end(self, ends: Mapping[str, Callable[[JobRecord], JobRecord]]) -> None:
+        """Let open jobs end, by their ids; in the same step one that has attempts left waits for its next one."""
+        if self._store is None or not any(not self.records[name].state.over for name in ends):
             return
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             revision = self._store.job_revision()
-            known = self._store.jobs(open_only=True)
-            ended = [_ended(one, over[one.id], offset_of(over[one.id])) for one in known if one.id in over]
-            if not ended or self._store.keep_jobs(ended, revision):
-                self.records.update((one.id, one) for one in ended)
+            changed: list[JobRecord] = []
+            for record in self._store.jobs(open_only=True):
+                ended, now = ends.get(record.id, _as_it_is)(record), datetime.now(timezone.utc)
+                if ended.state.over:
+                    following = again(ended, job_id(record.spider, record.version, now), now.timestamp())
+                    changed += [replace(ended, sealed=""), *([following] if following else ())]
+            if not changed or self._store.keep_jobs(changed, revision):
+                self.records.update((one.id, one) for one in changed)
                 return
-        raise StoreError("what is remembered of jobs is changed by others all the time")
+        raise busy()
 
 
 def _ended(record: JobRecord, one: Judged, offset: timedelta) -> JobRecord:
@@ -120,7 +143,8 @@ def _ended(record: JobRecord, one: Judged, offset: timedelta) -> JobRecord:
 
 def verdict_of(record: JobRecord) -> Verdict:
     sums = {"pages": record.pages, "items": record.items, "errors": record.errors}
-    return Verdict(outcome=record.state, reason=record.reason, codes=record.codes, **sums)
+    reason = record.waits_for if record.state is Outcome.WAITING else record.reason
+    return Verdict(outcome=record.state, reason=reason, codes=record.codes, **sums)
 
 
 def still_there(record: JobRecord, seen: LogExcerpt | None, now: float) -> Verdict | None:
@@ -129,7 +153,7 @@ def still_there(record: JobRecord, seen: LogExcerpt | None, now: float) -> Verdi
     A node that was killed leaves its jobs running.
     """
     if seen is None:
-        return Verdict(outcome=Outcome.PENDING) if now - record.created < ON_ITS_WAY else None
+        return Verdict(outcome=Outcome.PENDING) if now - (record.posted or record.created) < ON_ITS_WAY else None
     if seen.facts.closed or seen.silent is None or seen.silent >= SILENCE:
         return None
     pages, items = seen.facts.pages, seen.facts.items

@@ -100,7 +100,7 @@ class Judge:
     def judge(self, row: Listed) -> Judged:
         """The judgement; a job that its node does not tell about is unknown, with the reason."""
         record = self.memory.of(row)
-        if record is not None and record.state.over:
+        if record is not None and (record.state.over or record.state is Outcome.WAITING):
             return Judged(row=row, verdict=verdict_of(record), record=record)
         if row.silent:
             return Judged(
@@ -193,16 +193,22 @@ def _kept_of(context: Context, places: Sequence[Place]) -> dict[str, Kept]:
     }
 
 
-def look_back(context: Context, nodes: Sequence[Node], *, timeout: float = TIMEOUT) -> JobMemory:
-    """What is remembered of plain jobs, after the nodes have been asked how those ended that were open."""
-    memory = JobMemory(context.store_if_any)
+def look_back(
+    context: Context, nodes: Sequence[Node], *, timeout: float = TIMEOUT, open_only: bool = False
+) -> tuple[JobMemory, frozenset[str]]:
+    """What is remembered of plain jobs, after the nodes have been asked how those ended that were open.
+
+    Also gives the base addresses of the nodes that did not answer. open_only: without those that were over before.
+    """
+    memory, silent = JobMemory(context.store_if_any, open_only=open_only), frozenset[str]()
     left = {record.url for record in memory.records.values() if not record.state.over}
     if left:
         listed = ask_jobs(context.sender, [node for node in nodes if node.url in left], timeout=timeout)
+        silent = listed.silent
         rows = [row for row in listed.jobs if row.over] + memory.unlisted(listed, nodes, JobQuery())
         rows = [row for row in rows if (record := memory.of(row)) is not None and not record.state.over]
         Judge(context, rows, memory, timeout=timeout).all(rows)
-    return memory
+    return memory, silent
 
 
 def jobs(
@@ -276,6 +282,7 @@ def _row(one: Judged, started: datetime | None, ended: datetime | None) -> dict[
         "duration_s": round((ended - started).total_seconds(), 1) if started and ended else None,
         "reason": verdict.reason,
         "remembered": row.remembered,
+        "attempt": record.attempt if record else None,
         "version": record.version if record else None,
         "args": dict(record.args) if record else None,
         "settings": [*record.settings] if record else None,
@@ -297,6 +304,7 @@ def _show(rows: Sequence[dict[str, Any]]) -> None:
         at = datetime.fromisoformat(row["started"]).astimezone() if row["started"] else None
         started = at.strftime("%Y-%m-%d %H:%M:%S") if at else None
         took = None if row["duration_s"] is None else wording.clock(row["duration_s"])
-        remark = "; ".join(filter(None, ("remembered" if row["remembered"] else "", row["reason"])))
+        marked = row["remembered"] and row["state"] != Outcome.WAITING.value
+        remark = "; ".join(filter(None, ("remembered" if marked else "", row["reason"])))
         cells.append((*(row[name] for name in names), started, took, remark))
     table((*names, "started", "took", ""), cells)

@@ -2,174 +2,38 @@
 
 import csv
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
-from scrapyd_dist.diagnostics import NodeStatus
-from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
+from scrapyd_dist.errors import ConfigError, NodeError
 from scrapyd_dist.event_hook import EventHook
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN
-from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.jobs import job_id
-from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised, time_of
-from scrapyd_dist.settings import (
-    LABELS,
-    MOST,
-    Setting,
-    ValueKind,
-    judge,
-    limits_in,
-    nearest,
-    of_options,
-    unknown,
-)  # fmt: skip
-from scrapyd_dist.transports import Sender, sweep
+from scrapyd_dist.settings import MOST, Setting, ValueKind, judge, limits_in, of_options, unknown
+from scrapyd_dist.transports import sweep
 
-from ..context import Context, exit_code, must_answer, names_of, project_name
+from ..context import Context, exit_code, key_of, project_name
 from ..crawls.crawl_options import JobLimits, pairs, settings_in
 from ..crawls.stored_crawls import DAY
 from ..options import NewLabels, Nodes, Timeout, argument, checked_labels, nodes, option, parser_of, spiders
 from ..output import Output, complain, complain_each, say
-from .job_ends import wait_for_jobs
-from .job_list import Listed, jobs_of
+from .job_ends import combined, wait_for_jobs
+from .job_fleet import JobFleet, fleet_of, post
+from .job_memory import NOWHERE, verdict_of
+from .jobs_table import verdict_row
+from .queue_runner import QueueOptions, QueueRunner, call_of, check_conditions, left_behind, sealed
 
 #: what a column begins with that is a setting; one that is neither this nor known is a spider argument
 SETTING = "s:"
+#: … and that is a label
+LABEL = "l:"
 _KNOWN = ("spider", "node", "priority")
 PRIORITY = Setting(name="priority", kind=ValueKind.NUMBER, least=-MOST, help="")
-
-
-@dataclass(kw_only=True)
-class JobFleet:
-    """The nodes that a command may give jobs to; their `project` is set."""
-
-    sender: Sender
-    nodes: Sequence[Node]
-    timeout: float
-    draining: Sequence[Node] = ()  #: nodes that get no new jobs; asked only what they run
-    known: Mapping[str, float] = field(default_factory=dict)  #: when versions were sent whose names do not tell it
-    version: str = ""  #: what every job is pinned to
-    why: str = ""  #: why that one, where it was not named
-    errors: dict[Node, NodeError] = field(default_factory=dict)  #: of those that did not answer
-    _seen: dict[Node, NodeStatus] = field(default_factory=dict)
-    _given: Counter[str] = field(default_factory=Counter)
-    _spiders: tuple[str, ...] | None = None
-
-    def ask(self, version: str | None) -> None:
-        """Ask all nodes for their load and versions, and settle on a version; an error if none of them answers."""
-        seen = [NodeStatus(node=node, known=self.known) for node in self.nodes]
-
-        def look(one: NodeStatus) -> None:
-            one.ask_load(self.sender, self.timeout)
-            one.ask_versions(self.sender, "", self.timeout)
-
-        self.errors |= {answer.asked.node: answer.error for answer in sweep(seen, look) if answer.error is not None}
-        self._seen = {one.node: one for one in seen if one.versions is not None}
-        must_answer(len(seen), self.errors.values())
-        self.version = self._common(version)
-
-    def _common(self, wanted: str | None) -> str:
-        """The newest deployment that all nodes have, or the version that was named, by Scrapyd's own name for it.
-
-        Raises ConfigError if they have none in common, NothingMatched if they do not all have the one that was named.
-        """
-        versions = {node: seen.versions or () for node, seen in self._seen.items()}
-        first, *others = versions.values()
-        common = [name for name in first if all(name in other for other in others)]
-        if wanted is not None:
-            kept = sanitised(wanted)
-            if kept not in common:
-                lack = ", ".join(node.name for node, names in versions.items() if kept not in names)
-                raise NothingMatched(f"The version {wanted!r} is not on {lack}. `sdist deploy-all` brings code there.")
-            return kept
-        chosen = current(common, self.known)
-        if chosen is None:
-            project = next(iter(self._seen)).project
-            shown = ", ".join(node.name for node in self._seen)
-            raise ConfigError(
-                f"There is no version of the project {project!r} that all of these nodes have: {shown}. Bring the "
-                "code to all of them with `sdist deploy-all`, or choose nodes with --node."
-            )
-        if is_crawls(chosen):
-            self.why = "which a crawl brought, since nothing was deployed that all of these nodes have"
-        elif newest(common, self.known) is None:
-            self.why = "the one that Scrapyd sorts last: when it was deployed is not known"
-        else:
-            self.why = "the newest deployment that all of these nodes have"
-            unknown = [name for name in common if time_of(name, self.known) is None]
-            self.why += f" (when {', '.join(unknown)} came is not known)" if unknown else ""
-        return chosen
-
-    def spiders(self, pattern: str) -> list[str]:
-        """The spiders that fit, of the version that will run; NothingMatched if none does."""
-        if self._spiders is None:
-            node = next(iter(self._seen))
-            call = api.listspiders(node.project or "", self.version)
-            self._spiders = self.sender.send(node, call, timeout=self.timeout)
-        found = [name for name in self._spiders if fnmatchcase(name, pattern)]
-        if not found:
-            hint = nearest(pattern, self._spiders, 0.6) or f" There are: {', '.join(self._spiders) or 'none'}."
-            raise NothingMatched(f"The version {self.version} has no spider {pattern!r}.{hint}")
-        return found
-
-    def busy_spiders(self) -> dict[str, Node]:
-        """The spiders of the project that wait or run, and where.
-
-        Raises NodeError if a node does not tell: a second job beside the first would be worse than none.
-        """
-        if self.errors:
-            raise next(iter(self.errors.values()))
-        found: dict[str, Node] = {}
-
-        def ask(node: Node) -> list[Listed]:
-            return jobs_of(self.sender, node, node.project, timeout=self.timeout)
-
-        for answer in sweep([*self._seen, *self.draining], ask):
-            if answer.error is not None:
-                raise answer.error
-            found |= {row.spider: row.node for row in answer.value or () if not row.over}
-        return found
-
-    def places(self, name: str | None, *, all_nodes: bool) -> list[Node]:
-        """The nodes that the next job goes to: all, the named one, or the one with the least to do per process slot.
-
-        Raises ConfigError if there is none of that name or it is draining, NodeError if it did not answer.
-        """
-        if all_nodes:
-            return list(self._seen)
-        nodes = [node for node in self._seen if name is None or node.name == name]
-        if name is not None and not nodes:
-            if aside := [node for node in self.draining if node.name == name]:
-                raise is_draining(aside)
-            for node, error in self.errors.items():
-                if node.name == name:
-                    raise error
-            raise ConfigError(f"There is no node {name!r}. There are: {', '.join(node.name for node in self.nodes)}.")
-        chosen = min(nodes, key=self._load)
-        self._given[chosen.url] += 1
-        return [chosen]
-
-    def _load(self, node: Node) -> float:
-        load = self._seen[node].load
-        busy = load.pending + load.running if load else 0
-        return (busy + self._given[node.url]) / (node.slots or SLOTS_UNKNOWN)
-
-
-def is_draining(nodes: Sequence[Node]) -> ConfigError:
-    """What to do about nodes that were asked for and get no new work."""
-    are, them = ("are", "them") if len(nodes) > 1 else ("is", "it")
-    return ConfigError(
-        f"{names_of(nodes)} {are} draining: no new work goes there. Give {them} work again with"
-        f" `sdist nodes resume {names_of(nodes, ' ')}`, or choose another node."
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +46,14 @@ class JobRow:
     args: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     labels: tuple[str, ...] = ()
+
+    def record(self, job: str, version: str, now: float, **more: Any) -> JobRecord:
+        """What is remembered of the job."""
+        names = tuple(sorted(self.settings))
+        return JobRecord(
+            id=job, spider=self.spider, version=version, created=now, labels=self.labels, args=self.args,
+            settings=names, **more,
+        )  # fmt: skip
 
 
 def read_jobs(path: Path, common: JobRow) -> list[JobRow]:
@@ -215,13 +87,16 @@ def _row(path: Path, line: int, row: Mapping[str | None, str | list[str] | None]
         judge(settings)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    args = {name: value for name, value in cells.items() if name not in _KNOWN and not name.startswith(SETTING)}
+    labels = checked_labels([f"{name[len(LABEL) :]}={cells[name]}" for name in cells if name.startswith(LABEL)])
+    own = (SETTING, LABEL)
+    args = {name: value for name, value in cells.items() if name not in _KNOWN and not name.startswith(own)}
     return JobRow(
         spider=cells["spider"],
         node=cells.get("node", common.node),
         priority=priority,
         args={**common.args, **args},
         settings={**common.settings, **settings},
+        labels=(*common.labels, *labels),
     )
 
 
@@ -239,11 +114,8 @@ class PostedJob:
 
     def record(self, version: str, now: float) -> JobRecord:
         """What is remembered of it."""
-        wish, node = self.wish, self.node
-        record = JobRecord(
-            id=self.job, spider=wish.spider, project=node.project or "", version=version, created=now, node=node.name,
-            url=node.url, labels=wish.labels, args=wish.args, settings=tuple(sorted(wish.settings)),
-        )  # fmt: skip
+        where = {"project": self.node.project or "", "node": self.node.name, "url": self.node.url}
+        record = self.wish.record(self.job, version, now, posted=now, **where)
         if self.error is None or self.lost:
             return record
         return replace(record, state=Outcome.FAILED, ended=now, reason=f"not started: {self.reason}")
@@ -261,7 +133,7 @@ def schedule(
     all_nodes: Annotated[bool, option("Each on every node.")] = False,
     node: Nodes = None,
     from_: Annotated[
-        Path | None, option("Jobs of a CSV: spider, node, priority, s:SETTING, arguments.", metavar="FILE")
+        Path | None, option("Jobs of a CSV: spider, node, priority, s:SETTING, l:LABEL, arguments.", metavar="FILE")
     ] = None,
     unless_running: Annotated[bool, option("Leave out spiders that wait or run on any of the nodes.")] = False,
     priority: Annotated[
@@ -278,6 +150,7 @@ def schedule(
         ),
     ] = None,
     limits: JobLimits,
+    queue: QueueOptions,
     timeout: Timeout = 60.0,  # the first job of a version makes a node import the project
     output: Output,
 ) -> int:
@@ -289,12 +162,23 @@ def schedule(
     it for DISTRIBUTED_KEEP_DAYS: `sdist jobs` tells how it ended, also when its
     node has forgotten it. Exit code 3 when some jobs could not be started.
 
+    With --retries, --limit or --after, jobs wait in the store, and the command
+    stays until its own are over: exit code 0 when all finished, 3 when only some
+    did, 1 when none. It starts whatever waits there, also what a command left that
+    was ended; --resume does only that.
+
     Example: sdist schedule 'shop*' -a category=books --unless-running
     """
     finish = EventHook(target=on_finish or "", option="--on-finish", event="the end of the jobs")
     finish.check()
     if sum((on is not None, any_, all_nodes)) > 1:
         raise ConfigError("--on, --any and --all-nodes say three different things. Take one.")
+    if queue.resume:
+        if spider or from_ or queue.asked:
+            raise ConfigError(
+                "--resume starts nothing new: leave out spiders, --from and other options of waiting jobs."
+            )
+        return _resume(context, node, timeout, finish, output)
     given = {name: str(limit) for name, limit in of_options(limits).items()}
     settings = {**limits_in(context.project.options), **settings_in(setting), **given}
     common = JobRow(
@@ -306,10 +190,15 @@ def schedule(
         raise ConfigError("--all-nodes, and a node named in the file: one of the two has to go.")
     nodes = context.nodes(node)
     name = project_name(context.project, nodes, project)
-    fleet = _fleet(context, [replace(one, project=project or one.project or name) for one in nodes], timeout)
+    fleet = fleet_of(context, [replace(one, project=project or one.project or name) for one in nodes], timeout)
     fleet.ask(version)
     wishes = [replace(wish, spider=one) for wish in wishes for one in fleet.spiders(wish.spider)]
-    jobs = _placed(fleet, wishes, all_nodes=all_nodes, unless_running=unless_running)
+    jobs = _placed(context, fleet, wishes, all_nodes=all_nodes, unless_running=unless_running)
+    if queue.asked:
+        where = {"wanted_project": project or "", "among": tuple(one.name for one in nodes) if node else ()}
+        own = _queue(context, [job for job in jobs if job.job], fleet, queue, on_each=all_nodes, **where)
+        runner = QueueRunner(context=context, nodes=fleet.nodes, timeout=timeout, own=own, quiet=output.as_json)
+        return _work_off(runner, [job for job in jobs if not job.job], finish, output)
     calls = _calls(jobs, fleet)
     store = context.new_store
     now = time.time()
@@ -331,25 +220,15 @@ def _wait(context: Context, jobs: Sequence[PostedJob], code: int, finish: EventH
     ended, document = 0, dict[str, Any](jobs=[])
     if begun:
         ended, document = wait_for_jobs(context, [job.job for job in begun], [*{job.node: None for job in begun}])
-    code = code or ended
+    return _notify(finish, code or ended, document)
+
+
+def _notify(finish: EventHook, code: int, document: Mapping[str, Any]) -> int:
     items = sum(row["items"] or 0 for row in document["jobs"])
     variables = {"SDIST_EXIT_CODE": str(code), "SDIST_ITEMS": str(items)}
     if wrong := finish.notify({"schema": 1, "exit_code": code, "items": items, **document}, variables):
         complain(wrong)
     return code
-
-
-def _fleet(context: Context, nodes: Sequence[Node], timeout: float) -> JobFleet:
-    """The nodes that may get jobs; those that are draining are named and passed over."""
-    records = context.node_records(nodes)
-    aside = [node for node in nodes if records[node.name].draining is not None]
-    if len(aside) == len(nodes):
-        raise is_draining(aside)
-    if aside:
-        say(f"Passed over, since draining: {names_of(aside)}.")
-    rest = [node for node in nodes if node not in aside]
-    known = context.known_times(rest, None)
-    return JobFleet(sender=context.sender, nodes=rest, draining=aside, timeout=timeout, known=known)
 
 
 def _wishes(spiders: Sequence[str], file: Path | None, common: JobRow) -> list[JobRow]:
@@ -360,14 +239,19 @@ def _wishes(spiders: Sequence[str], file: Path | None, common: JobRow) -> list[J
     return wishes
 
 
-def _placed(fleet: JobFleet, wishes: Sequence[JobRow], *, all_nodes: bool, unless_running: bool) -> list[PostedJob]:
+def _placed(
+    context: Context, fleet: JobFleet, wishes: Sequence[JobRow], *, all_nodes: bool, unless_running: bool
+) -> list[PostedJob]:
     """Which job goes where; one that is left out has its reason."""
     busy = fleet.busy_spiders() if unless_running else {}
+    if unless_running and (store := context.store_if_any) is not None:
+        waits = [one for one in store.jobs(open_only=True) if one.state is Outcome.WAITING]
+        busy = {one.spider: Node(name=NOWHERE, url="") for one in waits} | busy
     now = datetime.now(timezone.utc)
     jobs: list[PostedJob] = []
     for wish in wishes:
         if node := busy.get(wish.spider):
-            reason = f"it waits or runs on {node.name}"
+            reason = f"it waits or runs on {node.name}" if node.url else "it waits in the store"
             jobs.append(PostedJob(wish=wish, node=node, job="", state="skipped", reason=reason))
             continue
         places = fleet.places(wish.node, all_nodes=all_nodes)
@@ -380,32 +264,75 @@ def _calls(jobs: Sequence[PostedJob], fleet: JobFleet) -> list[tuple[PostedJob, 
     calls = []
     for job in jobs:
         if job.job:
-            labels = {LABELS: ",".join(job.wish.labels)} if job.wish.labels else {}
-            calls.append((job, api.schedule(
-                job.node.project or "", job.wish.spider, jobid=job.job, version=fleet.version,
-                settings={**job.wish.settings, **labels}, args=job.wish.args, priority=job.wish.priority,
-            )))  # fmt: skip
+            record = replace(job.record(fleet.version, 0.0), priority=job.wish.priority)
+            calls.append((job, call_of(record, job.wish.settings)))
     return calls
+
+
+def _queue(
+    context: Context, jobs: Sequence[PostedJob], fleet: JobFleet, queue: QueueOptions, *, on_each: bool, **common: Any
+) -> list[str]:
+    """Let the jobs wait in the store; gives their ids. ConfigError or NothingMatched if one could never start."""
+    store, key, now = context.new_store, key_of(context.root), time.time()
+    records = []
+    for place, job in enumerate(jobs):
+        wish = job.wish
+        record = wish.record(
+            job.job, fleet.version, now, state=Outcome.WAITING, retries=queue.retries, limits=tuple(queue.limit or ()),
+            after=tuple(queue.after or ()), priority=wish.priority, place=place, sealed=sealed(wish.settings, key),
+            on=job.node.name if on_each else wish.node or "", project=common["wanted_project"], **common,
+        )  # fmt: skip
+        call_of(record, wish.settings)
+        records.append(record)
+    check_conditions(store, records)
+    store.forget_jobs(now - context.keep_days * DAY)
+    store.keep_jobs(records)
+    return [record.id for record in records]
+
+
+def _resume(context: Context, node: Sequence[str] | None, timeout: float, finish: EventHook, output: Output) -> int:
+    """Work off what earlier commands have left in the store."""
+    nodes = context.nodes(node)
+    store = context.store_if_any
+    own = left_behind(store.jobs()) if store is not None else set()
+    if not own:
+        say("No job waits in the store.")
+    name = project_name(context.project, nodes, None) if own else None
+    nodes = tuple(replace(one, project=one.project or name) for one in nodes)
+    runner = QueueRunner(context=context, nodes=nodes, timeout=timeout, own=own, quiet=output.as_json)
+    return _work_off(runner, [], finish, output)
+
+
+def _work_off(runner: QueueRunner, skipped: Sequence[PostedJob], finish: EventHook, output: Output) -> int:
+    """Wait until the runner's own jobs are over; tell how each ended, and gives the exit code."""
+    ended = runner.run()
+    names = ("node", "spider", "job", "state", "attempt", "pages", "items", "errors")
+    rows = [
+        {"node": one.node or None, "project": one.project, "spider": one.spider, "job": one.id,
+         "version": one.version, **verdict_row(verdict_of(one)), "attempt": one.attempt, "reason": one.reason}
+        for one in ended
+    ]  # fmt: skip
+    rows += [
+        {**dict.fromkeys((*names, "project", "version")), "spider": job.wish.spider, "state": job.state,
+         "reason": job.reason}
+        for job in skipped
+    ]  # fmt: skip
+    output.table({"jobs": rows}, (*names, ""), [[*(row[name] for name in names), row["reason"]] for row in rows])
+    code = combined(int(one.state is not Outcome.FINISHED) for one in ended)
+    return _notify(finish, code, {"jobs": rows})
 
 
 def _send(calls: Sequence[tuple[PostedJob, Call[str]]], fleet: JobFleet) -> None:
     """Post them, side by side; what is refused or lost is written into the job."""
 
-    def post(one: tuple[PostedJob, Call[str]]) -> None:
+    def send(one: tuple[PostedJob, Call[str]]) -> None:
         job, call = one
-        try:
-            fleet.sender.send(job.node, call, timeout=fleet.timeout)
-        except NodeError as error:
-            # The answer was lost, and perhaps not the job: only the node knows.
-            asked, job.lost = api.status(job.job, job.node.project), error.maybe_accepted
-            if not error.maybe_accepted or fleet.sender.send(job.node, asked, timeout=fleet.timeout) is None:
-                job.lost = False
-                raise
+        job.error, job.lost = post(fleet.sender, job.node, call, job.job, fleet.timeout)
+        if job.error is not None:
+            job.state, job.reason = "failed", job.error.short
 
-    for answer in sweep(calls, post, threads=4 * len(fleet.nodes)):  # so that no node is run over
-        if answer.error is not None:
-            job, _ = answer.asked
-            job.state, job.reason, job.error = "failed", answer.error.short, answer.error
+    for _ in sweep(calls, send, threads=4 * len(fleet.nodes)):  # so that no node is run over
+        pass
 
 
 def _tell(jobs: Sequence[PostedJob], fleet: JobFleet, output: Output) -> None:

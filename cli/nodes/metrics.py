@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.job_record import JobRecord
+from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.progress import MISSED, number
 from scrapyd_dist.report.time_window import WINDOWS, Samples, ended_since, growth
 from scrapyd_dist.version import __version__
@@ -199,6 +199,8 @@ def rolling(records: Sequence[JobRecord], grown: Iterable[tuple[Crawl, Samples]]
         )
     yield _metric("recent_job_ends", "Plain jobs that ended in the window, by outcome.", _windows(ends, "state"))
     yield _metric("recent_job_errors", "Errors that these jobs logged.", _windows(errors))
+    waiting = sum(record.state is Outcome.WAITING for record in records)
+    yield _metric("jobs_waiting", "Plain jobs that wait in the store.", [({}, waiting)])
     yield _metric("recent_job_responses", "Responses that these jobs got, by status code.", _windows(codes, "status"))
 
 
@@ -254,7 +256,7 @@ def metrics(
     crawls = store.crawls() if store is not None else []
     domains = rows_of(store)[0] if store is not None else []
     throttled = standing(domains) if domains else {}
-    records = look_back(context, [one.node for one in seen if one.load is not None], timeout=timeout).records
+    records = look_back(context, [one.node for one in seen if one.load is not None], timeout=timeout)[0].records
     worked = [crawl for crawl in crawls if crawl.ended is None or began - crawl.ended < max(WINDOWS.values())]
     grown = [(crawl, store.samples(crawl.id)) for crawl in worked] if store is not None else []
     recent = rolling([*records.values()], grown, began)

@@ -25,6 +25,8 @@ LARGEST = (1 << 53) - 1
 LATEST = 2e11
 #: characters of a name, of an address, and of a text for people
 NAME_MAX, URL_MAX, PROSE_MAX = 500, 100_000, 50_000
+#: characters of the encrypted settings of a job
+SEALED_MAX = 4_000_000
 #: how deep a document may be
 DEPTH = 20
 
@@ -252,6 +254,10 @@ JOB = {
     "url": line(URL_MAX), "labels": tuple_of(line()), "args": shaped({}, words), "settings": tuple_of(_name),
     "state": one_of(Outcome), "started": maybe(moment), "ended": maybe(moment), "reason": prose,
     "pages": maybe(_count), "items": maybe(_count), "errors": maybe(_count), "codes": shaped({}, _count),
+    "posted": maybe(moment), "attempt": whole(1, _MANY), "first": line(), "retries": whole(0, _MANY),
+    "limits": tuple_of(line()), "after": tuple_of(line()), "priority": maybe(_real), "place": _count,
+    "sealed": line(SEALED_MAX), "wanted_project": _name, "on": _name, "among": tuple_of(_name),
+    "tried": tuple_of(line(URL_MAX)),
 }  # fmt: skip
 MISS = {"url": words, "kind": among("gone", "failed", "dead", "index"), "reason": words, "batch": whole(0, _MANY)}
 NODE = {

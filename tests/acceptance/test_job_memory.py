@@ -62,13 +62,14 @@ def test_a_job_that_its_node_forgot_before_anything_looked_is_unknown(shop: Shop
     assert listed(shop)[row["job"]]["state"] == "pending", "it may be on its way still"
     with closing(open_store(shop.project.path / ".sdist" / "store.db")) as store:
         (record,) = store.jobs(open_only=True)
-        store.keep_jobs([replace(record, created=time.time() - 3600)])
+        store.keep_jobs([replace(record, posted=time.time() - 3600)])
     told = listed(shop)[row["job"]]
     assert (told["state"], told["reason"]) == (
         "unknown", "its node forgot it before a command looked, and has no log of it",
     )  # fmt: skip
 
 
+@pytest.mark.black_box
 def test_what_goes_on_though_its_node_was_killed_runs_and_a_node_that_is_down_decides_nothing(shop: Shop) -> None:
     (row,) = shop.scheduled("slow", "--on", "node2")
     pid = shop.wait_pid(row["job"])
@@ -81,6 +82,7 @@ def test_what_goes_on_though_its_node_was_killed_runs_and_a_node_that_is_down_de
     assert pid in shop.nodes[1].kill_jobs()
 
 
+@pytest.mark.black_box
 def test_the_stats_of_a_window_are_those_of_all_jobs_that_ended_in_it(shop: Shop) -> None:
     options = ("--label", "window=1", "--on", "node2")
     shop.scheduled("good", "broken", *options)
@@ -123,9 +125,14 @@ def test_machines_that_share_a_server_share_the_memory(shop: Shop, tmp_path: Pat
     settings.write_text(f"{before}\nDISTRIBUTED_STORE = {server.url + '?prefix=memory:'!r}\n", "utf-8")
     try:
         (row,) = shop.scheduled("good", "--on", "node1", "--label", "shared")
-        shop.wait_idle()
+        waits = ("--limit", "spider=1", "--retries", "1", "--after", row["job"], "-s", "API_KEY=hush")
+        done = shop.start("schedule", "broken", "good", *waits, "--label", "shared", "--json").wait(90, code=3)
+        assert {(one["spider"], one["state"], one["attempt"]) for one in done.json()["jobs"]} == {
+            ("good", "finished", 1), ("broken", "failed", 2),
+        }  # fmt: skip
         shop.nodes[0].restart()
-        assert listed(shop, "--label", "shared")[row["job"]]["state"] == "finished"
+        states = [str(one["state"]) for one in listed(shop, "--label", "shared").values()]
+        assert sorted(states) == ["failed", "failed", "finished", "finished"]
     finally:
         settings.write_text(before, "utf-8")
         server.close()

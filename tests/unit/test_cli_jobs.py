@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from rig.stores import lease_next
 from scrapyd_dist.cli.context import Context, quick_project
+from scrapyd_dist.cli.jobs.job_fleet import JobFleet
 from scrapyd_dist.cli.jobs.job_list import remembered
 from scrapyd_dist.cli.jobs.logs import LogFilter, groups, reaches
-from scrapyd_dist.cli.jobs.schedule import JobFleet, JobRow, read_jobs
+from scrapyd_dist.cli.jobs.schedule import JobRow, read_jobs
 from scrapyd_dist.cli.node_status import newest_of
 from scrapyd_dist.cli.nodes.node_commands import SILENT_LOOKS, DrainResult, clock
 

@@ -1,0 +1,152 @@
+"""Jobs that wait in the store: attempts on other nodes, limits, what follows what, and what a killed command left."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from rig.fixtures import StartFleet
+from rig.shops import SPIDERS, Shop
+from rig.waiting import wait_for
+
+from scrapyd_dist.job_record import JobRecord, Outcome
+from scrapyd_dist.store import open_store
+
+FLAKY = """
+
+class Flaky(Good):
+    name = "flaky"
+    good_from = "2"
+
+    def parse(self, response):
+        self.logger.info("attempt %s, key %s", self.attempt, self.settings["API_KEY"])
+        if int(self.attempt) < int(self.good_from):
+            raise ZeroDivisionError("not yet")
+        yield {"attempt": self.attempt}
+"""
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory, module_fleet: StartFleet) -> Iterator[Shop]:
+    nodes = [*module_fleet(1, max_proc=2), *module_fleet(1, max_proc=2, username="me", password="pass")]
+    with closing(Shop(tmp_path_factory.mktemp("shop"), nodes, SPIDERS + FLAKY)) as made:
+        yield made
+
+
+def records(shop: Shop, label: str) -> list[JobRecord]:
+    with closing(open_store(shop.project.path / ".sdist" / "store.db")) as store:
+        return [one for one in store.jobs() if label in one.labels]
+
+
+def rows_of(shop: Shop, *words: str, code: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = shop.start("schedule", *words, "--json").wait(120, code=code).json()["jobs"]
+    return rows
+
+
+def test_a_job_that_fails_is_tried_again_on_another_node_with_its_settings(shop: Shop) -> None:
+    words = ("flaky", "--retries", "2", "-s", "API_KEY=hush", "--label", "retried")
+    (row,) = rows_of(shop, *words, code=0)
+    assert (row["state"], row["attempt"], row["items"], row["version"] is not None) == ("finished", 2, 3, True)
+    first, second = records(shop, "retried")
+    assert (first.state, second.state, second.first, second.id) == (
+        Outcome.FAILED, Outcome.FINISHED, first.id, row["job"],
+    )  # fmt: skip
+    assert {first.node, second.node} == {"node1", "node2"}
+    assert first.sealed == second.sealed == ""
+    assert "attempt 2, key hush" in shop.run("grep", "attempt 2, key", second.id).out
+    assert "hush" not in str([first, second]) + shop.run("jobs", "--json").out
+    given_up = rows_of(shop, "flaky", "--retries", "1", "-a", "good_from=9", code=1)
+    assert [(one["state"], one["attempt"]) for one in given_up] == [("failed", 2)]
+
+
+@pytest.mark.black_box
+def test_no_more_jobs_run_at_once_than_the_limit_says_and_none_is_left_out(shop: Shop) -> None:
+    rows = rows_of(shop, "good", "good", "good", "broken", "--limit", "spider=1", "--label", "limited", code=3)
+    assert sorted(one["state"] for one in rows) == ["failed", "finished", "finished", "finished"]
+    runs = sorted((one.posted or 0.0, one.ended or 1e12) for one in records(shop, "limited") if one.spider == "good")
+    assert all(before[1] <= after[0] for before, after in pairwise(runs)), runs
+
+
+@pytest.mark.black_box
+def test_a_job_follows_others_and_never_starts_if_they_failed(shop: Shop) -> None:
+    (broken,) = shop.scheduled("broken", "--label", "night=1")
+    (row,) = rows_of(shop, "good", "--after", f"{broken['job']}:failed", code=0)
+    assert row["state"] == "finished"
+    (row,) = rows_of(shop, "good", "--after", "night=1", code=1)
+    assert (row["state"], row["reason"]) == ("cancelled", "not started: night=1 did not finish well")
+    (row,) = rows_of(shop, "good", "--after", "night=1:over", "--after", row["job"] + ":over", code=0)
+    assert row["state"] == "finished"
+
+
+@pytest.mark.black_box
+def test_what_a_killed_command_left_waiting_is_taken_up_and_may_be_cancelled(shop: Shop) -> None:
+    words = ("--limit", "site=1", "--label", "site=x", "--label", "killed", "-s", "API_KEY=hush", "--retries", "1")
+    command = shop.start("schedule", "slow", "flaky", "good", *words)
+
+    def running() -> str:
+        return next((one.id for one in records(shop, "killed") if one.state is Outcome.PENDING), "")
+
+    slow = wait_for(running, 60, "the first job")
+    shop.wait_pid(slow)
+    os.kill(command.pid, signal.SIGKILL)
+    waits = {one.spider: one for one in records(shop, "killed") if one.state is Outcome.WAITING}
+    assert waits.keys() == {"flaky", "good"}
+    assert "hush" not in (shop.project.path / ".sdist" / "store.db").read_bytes().decode("latin-1")
+    listed = {row["spider"]: row for row in shop.run("jobs", "--state", "waiting", "--json").json()["jobs"]}
+    assert (listed["good"]["reason"], listed["good"]["node"]) == ("limit site=1", "-")
+    left_out = shop.scheduled("good", "--unless-running")
+    assert (left_out[0]["state"], left_out[0]["reason"]) == ("skipped", "it waits in the store")
+    gone = shop.run("cancel", waits["good"].id, "--yes", "--json", code=0).json()["jobs"]
+    assert [(row["job"], row["was"], row["state"]) for row in gone] == [(waits["good"].id, "waiting", "gone")]
+    shop.run("cancel", slow, "--yes", code=0)
+    rows = rows_of(shop, "--resume", code=3)
+    assert {(row["spider"], row["state"], row["attempt"]) for row in rows} == {
+        ("slow", "cancelled", 1), ("flaky", "finished", 2),
+    }  # fmt: skip
+    assert {one.spider: one.state for one in records(shop, "killed") if one.attempt == 1} == {
+        "slow": Outcome.CANCELLED, "flaky": Outcome.FAILED, "good": Outcome.CANCELLED,
+    }  # fmt: skip
+    assert "No job waits" in shop.start("schedule", "--resume").wait(code=0).err
+
+
+@pytest.mark.black_box
+def test_a_job_whose_node_is_gone_is_tried_again_elsewhere(shop: Shop) -> None:
+    shop.project.settings(DISTRIBUTED_NODE_TIMEOUT=3)
+    words = ("schedule", "slow", "-a", "pages=9", "--retries", "1", "--label", "moved", "--json")
+    command = shop.start(*words)
+
+    def out() -> JobRecord | None:
+        return next((one for one in records(shop, "moved") if one.state is Outcome.PENDING), None)
+
+    first = wait_for(out, 60, "the first attempt")
+    shop.wait_pid(first.id)
+    node = next(node for node in shop.nodes if node.name == first.node)
+    node.kill()
+    try:
+        (row,) = command.wait(120, code=0).json()["jobs"]
+    finally:
+        node.kill_jobs()
+        node.restart()
+    assert (row["state"], row["attempt"]) == ("finished", 2)
+    assert row["node"] != first.node
+    assert "its node has not answered for" in records(shop, "moved")[0].reason
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("good --limit x", 2, "no limit"),
+        ("good --limit site=1", 2, "--label site=VALUE"),
+        ("good --after nothing", 4, "--after nothing"),
+        ("good --retries 1 -a attempt=3", 2, "attempt"),
+        ("good --retries -1", 2, "retries"),
+        ("good --resume", 2, "--resume"),
+        ("--resume --retries 2", 2, "--resume"),
+    ],
+)
+def test_what_could_never_start_is_refused(shop: Shop, line: str, code: int, said: str) -> None:
+    shop.run("schedule", *line.split()).expect(code, said)
+    shop.wait_idle()
