@@ -79,6 +79,7 @@ class JobMemory:
 
     def __init__(self, store: Store | None, *, open_only: bool = False) -> None:
         self._store = store
+        self.silent = frozenset[str]()  #: base addresses of the nodes that did not answer in `look_back`
         self.records = {one.id: one for one in store.jobs(open_only=open_only)} if store is not None else {}
 
     def of(self, place: Place) -> JobRecord | None:

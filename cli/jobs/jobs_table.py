@@ -195,20 +195,20 @@ def _kept_of(context: Context, places: Sequence[Place]) -> dict[str, Kept]:
 
 def look_back(
     context: Context, nodes: Sequence[Node], *, timeout: float = TIMEOUT, open_only: bool = False
-) -> tuple[JobMemory, frozenset[str]]:
+) -> JobMemory:
     """What is remembered of plain jobs, after the nodes have been asked how those ended that were open.
 
-    Also gives the base addresses of the nodes that did not answer. open_only: without those that were over before.
+    open_only: without those that were over before.
     """
-    memory, silent = JobMemory(context.store_if_any, open_only=open_only), frozenset[str]()
+    memory = JobMemory(context.store_if_any, open_only=open_only)
     left = {record.url for record in memory.records.values() if not record.state.over}
     if left:
         listed = ask_jobs(context.sender, [node for node in nodes if node.url in left], timeout=timeout)
-        silent = listed.silent
+        memory.silent = listed.silent
         rows = [row for row in listed.jobs if row.over] + memory.unlisted(listed, nodes, JobQuery())
         rows = [row for row in rows if (record := memory.of(row)) is not None and not record.state.over]
         Judge(context, rows, memory, timeout=timeout).all(rows)
-    return memory, silent
+    return memory
 
 
 def jobs(

@@ -53,8 +53,9 @@ class QueueOptions:
 
     retries: Annotated[
         int,
-        _option("Start a job that fails again, up to N times, on another node if there is one.", metavar="N", min=0),
-    ] = 0
+        _option("Start a job that fails again, up to N times, on another node if there is one.", metavar="N", min=0,
+                max=1000),
+    ] = 0  # fmt: skip
     limit: Annotated[
         list[str] | None,
         _option("At most N jobs at once of the same spider (spider=N), or of the same value of a label. Repeatable.",
@@ -69,6 +70,9 @@ class QueueOptions:
 
     @property
     def asked(self) -> bool:
+        """Whether jobs are to wait; ConfigError for a limit that is none."""
+        for text in self.limit or ():
+            read_limit(text)
         return bool(self.retries or self.limit or self.after)
 
 
@@ -169,9 +173,9 @@ class QueueRunner:
     def _settle(self) -> None:
         """Write down which jobs have ended, and give up those on nodes that are gone."""
         every = self.context.nodes()
-        memory, silent = look_back(self.context, every, timeout=self.timeout, open_only=True)
+        memory = look_back(self.context, every, timeout=self.timeout, open_only=True)
         now, urls = time.monotonic(), {node.url for node in every}
-        self._silent = {url: self._silent.get(url, now) for url in silent}
+        self._silent = {url: self._silent.get(url, now) for url in memory.silent}
         ends = {}
         for record in memory.records.values():
             if not record.state.over and record.state is not Outcome.WAITING:

@@ -173,8 +173,9 @@ def schedule(
     finish.check()
     if sum((on is not None, any_, all_nodes)) > 1:
         raise ConfigError("--on, --any and --all-nodes say three different things. Take one.")
+    waits = queue.asked  # judged before a node is asked
     if queue.resume:
-        if spider or from_ or queue.asked:
+        if spider or from_ or waits:
             raise ConfigError(
                 "--resume starts nothing new: leave out spiders, --from and other options of waiting jobs."
             )
@@ -194,7 +195,7 @@ def schedule(
     fleet.ask(version)
     wishes = [replace(wish, spider=one) for wish in wishes for one in fleet.spiders(wish.spider)]
     jobs = _placed(context, fleet, wishes, all_nodes=all_nodes, unless_running=unless_running)
-    if queue.asked:
+    if waits:
         where = {"wanted_project": project or "", "among": tuple(one.name for one in nodes) if node else ()}
         own = _queue(context, [job for job in jobs if job.job], fleet, queue, on_each=all_nodes, **where)
         runner = QueueRunner(context=context, nodes=fleet.nodes, timeout=timeout, own=own, quiet=output.as_json)

@@ -256,7 +256,7 @@ def metrics(
     crawls = store.crawls() if store is not None else []
     domains = rows_of(store)[0] if store is not None else []
     throttled = standing(domains) if domains else {}
-    records = look_back(context, [one.node for one in seen if one.load is not None], timeout=timeout)[0].records
+    records = look_back(context, [one.node for one in seen if one.load is not None], timeout=timeout).records
     worked = [crawl for crawl in crawls if crawl.ended is None or began - crawl.ended < max(WINDOWS.values())]
     grown = [(crawl, store.samples(crawl.id)) for crawl in worked] if store is not None else []
     recent = rolling([*records.values()], grown, began)

@@ -187,6 +187,12 @@ schedule easy -a x ## NAME=VALUE
 schedule easy -s =x ## NAME=VALUE
 schedule easy -s DISTRIBUTED_LEASE=inf ## DISTRIBUTED_LEASE
 schedule --from none.csv ## none.csv
+schedule easy --limit spider ## --limit
+schedule easy --limit spider=0 ## --limit
+schedule easy --resume ## --resume
+schedule easy --label a,b ## --label
+stats ## --since
+stats a --since 5m ## --since
 crawl easy -a x ## NAME=VALUE
 crawl easy -s x ## NAME=VALUE
 crawl easy -s DISTRIBUTED_STORE=x ## DISTRIBUTED_STORE
