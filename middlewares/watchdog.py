@@ -30,10 +30,10 @@ logger = logging.getLogger(__name__)
 
 #: seconds between two looks at the clock
 TICK = 0.5
-#: seconds without progress that a job gets to end in order, as for a feed's upload; and for the end after a signal
-GRACE, AFTER = 60.0, 10.0
+#: seconds without progress that a job gets to end in order, as for a feed's upload; with progress; after a signal
+GRACE, LONG_GRACE, AFTER = 60.0, 600.0, 10.0
 #: Scrapy ends in order after the first one and at once after the second; a callback that never returns needs the third
-SIGNALS = (signal.SIGINT, signal.SIGINT, signal.SIGKILL)
+SIGNALS = (signal.SIGINT, signal.SIGINT, getattr(signal, "SIGKILL", signal.SIGTERM))
 #: seconds that the system's timer can be set to, at most
 LONGEST = 1e6
 
@@ -111,9 +111,9 @@ class Watchdog:
         if self._over is FinishReason.STALLED:
             words = f"stalled: no page and no item for more than {self._stall:g} s"
         logger.warning("%s; it is told to end", words)
-        since, patience = self._now, GRACE
+        since = self._now
         for number, sign in enumerate(SIGNALS):
-            while self._now - max(since, 0 if number else self._moved) < patience:
+            while self._now < (since + AFTER if number else self._end_of_grace(since)):
                 if self._tick():
                     return
             logging.disable(logging.NOTSET)
@@ -121,7 +121,12 @@ class Watchdog:
             if number:
                 logging.disable()  # a forced end leaves many errors, and none says more than this last one
             os.kill(os.getpid(), sign)
-            since, patience = self._now, AFTER
+            since = self._now
+
+    def _end_of_grace(self, since: float) -> float:
+        """When the orderly end has to be through that was asked for then."""
+        moved = since if math.isinf(self._moved) else max(since, self._moved)
+        return min(moved + GRACE, since + LONG_GRACE)
 
     def _reason(self) -> FinishReason | None:
         if self._now > self._longest:

@@ -161,7 +161,12 @@ class Judge:
             return _accepted(attempt.report)
         report = self.report(row)
         if report is not None:
-            return by_report(row.state, report, signalled=signalled, needless=kept.needless)
+            verdict = by_report(row.state, report, signalled=signalled, needless=kept.needless)
+            seen = (
+                look(self.sender, row.node, row.log, timeout=self.timeout) if verdict.outcome is Outcome.DIED else None
+            )
+            words = seen.facts.last_error if seen is not None else ""
+            return replace(verdict, reason=f"{verdict.reason}; last: {words}") if words else verdict
         if attempt is not None and attempt.state is AttemptState.FAILED and not signalled:
             return Verdict(outcome=Outcome.FAILED, reason=attempt.reason)
         return None

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from rig.bad_days import IMPATIENT, batches
+from rig.commands import Result
 from rig.crawls import ADDON, QUICK, assert_each_page_once, last_crawl, misses
 from rig.fixtures import MakeProject, RunCommand, StartSite
 from rig.nodes import ScrapydNode
@@ -160,7 +161,12 @@ STALLED = "stalled: no page and no item for more than 2 s; it has not ended, and
     ids=["killed", "hanging, sent", "hanging, leased"],
 )
 def test_a_page_that_kills_its_worker(
-    deed: str, mode: str, why: str, crawl: Callable[..., Project], site: StartSite
+    deed: str,
+    mode: str,
+    why: str,
+    crawl: Callable[..., Project],
+    site: StartSite,
+    run_sdist_here: Callable[..., Result],
 ) -> None:
     pages = site(32)
     source = KILLER.format(url=pages.site.detail_path(18), deed=deed)
@@ -176,3 +182,5 @@ def test_a_page_that_kills_its_worker(
     assert pages.differences(it.items("items.jl")) == {"missing": ["18"]}
     (listed,) = [row for row in misses(it) if row["kind"] == "dead"]
     assert (listed["url"], why in listed["reason"]) == (pages.detail(18), True), listed
+    told = [str(job["reason"]) for job in run_sdist_here(it, "jobs", "--json").json()["jobs"]]
+    assert any(STALLED in reason for reason in told) == (why == STALLED), told

@@ -1,5 +1,6 @@
 """The watchdog's clock, and what counts as a standstill."""
 
+import logging
 import math
 import time
 from types import SimpleNamespace
@@ -64,6 +65,38 @@ def test_nothing_stalls_until_the_spider_has_opened(monkeypatch: pytest.MonkeyPa
     assert clock.tick(100) is None
     dog._move()
     assert clock.tick(5) is FinishReason.STALLED
+
+
+@pytest.mark.parametrize(
+    ("opens", "moves_until", "ends"),
+    [
+        (False, 0, [71, 81, 91]),  # the limit of 10, the second tick behind it, and a minute; then ten seconds each
+        (True, 0, [71, 81, 91]),
+        (True, 50, [110, 120, 130]),
+        (True, 5000, [611, 621, 631]),  # it brings items for ever
+    ],
+)
+def test_an_orderly_end_gets_a_minute_from_the_last_progress_on_and_ten_in_all(
+    monkeypatch: pytest.MonkeyPatch, *, opens: bool, moves_until: float, ends: list[float]
+) -> None:
+    dog = dog_of(longest=10)
+    clock = Clock(monkeypatch, dog)
+    killed: list[float] = []
+    monkeypatch.setattr("os.kill", lambda pid, sign: killed.append(round(clock.now)))
+    monkeypatch.setattr(watchdog, "logger", logging.getLogger("nobody"))
+    ticked = dog._tick
+
+    def tick() -> bool:
+        if opens and clock.now <= moves_until:
+            dog._move()
+        return ticked()
+
+    monkeypatch.setattr(dog, "_tick", tick)
+    try:
+        dog._watch()
+    finally:
+        logging.disable(logging.NOTSET)
+    assert killed == ends
 
 
 def crawler_with(
