@@ -101,12 +101,12 @@ class Watchdog:
     # the thread's side
 
     def _watch(self) -> None:
-        ticks = 0
-        while ticks < 2:  # the first one may come before all that has waited meanwhile
+        before = reason = None
+        while before is None or reason is None:  # at the first tick, what has waited meanwhile may not be handled yet
             if self._tick():
                 return
-            ticks = ticks + 1 if self._reason() else 0
-        self._over = self._reason()
+            before, reason = reason, self._reason()
+        self._over = reason
         words = f"timeout: this job has run for more than {self._longest:g} s"
         if self._over is FinishReason.STALLED:
             words = f"stalled: no page and no item for more than {self._stall:g} s"

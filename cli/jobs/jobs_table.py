@@ -162,9 +162,9 @@ class Judge:
         report = self.report(row)
         if report is not None:
             verdict = by_report(row.state, report, signalled=signalled, needless=kept.needless)
-            seen = (
-                look(self.sender, row.node, row.log, timeout=self.timeout) if verdict.outcome is Outcome.DIED else None
-            )
+            if verdict.outcome is not Outcome.DIED:
+                return verdict
+            seen = look(self.sender, row.node, row.log, timeout=self.timeout)
             words = seen.facts.last_error if seen is not None else ""
             return replace(verdict, reason=f"{verdict.reason}; last: {words}") if words else verdict
         if attempt is not None and attempt.state is AttemptState.FAILED and not signalled:
