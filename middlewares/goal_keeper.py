@@ -115,7 +115,10 @@ class GoalKeeper:
     # its life
 
     def open(self, thread: StoreThread, crawl: str, ended: Callable[[str], object], *, own: bool = False) -> None:
-        """Ask this store from now on; `ended` is called with the goal that is reached. `own`: the thread is closed."""
+        """Ask this store from now on; `own`: its thread is closed at the end.
+
+        `ended` is called with the goal that is reached, or with none when the store has been away for too long.
+        """
 
         async def ask(requests: int, told: Mapping[str, int]) -> Spent:
             return await thread(thread.store.spend, crawl, self._limits, requests, told)
@@ -128,10 +131,11 @@ class GoalKeeper:
         """Keep to these goals without a store."""
         self._limits = left
         counts: Mapping[str, int] = {}
+        began = time.monotonic()
 
         async def ask(requests: int, told: Mapping[str, int]) -> Spent:
             nonlocal counts
-            spent = spend(left, counts, requests, told)
+            spent = spend(left, {**counts, "time": int(time.monotonic() - began)}, requests, told)
             counts = spent.counts
             return spent
 
@@ -188,6 +192,7 @@ class GoalKeeper:
                     logger.warning("The store of the crawl's goals does not answer: %s", error)
                     self._closed = True
                     self._refuse(waiting)
+                    self._ended("")
                     return
                 self._waiting[:0] = waiting
                 self._told.update(told)

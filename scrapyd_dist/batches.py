@@ -320,7 +320,7 @@ _MEANINGS: dict[str, ReasonMeaning] = {
     FinishReason.SHUTDOWN.value: ReasonMeaning(in_order=True, told=True),
     FinishReason.CANCELLED.value: ReasonMeaning(in_order=True),
     FinishReason.SUPERSEDED.value: ReasonMeaning(told=True),
-    FinishReason.GOAL.value: ReasonMeaning(in_order=True, told=True),
+    FinishReason.GOAL.value: ReasonMeaning(in_order=True, asked_for=True),
     FinishReason.LIMITED.value: ReasonMeaning(in_order=True, asked_for=True, by_settings=True),
     FinishReason.TIMEOUT.value: ReasonMeaning(in_order=True, blames_batch=True),
     FinishReason.STALLED.value: ReasonMeaning(blames_batch=True),

@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .errors import ConfigError
 from .settings import SETTINGS, SettingReader
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
+#: what is more is no goal
+LARGEST = 1e15
 #: what the store's counts that goals are compared with begin with
 COUNTED = "goal."
 #: takes the CLOSESPIDER_… settings of a project for the whole crawl
@@ -51,7 +54,7 @@ class Goals:
         found = dict[str, Any]()
         if reader.value(CLOSESPIDER) == "crawl":
             aside = settings.get(PUT_ASIDE) or settings
-            found = {name: float(aside.get(theirs) or 0) for name, theirs in SCRAPYS.items()}
+            found = {name: _number(theirs, aside.get(theirs) or 0) for name, theirs in SCRAPYS.items()}
         found |= {name: reader.value(ours) for name, ours in OURS.items() if reader.given(ours)}
         return cls(**{name: value if "time" in name else int(value) for name, value in found.items()})
 
@@ -59,6 +62,16 @@ class Goals:
     def limits(self) -> dict[str, float]:
         """Those that there are."""
         return {one.name: value for one in fields(self) if (value := getattr(self, one.name))}
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1
+    if not 0 <= number < LARGEST:
+        raise ConfigError(f"{name} is {value!r}, and must be a number, 0 or more.")
+    return number
 
 
 #: goal -> our setting

@@ -17,6 +17,7 @@ from w3lib.url import safe_url_string
 from scrapyd_dist import config
 from scrapyd_dist.batches import Shard
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.goals import DEPTH
 from scrapyd_dist.scheduling.job_request import passed_on
 from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.settings import LABELS, SettingReader, Travels, judge, limits_in, travelling, uploading_feeds
@@ -153,6 +154,8 @@ def job_settings(given: Mapping[str, str], options: ProducerOptions) -> dict[str
         settings[LABELS] = ",".join(options.labels)
     if options.target_feed_url is not None and options.send_feed_url:
         settings["DISTRIBUTED_TARGET_FEED_URL"] = options.target_feed_url
+    if options.goal_depth:
+        settings[DEPTH] = str(options.goal_depth)
     return settings
 
 

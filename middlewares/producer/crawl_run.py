@@ -314,7 +314,8 @@ class CrawlRun(Lifecycle):
         """All is found: what is in no batch yet is cut when the fleet can use it, as before."""
         self.index.walked = True
         held_back = self.options.batch_adapt and not self.options.leases  # what workers lease may wait in the store
-        while held_back and not (self._scheduler.state.stopped or self.tasks.fault):
+        state = self._scheduler.state
+        while held_back and not (state.stopped or state.goal or self.tasks.fault):
             self.seal(*self.capture.cutter.due(time.monotonic()))
             if len(self.capture.cutter) == 0:
                 return
@@ -344,7 +345,10 @@ class CrawlRun(Lifecycle):
             state = CrawlState.INCOMPLETE if self._scheduler.incomplete else CrawlState.STOPPED
             await self._stop(self._scheduler.state.stopped, code, state)
         elif self._enough == FinishReason.GOAL.value and not self._scheduler.state.goal:
-            await self._stop("A goal was reached, and then a worker was lost with what it had counted.", 3)
+            await self._stop(
+                "The walk over the index was broken off at a goal, which a worker then lost, or as the store was away.",
+                3,
+            )
         elif not self.options.limits.wait:
             await self._stop("All batches are sent, and nothing waits for them (DISTRIBUTED_WAIT is off).", 0)
         else:
@@ -354,7 +358,8 @@ class CrawlRun(Lifecycle):
         options, repository, reporter = self.options, self._repository, self.reporter
         await reporter.tell(CrawlState.COLLECTING)
         self._own.close()
-        if undelivered := await reporter.published(self._own.parts()):
+        walked = self._enough != FinishReason.GOAL.value  # else these pages are walked again
+        if undelivered := await reporter.published(self._own.parts() if walked else ()):
             await self._scheduler.left()
             await self._stop(undelivered, PARTIAL)  # before any output is written: -o adds to a file that is there
             return

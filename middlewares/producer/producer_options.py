@@ -58,6 +58,7 @@ class ProducerOptions:
     max_failed: int = 0
     min_items: int = 0
     goals: Goals = field(default_factory=Goals)  #: of the whole crawl
+    goal_depth: int = 0
     limit: int = 0  #: target requests that are handed out, the first ones; 0: all
     labels: tuple[str, ...] = ()
     store: str | None = None

@@ -212,7 +212,8 @@ class SchedulerState:
         done = Counter(self.spent.counts) + self.told
         left = {name: most - done[name] for name, most in self.spec.goals.items()}
         if "requests" in left:
-            alone = [out for member in self.sent_to for out in member.out.values() if member.unreached or member.deaf]
+            outs = [out for member in self.members for out in member.out.values()]
+            alone = [out for out in outs if out.report is None or out.report.no_lease]  # as far as is known
             left["requests"] -= sum(out.allowance.get("requests", 0) - out.spent["requests"] for out in alone)
             left["requests"] = min(left["requests"], 2 * batch.size + SPARE)
             if left["requests"] < 1:

@@ -281,11 +281,19 @@ class Scheduler:
     # goals
 
     async def _begin_goals(self) -> None:
-        """What counts for this process begins anew; at a frontier, all does."""
+        """What counts for this process begins anew; at a frontier, all does. A crawl's items and pages are at home."""
         if self.state.spec.goals:
             there = (await self._spend({})).counts
             anew = [name for name in there if not self.producer or name in ("time", "dry_time", "dry_pages")]
             await self._spend({name: -there[name] for name in anew})
+            if self.producer and not (await self.state.run(self.state.db.backlog)).out:
+                await self._count_home()
+
+    async def _count_home(self) -> None:
+        """Count what is at home: what a worker has counted may be lost with it."""
+        home = Counter(self.own())
+        home.update(items=self.state.counters.items, pages=self.state.counters.pages)
+        await self._spend({name: home[name] - self.state.spent.counts.get(name, 0) for name in ("items", "pages")})
 
     async def _spend(self, told: Mapping[str, int]) -> Spent:
         state = self.state
@@ -304,11 +312,8 @@ class Scheduler:
         is_out = state.backlog.out or self.collector.coming or state.posts or self._autoscaler.ending
         if not state.goal or is_out or not (state.closed or not self.producer):
             return
-        # What a worker has counted may be lost with it.
-        home = Counter(self.own())
-        home.update(items=state.counters.items, pages=state.counters.pages)
         if self.producer:
-            await self._spend({name: home[name] - state.spent.counts.get(name, 0) for name in ("items", "pages")})
+            await self._count_home()
         state.goal = state.spent.reached(goals)
         if state.goal:
             logger.info("The crawl has reached a goal: %s", in_words(state.goal, goals[state.goal]))

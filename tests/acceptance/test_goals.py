@@ -2,13 +2,17 @@
 
 import os
 import signal
+from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rig.bad_days import ITEMS, MakeScene, Scene, attempts
-from rig.crawls import assert_balanced
+from rig.consumers import ConsumerBench
+from rig.crawls import assert_balanced, crawls
+from rig.fixtures import StartFleet
 from rig.redis import RedisServer
 from rig.waiting import wait_for
 
@@ -58,8 +62,7 @@ def test_so_many_requests_reach_the_site_and_no_more(way: str, redis: bool, scen
         assert at.pages.differences(at.it.items(ITEMS)) == {}
 
 
-@pytest.mark.parametrize("way", ["--pull", "--push"])
-@pytest.mark.parametrize("goal", ["items", "pages"])
+@pytest.mark.parametrize(("way", "goal"), [("--pull", "items"), ("--push", "pages")])
 def test_at_least_so_many_come_home_and_at_most_what_was_under_way_besides(
     way: str, goal: str, scene: MakeScene
 ) -> None:
@@ -70,17 +73,83 @@ def test_at_least_so_many_come_home_and_at_most_what_was_under_way_besides(
     assert_goes_on(at, summary["crawl"])
 
 
-def test_what_a_killed_worker_had_counted_is_not_taken_for_home(scene: MakeScene) -> None:
+def test_a_killed_worker_costs_neither_items_nor_a_request_too_many(scene: MakeScene) -> None:
+    """What it had counted is not taken for home, and what it was granted is not granted again."""
     at = scene(300, "--latency=0.2", per_page=50, CONCURRENT_REQUESTS=4)
-    command = at.start("--pull", "--batch-size", "20", "--max-jobs", "2", "--max-items", "120")
+    goals = ("--max-items", "120", "--max-requests", "200")
+    command = at.start("--pull", "--batch-size", "20", "--max-jobs", "2", *goals)
     victims = wait_for(lambda: [pid for node in at.nodes for pid in _in_a_batch(at, node)], 60, "a worker in its batch")
     os.kill(victims[0], signal.SIGKILL)
     summary = command.wait(180, code=0).json()
     assert_rest_is_kept(at, summary, "items")
     assert 120 <= summary["items"] <= 120 + 3 * 4
+    summary = at.run("resume", summary["crawl"], "--json", timeout=180, code=0).json()
+    assert summary["goal"] == "requests", "the goal that was not reached holds on"
+    assert 200 - 4 <= hits(at) <= 200
     assert_goes_on(at, summary["crawl"])
 
 
 def _in_a_batch(at: Scene, node: Any) -> list[int]:
     out = {attempt.worker for attempt in attempts(at.it, AttemptState.RUNNING, node=node.name)}
     return [pid for pid, job in node.job_pids().items() if job in out]
+
+
+def test_jobs_without_the_store_have_together_no_more_than_is_left(
+    scene: MakeScene, fleet: StartFleet, tmp_path: Path
+) -> None:
+    far = fleet(2, env={"SDIST_STORE": str(tmp_path / "another-machine.db")})
+    at = scene(300, "--latency=0.05", per_page=30, nodes=far)
+    summary = at.crawl("--batch-size", "10", "--max-requests", "100").json()
+    assert (summary["state"], summary["goal"]) == ("finished", "requests")
+    assert hits(at) == 100
+    assert_goes_on(at, summary["crawl"])
+
+
+def test_goals_of_the_project_by_settings_alone_and_a_time(scene: MakeScene) -> None:
+    whole = {"DISTRIBUTED_CLOSESPIDER": "crawl", "CLOSESPIDER_ITEMCOUNT": 60, "DISTRIBUTED_MODE": "pull"}
+    at = scene(400, "--latency=0.3", per_page=20, CONCURRENT_REQUESTS=2, DISTRIBUTED_BATCH_SIZE=10, **whole)
+    at.crawl("--max-jobs", "2", "--max-time", "8").expect(0)
+    at.crawl(way="scrapy", code=0)
+    timed, counted = crawls(at.it)[1].summary, crawls(at.it)[0].summary
+    assert (counted["state"], counted["goal"]) == ("finished", "items")
+    assert 60 <= counted["items"] <= 60 + 8 * 2
+    assert any("CLOSESPIDER_ITEMCOUNT" in text or "--max-items" in text for text in counted["warnings"])
+    assert timed["goal"] in {"items", "time"}
+
+
+DEEP = """\
+import scrapy
+
+
+class Deep(scrapy.Spider):
+    name = "deep"
+
+    async def start(self):
+        yield scrapy.Request(self.settings["START_URL"] + "?n=1")
+
+    def parse(self, response):
+        yield {"depth": response.meta["depth"]}
+        number = int(response.url.rpartition("=")[2])
+        for following in (2 * number, 2 * number + 1):
+            yield response.follow(response.url.rpartition("=")[0] + f"={following}", callback=self.parse)
+"""
+
+
+def test_links_are_followed_to_the_same_depth_whichever_worker_finds_them(scene: MakeScene) -> None:
+    at = scene(10)
+    at.it.spider("deep", DEEP)
+    more = ("-s", "DISTRIBUTED_TARGET_CALLBACKS=parse", "-s", "DISTRIBUTED_SEEDS=1", "-o", "deep.jl", "--json")
+    at.run("crawl", "deep", "--pull", "--batch-size", "2", "--max-jobs", "3", "--max-depth", "3", *more, code=0)
+    assert Counter(item["depth"] for item in at.it.items("deep.jl")) == {0: 1, 1: 2, 2: 4, 3: 8}
+
+
+def test_a_consumer_leaves_the_rest_to_the_next_one(bench: Callable[..., ConsumerBench]) -> None:
+    it = bench(items=60, size=5, latency=0.1, CONCURRENT_REQUESTS=2)
+    words = ("--max-running", "2", "--per-slot", "1", "-O", "items.jl", "--json")
+    for times in (1, 2):
+        done = it.consume("--max-items", "20", *words, code=0).json()
+        assert (done["goal"], done["state"]) == ("items", "stopped")
+        assert "--max-items" in done["message"]
+        assert 20 * times <= done["items"] <= (20 + 2 * 2) * times
+    it.consume(*words, code=0)
+    it.assert_all_home()
