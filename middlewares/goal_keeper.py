@@ -202,12 +202,16 @@ class GoalKeeper:
             for one in waiting[: spent.granted]:
                 if not one.done():
                     one.set_result(True)
-            self._refuse(waiting[spent.granted :])
-            reached = spent.reached(self._limits)
+            rest, reached = waiting[spent.granted :], spent.reached(self._limits)
             # The last request that may leave may be the last one that there is.
-            if reached and not self.reached and (reached != "requests" or spent.granted < len(waiting)):
+            if reached and not self.reached and (reached != "requests" or rest):
                 self.reached = reached
                 self._ended(reached)
+            if reached or self._closed:
+                self._refuse(rest)
+            elif rest:  # what is left is reserved, and may come back
+                self._waiting[:0] = rest
+                await asyncio.sleep(AGAIN)
 
     @staticmethod
     def _refuse(waiting: list[asyncio.Future[bool]]) -> None:

@@ -89,8 +89,11 @@ class Spent(NamedTuple):
         return next((name for name, most in limits.items() if self.counts.get(name, 0) >= most), "")
 
 
-def spend(limits: Mapping[str, float], counts: Mapping[str, int], requests: int, told: Mapping[str, int]) -> Spent:
-    """Add what a process tells, and grant it as many requests as the goals leave."""
+def spend(
+    limits: Mapping[str, float], counts: Mapping[str, int], requests: int, told: Mapping[str, int], *,
+    reserve: bool = False,
+) -> Spent:  # fmt: skip
+    """Add what a process tells, and grant it as many requests as the goals leave; `reserve`: for later."""
     after = {name: counts.get(name, 0) + told.get(name, 0) for name in {*counts, *told}}
     if told.get("items"):
         after["dry_pages"] = 0
@@ -98,9 +101,10 @@ def spend(limits: Mapping[str, float], counts: Mapping[str, int], requests: int,
         after["dry_pages"] = after.get("dry_pages", 0) + told["pages"]
     granted = 0
     if not Spent(0, after).reached(limits):
-        left = limits.get("requests", 0) - after.get("requests", 0)
-        granted = min(requests, int(left)) if "requests" in limits else requests
-    after["requests"] = after.get("requests", 0) + granted
+        left = limits.get("requests", 0) - after.get("requests", 0) - after.get("reserved", 0)
+        granted = max(0, min(requests, int(left))) if "requests" in limits else requests
+    name = "reserved" if reserve else "requests"
+    after[name] = after.get(name, 0) + granted
     return Spent(granted, after)
 
 

@@ -49,6 +49,7 @@ class WorkerReport:
     started: float | None = None  #: when the worker started, by the node's clock
     finish_reason: str = ""
     problem: str = ""
+    lease: bool = False  #: whether the worker of a pushed batch holds a lease, and so reaches the store
     no_lease: str = ""  #: why the worker of a pushed batch cannot reach the store
     unreached: bool = False  #: whether a leasing worker cannot reach the store
     public: str | None = None  #: public key of the worker's code, if it introduces itself
@@ -130,6 +131,7 @@ def _report(document: Mapping[str, Any]) -> WorkerReport:
         ended=document["state"] == "ended",
         updated=_moment(document["updated"]),
         started=None if started is None else _moment(started),
+        lease=bool(document.get("lease", False)),
         unreached=bool(document.get("unreached", False)),
         public=None if public is None else str(public),
         batches=None if batches is None else {str(fate): _count(number) for fate, number in batches.items()},

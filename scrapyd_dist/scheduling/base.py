@@ -6,6 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Miss
@@ -198,27 +199,47 @@ class SchedulerState:
 
     # goals
 
-    def count_for(self, out: JobRun) -> None:
-        """Count for the goals what a job says that does not reach the store."""
-        report = out.report
-        if self.spec.goals and report is not None and report.no_lease and report.batches is None:
+    async def spend(self, requests: int = 0, told: Mapping[str, int] = MappingProxyType({}), **how: bool) -> int:
+        """Ask the store for requests, and tell it what was counted here; the number that is granted."""
+        self.spent = await self.run(self.db.spend, self.spec.goals, requests, told, **how)
+        return self.spent.granted
+
+    async def reserve(self, out: JobRun) -> bool:
+        """Say what a job may do without the store, and reserve the requests where its node does not reach it.
+
+        False when none are left now.
+        """
+        goals, counts, most = self.spec.goals, self.spent.counts, 2 * out.batch.size + SPARE
+        out.allowance = {name: limit - counts.get(name, 0) for name, limit in goals.items()}
+        if "requests" not in goals:
+            return True
+        if out.member.deaf or out.member.unreached:
+            out.reserved = most = await self.spend(most, reserve=True)
+        # Elsewhere it asks the store, and what it does not need must not be kept from others.
+        out.allowance["requests"] = min(most, out.allowance["requests"])
+        return out.allowance["requests"] >= 1
+
+    def count_for(self, out: JobRun, *, over: bool = False, lost: bool = False) -> None:
+        """Count for the goals what a job says that does not reach the store, and release what it has reserved.
+
+        `over`: it makes no more requests; `lost`: it may make all that it has reserved.
+        """
+        report, release = out.report, 0
+        if not self.spec.goals or (report is not None and report.batches is not None):
+            return
+        if report is not None and report.no_lease:
             now = +Counter(items=report.items, pages=report.pages, errors=report.failed_requests)
             now["requests"] = int(report.stats.get(HITS) or report.ended_requests)
+            release = min(out.reserved, now["requests"] - out.spent["requests"])
             self.told.update(now - out.spent)
             out.spent |= now
-
-    def allowance_for(self, batch: Batch) -> dict[str, float] | None:
-        """What a job of this batch may do of each goal, if it does not reach the store; None: wait for other jobs."""
-        done = Counter(self.spent.counts) + self.told
-        left = {name: most - done[name] for name, most in self.spec.goals.items()}
-        if "requests" in left:
-            outs = [out for member in self.members for out in member.out.values()]
-            alone = [out for out in outs if out.report is None or out.report.no_lease]  # as far as is known
-            left["requests"] -= sum(out.allowance.get("requests", 0) - out.spent["requests"] for out in alone)
-            left["requests"] = min(left["requests"], 2 * batch.size + SPARE)
-            if left["requests"] < 1:
-                return None
-        return left
+        elif report is not None and report.lease:  # it asks the store itself
+            release = out.reserved
+        rest = out.reserved - release
+        if lost and rest:
+            self.told["requests"] += rest
+        out.reserved = 0 if over or lost else rest
+        self.told["reserved"] -= release + (rest if over or lost else 0)
 
     # jobs
 

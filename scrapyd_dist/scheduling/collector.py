@@ -81,14 +81,14 @@ class Collector:
         """The worker's final report is there."""
         # its process slot is free already; the part is fetched while the next poll runs
         out.report = report
-        self.state.count_for(out)
+        self.state.count_for(out, over=True)
         out.member.out.pop(out.job, None)
         self.state.spawn(self._finish(out.batch, out.number, out.job, out.member, report))
         self.state.pump()
 
     async def failed(self, out: JobRun, reason: str, *, blame: bool = False) -> None:
         """Give up an attempt that may still run: its job is cancelled before the batch goes elsewhere."""
-        self.state.count_for(out)
+        self.state.count_for(out, lost=True)
         await self.state.abandon(out)
         await self.give_up(out.batch, out.number, reason, out.member.node.name, blame=blame)
 

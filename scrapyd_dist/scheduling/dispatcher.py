@@ -6,7 +6,6 @@ Invariants: an attempt is stored before it is posted; a job id that may have bee
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scrapyd_dist.batches import Attempt, Batch, job_id
@@ -52,10 +51,8 @@ class Dispatcher:
         else:
             dealt = self._all_at_once()[:limit]
         for batch, member in dealt:
-            allowance = state.allowance_for(batch)
-            if allowance is not None:
-                state.waiting.remove(batch)
-                self._send(batch, member, allowance)
+            state.waiting.remove(batch)
+            self._send(batch, member)
 
     def _all_at_once(self) -> list[tuple[Batch, NodeState]]:
         """Give every node its share at once: nothing will be sent later."""
@@ -67,18 +64,22 @@ class Dispatcher:
             dealt.append((batch, member))
         return dealt
 
-    def _send(self, batch: Batch, member: NodeState, allowance: Mapping[str, float]) -> None:
+    def _send(self, batch: Batch, member: NodeState) -> None:
         number = batch.attempts + 1
         now = time.time()
         out = JobRun(
             batch=batch, number=number, job=job_id(self.state.spec.crawl, batch.number, number), member=member,
             since=now, start_by=now + self.state.limits.start_timeout, at_once=member.idle_slots > 0,
-            spider=spider_of_slot(batch.slot)[1], allowance=allowance,
+            spider=spider_of_slot(batch.slot)[1],
         )  # fmt: skip
         self.state.send_out(out, self._post(out))
 
     async def _post(self, out: JobRun) -> None:
         state, node = self.state, out.member.node
+        if not await state.reserve(out):  # all that is left is reserved for others, which may not use it
+            out.member.out.pop(out.job, None)
+            state.waiting.appendleft(out.batch)
+            return
         attempt = Attempt(
             batch=out.batch.number, number=out.number, job=out.job, node=node.name, url=node.url, sent_at=out.since
         )
@@ -113,6 +114,7 @@ class Dispatcher:
     async def _refused(self, out: JobRun, error: NodeError) -> None:
         """The node certainly did not take it: the batch waits again, for another node if there is one."""
         member, state = out.member, self.state
+        state.count_for(out, over=True)
         member.out.pop(out.job, None)
         note_refusal(state, member, error)
         await state.run(state.db.give_back, out.batch.number, out.number, None, reason=str(error), now=time.time())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
@@ -138,7 +138,8 @@ class JobRun:
     spider: str = ""  #: where it is not the crawl's own
     project: str = ""  #: where it is not the crawl's own
     recalled: Counter[str] = field(default_factory=Counter)  #: counts of batches that an earlier process accepted
-    allowance: Mapping[str, float] = field(default_factory=dict)  #: of the crawl's goals, when it was sent
+    allowance: dict[str, float] = field(default_factory=dict)  #: of the crawl's goals, when it was sent
+    reserved: int = 0  #: requests in the store that it may make, if it does not ask there
     spent: Counter[str] = field(default_factory=Counter)  #: what was counted for them in its place
     to_do: int = field(init=False)  #: requests that have not ended yet
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from scrapyd_dist.batches import PUT_OFF_REASON, Attempt, AttemptState, Batch, meaning
 from scrapyd_dist.frontier.slots import spider_of_slot
-from scrapyd_dist.goals import Spent, in_words
+from scrapyd_dist.goals import in_words
 from scrapyd_dist.scheduling.autoscaler import Autoscaler, room
 from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.batcher import Demand
@@ -47,6 +47,8 @@ ANNOUNCE = 20.0
 LEAVE = 10.0
 #: seconds in which the workers of an earlier process are polled before the only round of starts
 FIRST_LOOKS = 10.0
+#: counts for goals that begin anew with each process
+ANEW = frozenset({"time", "dry_time", "dry_pages", "reserved"})
 #: states of an attempt that is out, or whose part is being fetched
 _OUT = frozenset({AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING, AttemptState.ACKED})
 
@@ -283,9 +285,10 @@ class Scheduler:
     async def _begin_goals(self) -> None:
         """What counts for this process begins anew; at a frontier, all does. A crawl's items and pages are at home."""
         if self.state.spec.goals:
-            there = (await self._spend({})).counts
-            anew = [name for name in there if not self.producer or name in ("time", "dry_time", "dry_pages")]
-            await self._spend({name: -there[name] for name in anew})
+            await self.state.spend()
+            there = self.state.spent.counts
+            anew = [name for name in there if not self.producer or name in ANEW]
+            await self.state.spend(told={name: -there[name] for name in anew})
             if self.producer and not (await self.state.run(self.state.db.backlog)).out:
                 await self._count_home()
 
@@ -293,12 +296,8 @@ class Scheduler:
         """Count what is at home: what a worker has counted may be lost with it."""
         home = Counter(self.own())
         home.update(items=self.state.counters.items, pages=self.state.counters.pages)
-        await self._spend({name: home[name] - self.state.spent.counts.get(name, 0) for name in ("items", "pages")})
-
-    async def _spend(self, told: Mapping[str, int]) -> Spent:
-        state = self.state
-        state.spent = await state.run(state.db.spend, state.spec.goals, 0, told)
-        return state.spent
+        told = {name: home[name] - self.state.spent.counts.get(name, 0) for name in ("items", "pages")}
+        await self.state.spend(told=told)
 
     async def _look_at_goals(self) -> None:
         """Begin nothing more once a goal is reached; end when nothing is out any more."""
@@ -306,11 +305,12 @@ class Scheduler:
         for out in [one for member in state.members for one in member.out.values()]:
             state.count_for(out)
         told = state.told.copy()
-        await self._spend({**told, **self._clocks()})
-        state.told -= told
+        await state.spend(told={**told, **self._clocks()})
+        state.told.subtract(told)
         state.goal = state.goal or state.spent.reached(goals)
         is_out = state.backlog.out or self.collector.coming or state.posts or self._autoscaler.ending
         if not state.goal or is_out or not (state.closed or not self.producer):
+            state.pump()  # what was reserved may be free again
             return
         if self.producer:
             await self._count_home()

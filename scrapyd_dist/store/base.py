@@ -195,11 +195,18 @@ class BatchStore(Protocol):
     def counts(self, crawl: str) -> dict[str, int]: ...
 
     def spend(
-        self, crawl: str, limits: Mapping[str, float], requests: int = 0, told: Mapping[str, int] = MappingProxyType({})
+        self,
+        crawl: str,
+        limits: Mapping[str, float],
+        requests: int = 0,
+        told: Mapping[str, int] = MappingProxyType({}),
+        *,
+        reserve: bool = False,
     ) -> Spent:
         """Count what a process tells of the crawl's goals, and grant it as many requests as these `limits` leave.
 
-        A goal that is reached grants none. What was granted counts, whatever becomes of it.
+        A goal that is reached grants none. What was granted counts, whatever becomes of it. `reserve`: it does not
+        count yet, and is granted to no other process.
         """
 
     def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None:

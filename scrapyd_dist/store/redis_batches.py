@@ -132,9 +132,15 @@ class RedisBatches(RedisPort, BatchStore):
         return self._door.counts((word(name), value) for name, value in {**others, **kept}.items())
 
     def spend(
-        self, crawl: str, limits: Mapping[str, float], requests: int = 0, told: Mapping[str, int] = MappingProxyType({})
+        self,
+        crawl: str,
+        limits: Mapping[str, float],
+        requests: int = 0,
+        told: Mapping[str, int] = MappingProxyType({}),
+        *,
+        reserve: bool = False,
     ) -> Spent:
-        answer = self._ask("spend", crawl, limits=dict(limits), requests=requests, told=dict(told))
+        answer = self._ask("spend", crawl, limits=dict(limits), requests=requests, told=dict(told), reserve=reserve)
         return Spent(int(answer["granted"]), {name: int(value) for name, value in answer["counts"]})
 
     def misses(self, crawl: str) -> list[Miss]:

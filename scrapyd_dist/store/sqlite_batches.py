@@ -90,7 +90,13 @@ class SqliteBatches(SqlitePort, BatchStore):
         return self._door.counts(self._db.execute("SELECT name, value FROM counts WHERE crawl = ?", (crawl,)))
 
     def spend(
-        self, crawl: str, limits: Mapping[str, float], requests: int = 0, told: Mapping[str, int] = MappingProxyType({})
+        self,
+        crawl: str,
+        limits: Mapping[str, float],
+        requests: int = 0,
+        told: Mapping[str, int] = MappingProxyType({}),
+        *,
+        reserve: bool = False,
     ) -> Spent:
         with self._file.step():
             self._crawl_number(crawl)
@@ -99,7 +105,7 @@ class SqliteBatches(SqlitePort, BatchStore):
                 for name, value in self.counts(crawl).items()
                 if name.startswith(COUNTED)
             }
-            spent = spend(limits, before, requests, told)
+            spent = spend(limits, before, requests, told, reserve=reserve)
             rows = [(crawl, COUNTED + name, value) for name, value in spent.counts.items() if value != before.get(name)]
             self._db.executemany("INSERT OR REPLACE INTO counts VALUES (?, ?, ?)", rows)
             return spent

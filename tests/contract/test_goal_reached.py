@@ -109,8 +109,7 @@ def _finish(worker: ModelWorker, **fields: Any) -> None:
 async def test_a_job_without_the_store_has_an_allowance_and_counts_by_its_report(tmp_path: Path) -> None:
     one = model("one", quick=False)
     async with sending(tmp_path, one, spec=spec(requests=20)) as b:
-        for member in b.state.members:
-            member.deaf = "it is another machine"
+        b.state.members[0].deaf = "it is another machine"
         await b.seal_all(3)
         await until(lambda: len(b.posts()) == 2, "all that are allowed")
         told = [json.loads(one.jobs[job].settings["DISTRIBUTED_JOB"])["allowance"] for job in b.posts()]
@@ -120,10 +119,30 @@ async def test_a_job_without_the_store_has_an_allowance_and_counts_by_its_report
         await until(lambda: len(b.posts()) == 3, "what it has not used is given to the next")
         assert json.loads(one.jobs["c.b3.a1"].settings["DISTRIBUTED_JOB"])["allowance"] == {"requests": 11}
         one.start("c.b2.a1")
-        one.finish("c.b2.a1", no_lease="none", stats={"downloader/request_count": 17})
-        await until(lambda: b.state.goal == "requests", "the goal is seen")
+        one.finish("c.b2.a1", no_lease="none", stats={"downloader/request_count": 6})
         one.start("c.b3.a1")
-        one.finish("c.b3.a1", no_lease="none")
+        one.finish("c.b3.a1", no_lease="none", stats={"downloader/request_count": 11})
         await b.ended()
-        assert b.store.spend(CRAWL, {}).counts["requests"] == 22
+        counts = b.store.spend(CRAWL, {}).counts
+        assert (counts["requests"], counts["reserved"]) == (20, 0)
         assert {attempt.state for attempt in b.attempts()} == {AttemptState.ACCEPTED}
+
+
+async def test_a_lost_job_may_make_all_that_it_has_reserved(tmp_path: Path) -> None:
+    one, two = model("one", quick=False), model("two", quick=False)
+    async with sending(tmp_path, one, two, spec=spec(requests=40)) as b:
+        b.state.members[0].deaf = "it is another machine"
+        await b.seal_all(2)
+        await until(lambda: len(b.posts()) == 2, "both")
+        (far,), (near,) = one.posts, two.posts
+        assert json.loads(two.jobs[near].settings["DISTRIBUTED_JOB"])["allowance"] == {"requests": 14}
+        assert b.store.spend(CRAWL, {}).counts["reserved"] == 14, "the other one asks the store"
+        one.start(far, done=1)
+        await until(lambda: any(out.report for member in b.state.members for out in member.out.values()), "a report")
+        assert b.store.spend(CRAWL, {}).counts["reserved"] == 14, "it has not said yet that it holds a lease"
+        one.report(far, state="running", done=1, no_lease="none")
+        await until(lambda: b.store.spend(CRAWL, {}).counts["requests"] == 1, "its report is read")
+        one.die(far)
+        await until(lambda: len(b.posts()) == 3, "its next attempt")
+        await until(lambda: b.store.spend(CRAWL, {}).counts["requests"] == 14, "it may have made them")
+        assert b.store.spend(CRAWL, {}).counts["reserved"] in {0, 14}

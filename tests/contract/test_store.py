@@ -25,9 +25,10 @@ def test_a_name_is_taken_once(store: Store) -> None:
     assert store.crawl("c").spider == "s"
 
 
+@pytest.mark.parametrize("reserve", [False, True])
 @pytest.mark.parametrize("limits", [{}, {"requests": 9}, {"items": 4, "dry_pages": 3}, {"errors": 1, "time": 2.5}])
 def test_goals_are_counted_and_granted_alike_in_every_store(
-    store: Store, opened: Callable[[], Store], limits: dict[str, float]
+    store: Store, opened: Callable[[], Store], limits: dict[str, float], reserve: bool
 ) -> None:
     counts: Mapping[str, int] = {}
     steps: list[tuple[int, dict[str, int]]] = [
@@ -35,9 +36,9 @@ def test_goals_are_counted_and_granted_alike_in_every_store(
         (1, {"time": 3}), (1, {"items": -4, "errors": -1, "time": -3}),
     ]  # fmt: skip
     for requests, told in steps:
-        expected = spend(limits, counts, requests, told)
+        expected = spend(limits, counts, requests, told, reserve=reserve)
         counts = expected.counts
-        found = store.spend("c", limits, requests, told)
+        found = store.spend("c", limits, requests, told, reserve=reserve)
         assert found.granted == expected.granted
         assert +Counter(found.counts) == +Counter(counts)
     store.walk_again("c")

@@ -50,6 +50,7 @@ def test_what_counts_for_the_whole_crawl_does_not_count_for_each_process_too() -
         ({}, {}, 5, {}, 5, {"requests": 5}),
         ({"requests": 10}, {"requests": 8}, 5, {}, 2, {"requests": 10}),
         ({"requests": 10}, {"requests": 12}, 5, {}, 0, {"requests": 12}),
+        ({"requests": 10}, {"requests": 4, "reserved": 4}, 5, {}, 2, {"requests": 6, "reserved": 4}),
         ({"items": 3}, {"items": 2}, 5, {"items": 1}, 0, {"requests": 0, "items": 3, "dry_pages": 0}),
         ({"items": 3}, {"dry_pages": 4}, 1, {"pages": 2}, 1, {"requests": 1, "pages": 2, "dry_pages": 6}),
         ({"dry_pages": 5}, {"dry_pages": 4}, 1, {"pages": 1}, 0, {"requests": 0, "pages": 1, "dry_pages": 5}),
@@ -135,6 +136,26 @@ def test_the_last_request_that_may_leave_is_no_end_by_itself() -> None:
         assert ended == ["requests"]
         keeper.stop()
         assert not await outcome(keeper)
+
+    run(work())
+
+
+def test_what_is_reserved_for_others_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scrapyd_dist.middlewares.goal_keeper.AGAIN", 0.01)
+
+    async def work() -> None:
+        thread, ended = FakeThread({"requests": 3}), list[str]()
+        thread.counts = {"reserved": 2}
+        thread.gate.set()
+        keeper = GoalKeeper({"requests": 3})
+        keeper.open(thread, "c", ended.append)  # type: ignore[arg-type]  # a fake
+        several = [asyncio.ensure_future(outcome(keeper)) for _ in range(3)]
+        while len(thread.asked) < 3:
+            await asyncio.wait(several, timeout=0.01)
+        assert (sum(one.done() for one in several), ended) == (1, [])
+        thread.counts = {"reserved": 0, "requests": 2}  # one was used, and one is free
+        assert sorted(await asyncio.gather(*several)) == [False, True, True]
+        assert ended == ["requests"]
 
     run(work())
 

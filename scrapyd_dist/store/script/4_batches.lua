@@ -124,11 +124,12 @@ function verbs.spend()
     add('dry_pages', argument.told.pages)
   end
   local most = argument.limits.requests
-  if most then granted = math.max(0, math.min(granted, math.floor(most) - count_of('requests'))) end
+  local left = most and math.floor(most) - count_of('requests') - count_of('reserved')
+  if left then granted = math.max(0, math.min(granted, left)) end
   for name, limit in pairs(argument.limits) do
     if count_of(name) >= limit then granted = 0 end
   end
-  if granted > 0 then add('requests', granted) end
+  if granted > 0 then add(argument.reserve and 'reserved' or 'requests', granted) end
   local all = redis.call('HGETALL', key)
   for at = 1, #all, 2 do
     if string.sub(all[at], 1, 5) == 'goal.' then counts[#counts + 1] = {string.sub(all[at], 6), all[at + 1]} end
