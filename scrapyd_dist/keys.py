@@ -14,11 +14,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scrapyd_dist.errors import ConfigError
+
 if TYPE_CHECKING:
     from cryptography.fernet import Fernet
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 _FILE = "key"
+_LENGTH = 32  #: bytes of a key
 #: file name of the Fernet key inside an egg: importlib.resources.files("scrapyd_dist") / EGG_FILE
 EGG_FILE = "_key.txt"
 #: HKDF info strings that separate these keys from others derived from the same secret
@@ -42,15 +45,28 @@ def state_key(state: Path) -> bytes:
         with suppress(FileExistsError):
             os.link(name, path)
         Path(name).unlink()
-    return path.read_bytes().strip()
+    return _judged(path)
 
 
 def known_key(state: Path) -> bytes | None:
     """Return the project's Fernet key, or None if there is none yet."""
+    path = state / _FILE
+    return _judged(path) if path.exists() else None
+
+
+def _judged(path: Path) -> bytes:
+    """Return the key in this file; ConfigError if it is none."""
     try:
-        return (state / _FILE).read_bytes().strip() or None
-    except FileNotFoundError:
-        return None
+        key = path.read_bytes().strip()
+        whole = len(base64.urlsafe_b64decode(key)) == _LENGTH
+    except (OSError, ValueError):
+        whole = False
+    if not whole:
+        raise ConfigError(
+            f"The key in {path} cannot be read, or is none. What the store has of this project is encrypted and signed"
+            " with it: put a copy of the file back. Without one, remove the file: what is stored here is lost then."
+        )
+    return key
 
 
 def public_half(key: bytes) -> str:

@@ -39,6 +39,7 @@ def ended(made: Project, wrong: WrongInput) -> Result:
     """How `sdist` ends with these arguments, or the process of a plan with these settings."""
     usual = (made.path / "scrapy.cfg").read_bytes()
     for name, content in wrong.files.items():
+        (made.path / name).parent.mkdir(exist_ok=True)
         (made.path / name).write_bytes(content)
     try:
         if wrong.arguments:
