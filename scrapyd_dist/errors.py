@@ -20,6 +20,15 @@ class ConfigError(DistError):
     exit_code = 2
 
 
+class CrawlFailed(DistError):
+    """The crawl did not begin, or did not come to its end; the code is that of the reason."""
+
+    def __init__(self, message: str, code: int, *, told: bool = False) -> None:
+        super().__init__(message)
+        self.exit_code = code  # type: ignore[misc]  # of this one, not of the class
+        self.told = told  #: the producer has told DISTRIBUTED_ON_FINISH
+
+
 class NothingMatched(DistError):
     """An unknown spider, crawl, job or version was named."""
 

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from scrapyd_dist.batches import Crawl
+from scrapyd_dist.errors import CrawlFailed
 from scrapyd_dist.goals import OURS, in_words
 from scrapyd_dist.progress import labels_of, number, told
 
 from ..context import Context
 from ..options import OnlyLabels, argument, has_labels, option
 from ..options import crawls as crawl_names
-from ..output import Output, complain, put, say, table
+from ..output import Output, put, say, table
 from . import producer_process, watcher, wording
 from .crawl_options import CrawlOptions, GoalOptions, refuse_secrets
 from .producer_process import kept_code
@@ -127,7 +128,7 @@ def follow(
     return 0
 
 
-def plan(context: Context, asked: CrawlOptions, probe: Probe = None, output: Output = Output()) -> int:
+def plan(context: Context, asked: CrawlOptions, probe: Probe = None, output: Output = Output()) -> None:
     """Show what `sdist crawl` with the same options would do, without doing it.
 
     Which shard starts where, which nodes take part and would get the code, how
@@ -151,15 +152,14 @@ def plan(context: Context, asked: CrawlOptions, probe: Probe = None, output: Out
         answer = json.loads(done.stdout)  # {"plan": …} or {"error": …, "exit_code": …}
     except ValueError:
         answer = None
-    if not isinstance(answer, dict):  # code of the project may print, too
-        end = "\n".join(done.stderr.strip().splitlines()[-8:]) or "It said nothing."
-        error = f"The planning process ended with code {done.returncode}, without a plan:\n{end}"
+    if not isinstance(answer, dict):
+        end = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        error = f"The planning process ended with code {done.returncode}, without a plan: {end}"
         answer = {"error": error, "exit_code": 1}
-    if "plan" not in answer:
-        complain(answer["error"])
-    elif not output.document(answer["plan"]):
+    if "plan" not in answer:  # --debug shows what its process wrote, such as the traceback of the project's code
+        raise CrawlFailed(answer["error"], answer["exit_code"]) from RuntimeError(done.stderr)
+    if not output.document(answer["plan"]):
         show(answer["plan"])
-    return int(answer.get("exit_code", 0))
 
 
 def resume(

@@ -24,7 +24,7 @@ from scrapy.settings import Settings
 
 from scrapyd_dist.batches import Crawl, CrawlState, check_crawl_name
 from scrapyd_dist.config import STATE_FOLDER, find_root, state_dir
-from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
+from scrapyd_dist.errors import ConfigError, CrawlFailed, DistError, NothingMatched
 from scrapyd_dist.forecast import Probed
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.store import open_store
@@ -35,15 +35,6 @@ from .crawl_code import TODAYS, CrawlCode, import_code
 from .lifecycle import exit_code, faults, signals
 
 
-class CrawlFailed(DistError):
-    """The crawl did not begin, or did not come to its end; the code is that of the reason."""
-
-    def __init__(self, message: str, code: int, *, told: bool = False) -> None:
-        super().__init__(message)
-        self.exit_code = code  # type: ignore[misc]  # of this one, not of the class
-        self.told = told  #: the producer has told DISTRIBUTED_ON_FINISH
-
-
 def main() -> None:
     """Run a crawl of the store, or print a plan."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -52,7 +43,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.plan:
         request = json.load(sys.stdin)
-        print(json.dumps(_plan(request)), flush=True)
+        with redirect_stdout(sys.stderr):  # the project's code may print
+            answer = _plan(request)
+        print(json.dumps(answer), flush=True)
         if request.get("probe"):
             os._exit(0)  # one that was broken off has left threads that would be waited for
         return
@@ -184,6 +177,7 @@ def _plan(request: Mapping[str, Any]) -> dict[str, Any]:
     except DistError as error:
         return {"error": str(error), "exit_code": error.exit_code}
     except Exception as error:  # noqa: BLE001 - a project that cannot be imported can fail in any way
+        traceback.print_exc()
         return {"error": broken(error), "exit_code": 2}
 
 
@@ -195,8 +189,7 @@ def _probe(settings: Settings, request: Mapping[str, Any]) -> Probed:
     # What comes of its pages is kept nowhere.
     nothing: dict[str, Any] = {"ITEM_PIPELINES": {}, "FEEDS": {}, "JOBDIR": None}
     settings.setdict({PROBE: request["probe"], **nothing}, priority="cmdline")
-    with redirect_stdout(sys.stderr):  # the document goes to standard output, and callbacks may print
-        _execute(settings, request["spider"], {"args": request.get("args", {})})  # -s is in the settings, below ours
+    _execute(settings, request["spider"], {"args": request.get("args", {})})  # -s is in the settings, below ours
     if Probe.last is None:
         raise DistError("The probe did not begin. `scrapy crawl` with -s DISTRIBUTED_ENABLED=0 says why.")
     return Probe.last.result()

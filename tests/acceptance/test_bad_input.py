@@ -45,6 +45,7 @@ PICKY = """
         name = "picky"
 
         def __init__(self, *args, **kwargs):
+            print("I begin")  # what a project prints is no part of a plan
             raise ValueError("no category")
 """
 FAR = """
@@ -234,6 +235,9 @@ def test_a_spider_that_cannot_be_made_is_told_and_its_traceback_is_in_the_log(
         f"cannot be started: ValueError: no category. Nothing was started. The whole traceback is in {log}" in done.err
     )
     assert "Traceback" in log.read_text()
+    for more, shown in ((), False), (("--debug",), True):
+        planned = run_cli(it, "plan", "picky", *more, code=2).err
+        assert ("ValueError: no category (" in planned, "Traceback" in planned) == (True, shown)
 
 
 def test_a_name_that_the_terminal_cannot_show_is_shown_by_its_code(project: MakeProject, run_cli: RunCommand) -> None:

@@ -325,9 +325,9 @@ def files() -> Iterator[WrongInput]:
     for text in _JOBS:
         yield WrongInput(arguments=("schedule", "--from", "jobs.csv"), files={"jobs.csv": _bytes(text)})
     for key in (b"", b"short", b"\x00\xff", b"A" * 44, b"A" * 1000):
-        content = {".sdist/key": key, "list.jsonl": b'{"url": "http://a/", "cookies": {"a": "b"}}\n'}
-        for arguments in (("frontier", "add", "pages", "list.jsonl"), ("deploy-all", "--dry-run")):
-            yield WrongInput(arguments=arguments, files=content, names="key")
+        kept = {".sdist/key": key, "list.jsonl": b'{"url": "http://a/", "cookies": {"a": "b"}}\n'}
+        for words in (("frontier", "add", "pages", "list.jsonl"), ("deploy-all", "--dry-run")):
+            yield WrongInput(arguments=words, files=kept, names="key")
     for name, text in _WORKLISTS:
         yield WrongInput(arguments=("frontier", "add", "pages", name), files={name: _bytes(text)}, codes=(1, 2))
     for name, text in _ARGUMENTS:
