@@ -3,9 +3,13 @@
 Invariant: of settings only the names are told, since their values may be secrets.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+
+#: the moment since which no job has ended: only open records are asked for
+OPEN_ONLY = math.inf
 
 
 class Outcome(str, Enum):

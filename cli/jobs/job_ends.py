@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
-from scrapyd_dist.job_record import JobRecord, Outcome
+from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
 from scrapyd_dist.joblogs.log_reads import look
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.progress import told
@@ -120,6 +120,13 @@ def wait_for_jobs(
     context: Context, names: Sequence[str], nodes: Sequence[Node], deadline: float = float("inf")
 ) -> tuple[int, dict[str, Any]]:
     """Wait until these jobs are over, and say how those ended that were not good; the exit code, and what all did."""
+    store = context.store_if_any
+    for record in store.jobs(OPEN_ONLY) if store is not None else ():
+        if record.id in names and record.state is Outcome.WAITING:
+            raise ConfigError(
+                f"The job {record.id} waits in the store ({record.waits_for}), and is on no node. `sdist schedule --resume`"
+                " starts what may start, and waits until it is over."
+            )
     known = remembered(context, names, nodes)
     waited = Waited(sender=context.sender, nodes=nodes, names=tuple(dict.fromkeys(names)), remembered=known)
     _wait_for(waited.left, ASK, deadline, "job", "sdist logs -f")
@@ -253,7 +260,7 @@ class _Cancellation:
         # Producers that run: they would send the batches of what is cancelled to other nodes.
         self._producers = [crawl for crawl in crawls if runs(crawl)]
         self._listed = query.ask(context)
-        self._memory = JobMemory(context.store_if_any, open_only=True)
+        self._memory = JobMemory(context.store_if_any, OPEN_ONLY)
 
     def run(self, output: Output) -> int:
         """Cancel the jobs after a question; gives the exit code, or raises StillRuns after the wait."""

@@ -13,7 +13,7 @@ from functools import partial
 
 from scrapyd_dist.errors import StoreError
 from scrapyd_dist.job_queue import again
-from scrapyd_dist.job_record import JobRecord, Outcome
+from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
 from scrapyd_dist.joblogs.log_reads import LogExcerpt
 from scrapyd_dist.joblogs.verdict import Place, Verdict
 from scrapyd_dist.nodes import Node
@@ -77,10 +77,10 @@ def offsets_of(judged: Iterable[Judged]) -> Callable[[Judged], timedelta]:
 class JobMemory:
     """The records of one store; without a store there are none."""
 
-    def __init__(self, store: Store | None, *, open_only: bool = False) -> None:
+    def __init__(self, store: Store | None, since: float | None = None) -> None:
         self._store = store
         self.silent = frozenset[str]()  #: base addresses of the nodes that did not answer in `look_back`
-        self.records = {one.id: one for one in store.jobs(open_only=open_only)} if store is not None else {}
+        self.records = {one.id: one for one in store.jobs(since)} if store is not None else {}
 
     def of(self, place: Place) -> JobRecord | None:
         record = self.records.get(place.job)
@@ -115,7 +115,7 @@ class JobMemory:
         for _ in range(TRIES):
             revision = self._store.job_revision()
             changed: list[JobRecord] = []
-            for record in self._store.jobs(open_only=True):
+            for record in self._store.jobs(OPEN_ONLY):
                 ended, now = ends.get(record.id, _as_it_is)(record), datetime.now(timezone.utc)
                 if ended.state.over:
                     following = again(ended, job_id(record.spider, record.version, now), now.timestamp())

@@ -84,7 +84,7 @@ def _window(
     def is_there(url: str) -> bool:
         return not query.node or url in {node.url for node in nodes}
 
-    for record in ended_since(look_back(context, nodes, timeout=query.timeout).records.values(), since):
+    for record in ended_since(look_back(context, nodes, timeout=query.timeout, since=since).records.values(), since):
         if is_meant(record.labels, record.spider) and is_there(record.url):
             states[record.state.value] += 1
             told.append(stats_of_record(record))

@@ -199,13 +199,13 @@ def _kept_of(context: Context, places: Sequence[Place]) -> dict[str, Kept]:
 
 
 def look_back(
-    context: Context, nodes: Sequence[Node], *, timeout: float = TIMEOUT, open_only: bool = False
+    context: Context, nodes: Sequence[Node], *, timeout: float = TIMEOUT, since: float | None = None
 ) -> JobMemory:
     """What is remembered of plain jobs, after the nodes have been asked how those ended that were open.
 
-    open_only: without those that were over before.
+    since: without those that ended before.
     """
-    memory = JobMemory(context.store_if_any, open_only=open_only)
+    memory = JobMemory(context.store_if_any, since)
     left = {record.url for record in memory.records.values() if not record.state.over}
     if left:
         listed = ask_jobs(context.sender, [node for node in nodes if node.url in left], timeout=timeout)

@@ -22,7 +22,7 @@ from scrapyd_dist.job_queue import (
     read_condition,
     read_limit,
 )
-from scrapyd_dist.job_record import JobRecord, Outcome
+from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
 from scrapyd_dist.keys import SealError, public_half, seal, unseal
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.progress import labels_of
@@ -168,12 +168,12 @@ class QueueRunner:
 
     def _left(self) -> list[JobRecord]:
         """Those of its own that are not over."""
-        return [one for one in self._store.jobs(open_only=True) if (one.first or one.id) in self.own]
+        return [one for one in self._store.jobs(OPEN_ONLY) if (one.first or one.id) in self.own]
 
     def _settle(self) -> None:
         """Write down which jobs have ended, and give up those on nodes that are gone."""
         every = self.context.nodes()
-        memory = look_back(self.context, every, timeout=self.timeout, open_only=True)
+        memory = look_back(self.context, every, timeout=self.timeout, since=OPEN_ONLY)
         now, urls = time.monotonic(), {node.url for node in every}
         self._silent = {url: self._silent.get(url, now) for url in memory.silent}
         ends = {}
@@ -191,7 +191,7 @@ class QueueRunner:
         """Take the jobs that may start, and post them."""
         fleet = None
         for _ in range(TRIES):
-            revision, records = self._store.job_revision(), self._store.jobs(open_only=True)
+            revision, records = self._store.job_revision(), self._store.jobs(OPEN_ONLY)
             waits = [one for one in records if one.state is Outcome.WAITING]
             if not waits:
                 return
@@ -233,7 +233,7 @@ class QueueRunner:
         for _ in sweep(begun, send, threads=4 * len(self.nodes)):  # so that no node is run over
             pass
         if ends:
-            JobMemory(self._store, open_only=True).end(ends)
+            JobMemory(self._store, OPEN_ONLY).end(ends)
 
 
 def _begun(record: JobRecord, node: Node) -> JobRecord:

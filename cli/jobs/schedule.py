@@ -8,9 +8,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any
 
-from scrapyd_dist.errors import ConfigError, NodeError
+from scrapyd_dist.errors import PARTIAL, ConfigError, NodeError, StoreError
 from scrapyd_dist.event_hook import EventHook
-from scrapyd_dist.job_record import JobRecord, Outcome
+from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.jobs import job_id
@@ -199,20 +199,31 @@ def schedule(
         where = {"wanted_project": project or "", "among": tuple(one.name for one in nodes) if node else ()}
         own = _queue(context, [job for job in jobs if job.job], fleet, queue, on_each=all_nodes, **where)
         runner = QueueRunner(context=context, nodes=fleet.nodes, timeout=timeout, own=own, quiet=output.as_json)
-        return _work_off(runner, [job for job in jobs if not job.job], finish, output)
+        complain_each(fleet.errors.values())
+        code = _work_off(runner, [job for job in jobs if not job.job], finish, output)
+        return code or (PARTIAL if all_nodes and fleet.errors else 0)
     calls = _calls(jobs, fleet)
-    store = context.new_store
     now = time.time()
-    store.forget_jobs(now - context.keep_days * DAY)
-    store.keep_jobs([job.record(fleet.version, now) for job, _ in calls])  # before anything is posted
+    _remember(context, [job.record(fleet.version, now) for job, _ in calls])  # before anything is posted
     _send(calls, fleet)
-    if failed := [job for job, _ in calls if job.error is not None]:
-        store.keep_jobs([job.record(fleet.version, now) for job in failed])
+    _remember(context, [job.record(fleet.version, now) for job, _ in calls if job.error is not None])
     _tell(jobs, fleet, output)
     missed = fleet.errors.values() if all_nodes else []
     posted = sum(job.state != "skipped" for job in jobs)
     code = exit_code(posted + len(missed), [*(job.error for job in jobs), *missed])
     return _wait(context, jobs, code, finish) if on_finish else code
+
+
+def _remember(context: Context, records: Sequence[JobRecord]) -> None:
+    """Write the jobs down, and forget old ones; a store that cannot be written keeps no plain job from starting."""
+    if not records:
+        return
+    try:
+        store = context.new_store
+        store.forget_jobs(time.time() - context.keep_days * DAY)
+        store.keep_jobs(records)
+    except (StoreError, OSError) as error:
+        complain(f"The jobs are not remembered: {error}")
 
 
 def _wait(context: Context, jobs: Sequence[PostedJob], code: int, finish: EventHook) -> int:
@@ -246,7 +257,7 @@ def _placed(
     """Which job goes where; one that is left out has its reason."""
     busy = fleet.busy_spiders() if unless_running else {}
     if unless_running and (store := context.store_if_any) is not None:
-        waits = [one for one in store.jobs(open_only=True) if one.state is Outcome.WAITING]
+        waits = [one for one in store.jobs(OPEN_ONLY) if one.state is Outcome.WAITING]
         busy = {one.spider: Node(name=NOWHERE, url="") for one in waits} | busy
     now = datetime.now(timezone.utc)
     jobs: list[PostedJob] = []

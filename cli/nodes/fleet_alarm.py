@@ -28,6 +28,7 @@ from scrapyd_dist.store import Store
 from ..context import Context
 from ..crawls import wording
 from ..crawls.producer_process import lives
+from ..crawls.stored_crawls import DAY
 from ..crawls.watcher import alive_state
 from ..jobs.jobs_table import look_back
 from ..output import complain
@@ -218,7 +219,7 @@ class FleetAlarm:
     # what the store has
 
     def _of_store(self, store: Store | None, now: float) -> Iterator[Sighting]:
-        memory = look_back(self._context, self._context.nodes())
+        memory = look_back(self._context, self._context.nodes(), since=time.time() - DAY)
         records = sorted(memory.records.values(), key=lambda record: record.ended or 0.0)
         ends = self._log.ends["jobs"].new(((one.id, one.created, one.state.over) for one in records), time.time())
         yield from (one for record in records if record.id in ends for one in _job(record))

@@ -256,8 +256,9 @@ def metrics(
     crawls = store.crawls() if store is not None else []
     domains = rows_of(store)[0] if store is not None else []
     throttled = standing(domains) if domains else {}
-    records = look_back(context, [one.node for one in seen if one.load is not None], timeout=timeout).records
-    worked = [crawl for crawl in crawls if crawl.ended is None or began - crawl.ended < max(WINDOWS.values())]
+    up, since = [one.node for one in seen if one.load is not None], began - max(WINDOWS.values())
+    records = look_back(context, up, timeout=timeout, since=since).records
+    worked = [crawl for crawl in crawls if crawl.ended is None or crawl.ended > since]
     grown = [(crawl, store.samples(crawl.id)) for crawl in worked] if store is not None else []
     recent = rolling([*records.values()], grown, began)
     measured = measure(seen, crawls, throttled, recent, now=began, took=time.time() - began)

@@ -454,8 +454,11 @@ class JobStore(Protocol):
     def job_revision(self) -> int:
         """A number that is higher after each `keep_jobs`; read before the jobs that a step depends on."""
 
-    def jobs(self, *, open_only: bool = False) -> list[JobRecord]:
-        """All records, or the open ones; in order of the jobs' ends, those that are open by when they were written."""
+    def jobs(self, since: float | None = None) -> list[JobRecord]:
+        """The records that are open, and those of jobs that ended since then, or ever.
+
+        In order of their ends, those that are open by when they were written.
+        """
 
     def keep_jobs(self, records: Sequence[JobRecord], revision: int | None = None) -> bool:
         """Keep these records in one step, each in the place of the one of its id.

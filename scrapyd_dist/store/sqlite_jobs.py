@@ -11,9 +11,10 @@ class SqliteJobs(SqlitePort, JobStore):
     def job_revision(self) -> int:
         return int(self._value("SELECT revision FROM job_revision") or 0)
 
-    def jobs(self, *, open_only: bool = False) -> list[JobRecord]:
-        query = f"SELECT id, record FROM jobs {'WHERE is_over = 0 ' if open_only else ''}ORDER BY at, id"  # noqa: S608 - own words
-        return self._all(lambda row: self._door.job(row["id"], row["record"]), query)
+    def jobs(self, since: float | None = None) -> list[JobRecord]:
+        query = "SELECT id, record FROM jobs WHERE is_over = 0 OR (is_over = 1 AND at >= ?) ORDER BY at, id"
+        earliest = since if since is not None else 0.0
+        return self._all(lambda row: self._door.job(row["id"], row["record"]), query, earliest)
 
     def keep_jobs(self, records: Sequence[JobRecord], revision: int | None = None) -> bool:
         with self._file.step():

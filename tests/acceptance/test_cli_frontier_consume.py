@@ -212,6 +212,10 @@ def test_only_the_slots_with_the_prefix_are_worked_on_and_what_is_given_reaches_
     done = it.consume("--slots", "p", *given, spider="labelled", code=0)
     assert it.frontier.waiting() == {"other": 1}
     assert "Nothing is left in the slots p*" in done.out
+    rows = [it.run("frontier", "list", "--label", word, "--json").json()["frontiers"] for word in ("nightly", "no")]
+    assert [[row["labels"] for row in some] for some in rows] == [[["nightly", "two words"]], []]
+    jobs = it.run("jobs", "--label", "two words", "--json").json()["jobs"]
+    assert {(job["crawl"], job["state"]) for job in jobs} == {(it.name, "finished")}
     it.run("items", "merge", it.name, "-o", "items.jl", code=0)
     assert list(it.it.items("items.jl")) == [{"told": ["red", "dark", ["nightly", "two words"]]}] * 10
 

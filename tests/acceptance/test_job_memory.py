@@ -12,7 +12,7 @@ from rig.prometheus import parse
 from rig.redis import RedisServer
 from rig.shops import Shop
 
-from scrapyd_dist.job_record import Outcome
+from scrapyd_dist.job_record import OPEN_ONLY, Outcome
 from scrapyd_dist.store import open_store
 
 
@@ -61,7 +61,7 @@ def test_a_job_that_its_node_forgot_before_anything_looked_is_unknown(shop: Shop
     log.unlink()
     assert listed(shop)[row["job"]]["state"] == "pending", "it may be on its way still"
     with closing(open_store(shop.project.path / ".sdist" / "store.db")) as store:
-        (record,) = store.jobs(open_only=True)
+        (record,) = store.jobs(OPEN_ONLY)
         store.keep_jobs([replace(record, posted=time.time() - 3600)])
     told = listed(shop)[row["job"]]
     assert (told["state"], told["reason"]) == (
@@ -136,3 +136,19 @@ def test_machines_that_share_a_server_share_the_memory(shop: Shop, tmp_path: Pat
     finally:
         settings.write_text(before, "utf-8")
         server.close()
+
+
+@pytest.mark.black_box
+def test_a_store_that_cannot_be_written_keeps_no_plain_job_from_starting(shop: Shop) -> None:
+    settings = shop.project.path / "shop" / "settings.py"
+    before = settings.read_text("utf-8")
+    settings.write_text(f"{before}\nDISTRIBUTED_STORE = '/proc/none/store.db'\n", "utf-8")
+    try:
+        done = shop.run("schedule", "good", "--json", code=0)
+        waits = shop.run("schedule", "good", "--retries", "1")
+    finally:
+        settings.write_text(before, "utf-8")
+    assert done.json()["jobs"][0]["state"] == "scheduled"
+    assert done.err.count("The jobs are not remembered: the store /proc/none/store.db cannot be opened") == 1
+    waits.expect(2, "/proc/none/store.db")
+    shop.wait_idle()

@@ -1,5 +1,6 @@
 """Jobs that wait in the store: attempts on other nodes, limits, what follows what, and what a killed command left."""
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -47,8 +48,11 @@ def rows_of(shop: Shop, *words: str, code: int) -> list[dict[str, Any]]:
 
 
 def test_a_job_that_fails_is_tried_again_on_another_node_with_its_settings(shop: Shop) -> None:
-    words = ("flaky", "--retries", "2", "-s", "API_KEY=hush", "--label", "retried")
+    told = shop.project.path / "told.json"
+    words = ("flaky", "--retries", "2", "-s", "API_KEY=hush", "--label", "retried", "--on-finish", f"cat > {told}")
     (row,) = rows_of(shop, *words, code=0)
+    document = json.loads(told.read_text("utf-8"))
+    assert (document["exit_code"], document["items"], document["jobs"]) == (0, 3, [row])
     assert (row["state"], row["attempt"], row["items"], row["version"] is not None) == ("finished", 2, 3, True)
     first, second = records(shop, "retried")
     assert (first.state, second.state, second.first, second.id) == (
@@ -64,8 +68,12 @@ def test_a_job_that_fails_is_tried_again_on_another_node_with_its_settings(shop:
 
 @pytest.mark.black_box
 def test_no_more_jobs_run_at_once_than_the_limit_says_and_none_is_left_out(shop: Shop) -> None:
-    rows = rows_of(shop, "good", "good", "good", "broken", "--limit", "spider=1", "--label", "limited", code=3)
-    assert sorted(one["state"] for one in rows) == ["failed", "finished", "finished", "finished"]
+    words = ("schedule", "good", "good", "broken", "--limit", "spider=1", "--label", "limited", "--json")
+    commands = [shop.start(*words) for _ in range(2)]
+    for command in commands:
+        rows = command.wait(120, code=3).json()["jobs"]
+        assert sorted(one["state"] for one in rows) == ["failed", "finished", "finished"]
+    assert len(records(shop, "limited")) == 6
     runs = sorted((one.posted or 0.0, one.ended or 1e12) for one in records(shop, "limited") if one.spider == "good")
     assert all(before[1] <= after[0] for before, after in pairwise(runs)), runs
 
@@ -97,6 +105,7 @@ def test_what_a_killed_command_left_waiting_is_taken_up_and_may_be_cancelled(sho
     assert "hush" not in (shop.project.path / ".sdist" / "store.db").read_bytes().decode("latin-1")
     listed = {row["spider"]: row for row in shop.run("jobs", "--state", "waiting", "--json").json()["jobs"]}
     assert (listed["good"]["reason"], listed["good"]["node"]) == ("limit site=1", "-")
+    shop.run("wait", "--job", waits["good"].id).expect(2, "waits in the store (limit site=1)")
     left_out = shop.scheduled("good", "--unless-running")
     assert (left_out[0]["state"], left_out[0]["reason"]) == ("skipped", "it waits in the store")
     gone = shop.run("cancel", waits["good"].id, "--yes", "--json", code=0).json()["jobs"]

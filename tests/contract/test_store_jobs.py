@@ -11,7 +11,7 @@ import redis
 from rig.redis import RedisServer
 from rig.stores import at_once
 
-from scrapyd_dist.job_record import JobRecord, Outcome
+from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
 from scrapyd_dist.store import Store, open_store
 
 JOB = JobRecord(
@@ -28,14 +28,23 @@ def test_jobs_come_back_as_they_were_in_the_order_of_their_ends(store: Store, op
     assert (store.jobs(), store.job_revision()) == ([], 0)
     assert store.keep_jobs([DONE, JOB])
     other = opened()
-    assert (other.jobs(), other.jobs(open_only=True)) == ([JOB, DONE], [JOB])
+    assert (other.jobs(), other.jobs(OPEN_ONLY)) == ([JOB, DONE], [JOB])
+
+
+def test_jobs_that_ended_since_a_moment_are_read_alone_with_the_open_ones(store: Store) -> None:
+    old, new = replace(DONE, id="old", ended=15.0), replace(DONE, id="new", ended=30.0)
+    store.keep_jobs([old, DONE, new, JOB])
+    assert [one.id for one in store.jobs(20.0)] == [JOB.id, DONE.id, "new"]
+    assert [one.id for one in store.jobs(20.5)] == [JOB.id, "new"]
+    assert [one.id for one in store.jobs()] == [JOB.id, "old", DONE.id, "new"]
+    assert (store.jobs(OPEN_ONLY), store.forget_jobs(99.0), store.jobs()) == ([JOB], 4, [])
 
 
 def test_a_job_that_has_ended_is_open_no_more(store: Store) -> None:
     store.keep_jobs([JOB])
     store.keep_jobs([replace(JOB, state=Outcome.FINISHED, ended=12.0)])
     assert [(one.id, one.state) for one in store.jobs()] == [("good-1", Outcome.FINISHED)]
-    assert store.jobs(open_only=True) == []
+    assert store.jobs(OPEN_ONLY) == []
 
 
 def test_a_step_that_depends_on_what_was_read_is_made_only_if_nothing_has_changed(store: Store) -> None:
@@ -53,7 +62,7 @@ def test_of_many_that_count_what_is_open_never_more_than_may_be_come_through(
         def one(own: Store) -> None:
             for _ in range(50):
                 seen = own.job_revision()
-                if len(own.jobs(open_only=True)) >= 3:
+                if len(own.jobs(OPEN_ONLY)) >= 3:
                     return
                 if own.keep_jobs([replace(JOB, id=f"good-{number}")], seen):
                     return

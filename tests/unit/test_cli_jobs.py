@@ -188,6 +188,9 @@ def test_a_file_of_jobs(tmp_path: Path) -> None:
     first, second = read_jobs(file, JobRow(spider=""))
     assert first == JobRow(spider="easy", node="web1", priority=2.0, args={"category": "a, b"}, settings={"DEPTH": "1"})
     assert second == JobRow(spider="hard")
+    file.write_text("spider,l:site,l:kind\neasy,shop.com,\n", "utf-8")
+    (row,) = read_jobs(file, JobRow(spider="", labels=("night=1",)))
+    assert (row.labels, row.args) == (("night=1", "site=shop.com"), {})
 
 
 @pytest.mark.parametrize(
