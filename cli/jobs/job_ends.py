@@ -124,8 +124,8 @@ def wait_for_jobs(
     for record in store.jobs(OPEN_ONLY) if store is not None else ():
         if record.id in names and record.state is Outcome.WAITING:
             raise ConfigError(
-                f"The job {record.id} waits in the store ({record.waits_for}), and is on no node. `sdist schedule --resume`"
-                " starts what may start, and waits until it is over."
+                f"The job {record.id} waits in the store ({record.waits_for}), and is on no node."
+                " `sdist schedule --resume` starts what may start, and waits until it is over."
             )
     known = remembered(context, names, nodes)
     waited = Waited(sender=context.sender, nodes=nodes, names=tuple(dict.fromkeys(names)), remembered=known)
