@@ -76,7 +76,7 @@ COMMANDS = {
     "crawl": CommandEntry("crawls.crawl", _CRAWLS, "Spread one crawl over the nodes, watch it, and bring the items home as one file."),
     "plan": CommandEntry("crawls.crawl", _CRAWLS, "Show what `sdist crawl` with the same options would do, without doing it."),
     "resume": CommandEntry("crawls.crawl", _CRAWLS, "Go on with a crawl that was stopped, refused or paused, or whose process died."),
-    "pause": CommandEntry("crawls.stored_crawls", _CRAWLS, "Let a crawl rest: it sends nothing and walks no index page until `sdist resume`."),
+    "pause": CommandEntry("crawls.stored_crawls", _CRAWLS, "Let a crawl rest: no request of it leaves until `sdist resume`, within 5 seconds."),
     "stop": CommandEntry("jobs.job_ends", _CRAWLS, "Stop a crawl: its producer first, then its jobs on all nodes. `sdist resume` goes on with it."),
     "retry": CommandEntry("crawls.stored_crawls", _CRAWLS, "Try again what a crawl gave up: its dead batches and URLs and, if asked for, its failed URLs."),
     "batches": CommandEntry("crawls.stored_crawls", _CRAWLS, "List the batches of a crawl: how each stands, its attempts, and why they failed."),

@@ -25,6 +25,7 @@ from scrapyd_dist.settings import SettingReader
 
 from .assignment import is_job
 from .engine_compat import call_every, close_spider, is_held_up
+from .pause_gate import PauseGate
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class Watchdog:
 
     `longest`: seconds for the whole job; `stall`: seconds without a page and an item while `has_work` says that the job
     has any, and that does not wait for its turn. The seconds are those in which this process ran: one that is stopped,
-    or whose machine sleeps, is not over its time when it goes on.
+    or whose machine sleeps, is not over its time when it goes on; nor is one whose crawl rests.
     """
 
     def __init__(self, crawler: Crawler, *, longest: float, stall: float, has_work: Callable[[], bool]) -> None:
@@ -95,7 +96,7 @@ class Watchdog:
         if self._over is not None and not self._told and slot is not None:
             self._told = True
             close_spider(self._crawler, self._over)
-        if is_held_up(self._crawler) or not (self._told or self._has_work()):
+        if is_held_up(self._crawler) or PauseGate.closed(self._crawler) or not (self._told or self._has_work()):
             self._move()
 
     # the thread's side
@@ -138,7 +139,8 @@ class Watchdog:
         self._set_timer()
         began = time.monotonic()
         closed = self._closed.wait(TICK)
-        self._now += min(time.monotonic() - began, 2 * TICK)
+        if not PauseGate.closed(self._crawler):
+            self._now += min(time.monotonic() - began, 2 * TICK)
         if closed:
             _end_after(0)
         return closed

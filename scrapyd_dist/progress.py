@@ -353,6 +353,7 @@ def _node(member: NodeState, snap: Snapshot) -> dict[str, Any]:
         "slots": member.slots,
         "running": len(member.out),
         "waiting": sum(out.report is None for out in member.out.values()),
+        "unleased": sum(bool(out.report and out.report.no_lease) for out in member.out.values()),
         "jobs": member.jobs,
         "items": member.items + member.progress()["items"],
         "pages": counts["pages"],

@@ -19,6 +19,7 @@ from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.items.json_lines import places
 from scrapyd_dist.payload import REPLACES, fit
+from scrapyd_dist.progress import number as number_in
 from scrapyd_dist.settings import LONGEST
 from scrapyd_dist.store import Store
 
@@ -214,9 +215,11 @@ def retry(
 
 
 def pause(context: Context, crawl: CrawlId) -> None:
-    """Let a crawl rest: it sends nothing and walks no index page until `sdist resume`.
+    """Let a crawl rest: no request of it leaves until `sdist resume`, within 5 seconds.
 
-    Jobs that run on the nodes go on to their end, and their items come home.
+    Jobs that run on the nodes keep their batches and wait, and so do a frontier's
+    workers. Responses that are on their way still arrive. Jobs that do not reach the
+    store cannot wait: they go on to their end, and are told.
 
     Example: sdist pause easy-20260102T030405Z
     """
@@ -231,7 +234,10 @@ def pause(context: Context, crawl: CrawlId) -> None:
         return row.state.ended or bool(row.summary.get("paused"))
 
     poll_until(noticed, LOOK, time.monotonic() + NOTICE)
-    say(f"The crawl {crawl} rests. Go on with: sdist resume {crawl}")
+    say(f"The {row.kind} {crawl} rests. Go on with: sdist resume {crawl}")
+    unheld = sum(number_in(node, "unleased") for node in store.crawl(crawl).summary.get("nodes") or ())
+    if unheld:
+        say(f"Of its jobs, {unheld:,} cannot reach the store, and go on to their end.")
 
 
 DAY = 86400.0

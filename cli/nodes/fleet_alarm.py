@@ -173,6 +173,7 @@ class FleetAlarm:
         self._began: float | None = None
         self._down: dict[str, float] = {}  #: name of a node -> since when it does not answer
         self._paces: dict[str, CrawlPace] = {}
+        self._resting: set[str] = set()  #: crawls that are paused
         self._looked: float | None = None
         self._trouble = ""
 
@@ -205,7 +206,7 @@ class FleetAlarm:
 
     def _of_jobs(self, node: Mapping[str, Any], now: float) -> Iterator[Sighting]:
         kind, name = TroubleKind.JOB_STALLED, str(node["name"])
-        jobs = {str(job["job"]): job for job in node["jobs"]}
+        jobs = {str(job["job"]): job for job in node["jobs"] if job["crawl"] not in self._resting}
         for job_id, job in jobs.items():
             if job["state"] == "stalled":
                 message = f"The job {job_id} on {name} makes no progress for {wording.clock(job['silent_s'])}."
@@ -224,6 +225,7 @@ class FleetAlarm:
         ends = self._log.ends["jobs"].new(((one.id, one.created, one.state.over) for one in records), time.time())
         yield from (one for record in records if record.id in ends for one in _job(record))
         crawls = [] if store is None else store.crawls()
+        self._resting = {crawl.id for crawl in crawls if crawl.wanted == "pause"}
         yield from (one for crawl in crawls for one in self._of_crawl(crawl, now))
         known = ((one.id, one.created, one.state.ended) for one in crawls if one.kind != "frontier")
         ends = self._log.ends["crawls"].new(known, time.time())

@@ -28,6 +28,7 @@ from scrapyd_dist.settings import complaints
 from ..classifier import count_found
 from ..engine_compat import close_spider
 from ..goal_keeper import GoalKeeper
+from ..pause_gate import PauseGate
 from ..targets import Target, find_target
 from ..throttle.install import charge_pages_to, why_not_heeded
 from ..throttle.install import problem_of as throttle_problem
@@ -272,14 +273,8 @@ class CrawlRun(Lifecycle):
             self._scheduler.state.stop_now("The crawl was cancelled.")
 
     def _rest(self, *, paused: bool) -> None:
-        engine = self._crawler.engine
-        assert engine is not None
-        logger.info("The crawl %s", "rests: it sends nothing and walks no index page" if paused else "goes on")
         self._scheduler.rest(paused=paused)
-        if paused:
-            engine.pause()
-        else:
-            engine.unpause()
+        PauseGate.of(self._crawler).rest(paused)
 
     def failed(self, error: BaseException) -> None:
         super().failed(error)

@@ -23,6 +23,7 @@ from ..assignment import Assignment, egg_key
 from ..classifier import FoundRequests, count_found
 from ..engine_compat import each, spider_method, under_way
 from ..goal_keeper import GoalKeeper
+from ..pause_gate import PauseGate
 from ..slot_routing import SlotRouting, hides_addon
 from ..store_access import OutOfReach, reach
 from ..targets import Target, find_target
@@ -304,10 +305,14 @@ class LeaseSession:
         def lost(key: Key, loss: LeaseLoss) -> None:
             work.acker.lost(key, loss)
 
-        renewer = LeaseRenewer(renewals, crawl=job.crawl, holder=job.name, seconds=job.lease, lost=lost)
+        renewer = LeaseRenewer(
+            renewals, crawl=job.crawl, holder=job.name, seconds=job.lease, lost=lost,
+            rest=lambda rests: PauseGate.of(self._crawler).rest(rests),
+        )  # fmt: skip
         client = LeaseClient(job, store, renewer, key)
         try:
             crawl = await client.crawl()
+            PauseGate.of(self._crawler).rest(crawl.wanted == "pause")
             work = LeasedWork(
                 self._crawler, job, self._folder, self._report, renewer=renewer, client=client, crawl=crawl,
                 fail=self._fail,

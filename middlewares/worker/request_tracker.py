@@ -27,6 +27,7 @@ from ..classifier import Disposition
 from ..codec import WatchedDict, own_errback
 from ..engine_compat import each, is_offsite
 from ..goal_keeper import GoalKeeper, GoalReached
+from ..pause_gate import HeldBack
 from ..targets import MARK, Target
 from .work_unit import BATCH, OURS, BatchUnit, UnitMark, WorkUnit, attempt_over, count, judge, mark_of
 
@@ -167,6 +168,8 @@ class RequestTracker:
     def _failed(self, mark: UnitMark, errback: Any, failure: Failure) -> Any:
         begun = self.begun.get(mark.key)
         if begun is None:
+            return None
+        if isinstance(failure.value, HeldBack):  # it has not ended: its batch is for the next worker
             return None
         if isinstance(failure.value, GoalReached):  # nothing has failed
             begun.put_off(mark)

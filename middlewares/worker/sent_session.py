@@ -19,6 +19,7 @@ from scrapyd_dist.store.worker_thread import StoreThread
 
 from ..assignment import Assignment, egg_key
 from ..goal_keeper import GoalKeeper
+from ..pause_gate import PauseGate
 from ..store_access import OutOfReach, reach
 from ..throttle.install import problem_of as throttle_problem
 from .files import PartFile, plain_stats, report_head
@@ -92,13 +93,15 @@ class SentSession:
         try:
             store = await asyncio.to_thread(reach, job)
             current = store.lease(job.crawl, job.batch, job.attempt, job.name, job.lease)
+            PauseGate.of(self._crawler).rest(store.rests(job.crawl))
         except (OutOfReach, DistError) as error:
             self._no_lease = str(error)
             logger.info("This attempt has no lease: %s", error)
             return
         self._leases = leases = LeaseRenewer(
-            store, crawl=job.crawl, holder=job.name, seconds=job.lease, lost=lambda *_: self._lost(), patient=True
-        )
+            store, crawl=job.crawl, holder=job.name, seconds=job.lease, lost=lambda *_: self._lost(), patient=True,
+            rest=lambda rests: PauseGate.of(self._crawler).rest(rests),
+        )  # fmt: skip
         if not current:
             self._lost()
             raise WorkRefused(too_late(job))

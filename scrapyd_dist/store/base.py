@@ -108,6 +108,9 @@ class CrawlStore(Protocol):
         if not self._set_row(crawl, {"wanted": what}):
             raise self._door.no_crawl(crawl)
 
+    def rests(self, crawl: str) -> bool:
+        """Whether the crawl was asked to pause; costs little, however long its row is."""
+
     def sign(self, crawl: str) -> None:
         """Sign the row as it is; `sign_batches` does the same for its batches."""
         options = signed_row(self._door.signer, vars(self.crawl(crawl)), self.unchecked(crawl))

@@ -72,6 +72,9 @@ class RedisCrawls(RedisPort, CrawlStore):
         writes = [("HSET", key, *packed(row))]
         return not row or "refused" not in self._server.step("steps", self._base(crawl), needed=needed, writes=writes)
 
+    def rests(self, crawl: str) -> bool:
+        return bool(self._look("HGET", f"{self._base(crawl)}crawl", "wanted") == b'"pause"')
+
     def forget(self, crawl: str) -> None:
         base, keys = self._base(crawl), list(self._keys(crawl))
         for start in range(0, len(keys), CHUNK):

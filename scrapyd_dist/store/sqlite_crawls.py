@@ -51,6 +51,9 @@ class SqliteCrawls(SqlitePort, CrawlStore):
         with self._file.step():
             return not row or self._update("crawls", row, **{**before, "id": crawl}) > 0
 
+    def rests(self, crawl: str) -> bool:
+        return self._value("SELECT 1 FROM crawls WHERE id = ? AND wanted = 'pause'", crawl) is not None
+
     def forget(self, crawl: str) -> None:
         number = self._value("SELECT number FROM crawls WHERE id = ?", crawl)
         if number is None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -107,18 +108,32 @@ def test_a_killed_worker_and_a_killed_producer_cost_nothing_with_the_store_on_re
 @pytest.mark.black_box
 @pytest.mark.parametrize("mode", ["push", "pull"])
 def test_it_rests_goes_on_is_cancelled_and_taken_up_again(mode: str, scene: MakeScene) -> None:
-    at = scene(600, "--latency=0.3", per_page=20, **{**PULL, "DISTRIBUTED_MODE": mode})
+    # A batch takes longer than workers need to notice.
+    at = scene(800, "--latency=0.3", per_page=20, **{**PULL, "DISTRIBUTED_MODE": mode, "DISTRIBUTED_BATCH_SIZE": 50})
     it, pages, command = at.it, at.pages, at.start()
     wait_accepted(it, 2)
     crawl = crawls(it)[0].id
     at.run("pause", crawl).expect(0, f"sdist resume {crawl}")
-    wait_for(lambda: crawls(it)[0].summary["batches"]["out"] == 0, 60, "what was out comes home")
-    asked = sum(pages.hits().values())
+    paused = time.monotonic()
+    hits, quiet = sum(pages.hits().values()), time.monotonic()
+
+    def is_quiet() -> bool:
+        nonlocal hits, quiet
+        if (now := sum(pages.hits().values())) != hits:
+            hits, quiet = now, time.monotonic()
+        return time.monotonic() - quiet > 3
+
+    wait_for(is_quiet, 30, "no request for three seconds")
+    assert quiet - paused < 5, "its last request came too late"
+    out = crawls(it)[0].summary["batches"]["out"]
+    assert out, "what was out waits"
     assert not crawls(it)[0].state.ended
     status = at.run("status", crawl, "--json").json()
     assert (status["paused"], status["outlook"]["eta_s"], status["per_s"]["requests"]) == (True, None, 0)
     assert "paused" in at.run("crawls").out
-    assert sum(pages.hits().values()) == asked, "it went on though it rests"
+    victim = next(job["id"] for node in at.nodes for job in node.jobs("running"))
+    at.run("cancel", victim, "--yes", code=0)  # one that waits ends when it is told to
+    assert sum(pages.hits().values()) == hits, "it went on though it rests"
     at.run("resume", crawl, "--detach", code=0)
     home = len(wait_accepted(it))
     wait_accepted(it, home + 2)

@@ -28,6 +28,8 @@ class Away:
     def lease(self, *_: Any, **__: Any) -> bool:
         raise StoreError("the store is away")
 
+    rests = lease
+
     def close(self) -> None: ...
 
 

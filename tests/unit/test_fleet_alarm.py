@@ -78,7 +78,7 @@ def test_a_node_that_is_down_or_wedged(bench: Bench) -> None:
 
 
 def test_a_job_that_makes_no_progress(bench: Bench) -> None:
-    job = {"job": "shop-1", "state": "running", "silent_s": 1}
+    job = {"job": "shop-1", "crawl": None, "state": "running", "silent_s": 1}
     stalled = {**job, "state": "stalled", "silent_s": STALL + 5}
     assert bench.look(20, job) == []
     assert bench.look(20, stalled) == [("trouble", "job-stalled", "shop-1")]

@@ -12,6 +12,7 @@ from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares import watchdog
 from scrapyd_dist.middlewares.codec import WAITS
 from scrapyd_dist.middlewares.engine_compat import is_held_up
+from scrapyd_dist.middlewares.pause_gate import PauseGate
 from scrapyd_dist.middlewares.watchdog import Watchdog
 
 from scrapyd_dist.batches import FinishReason
@@ -57,6 +58,17 @@ def test_a_process_that_was_stopped_is_not_over_its_time_when_it_goes_on(monkeyp
     assert clock.tick(1, step=3600.0) is None
     assert clock.tick(18) is None
     assert clock.tick(1) is FinishReason.STALLED
+
+
+def test_a_job_whose_crawl_rests_is_not_over_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    dog = dog_of(stall=10, longest=100)
+    clock = Clock(monkeypatch, dog)
+    dog._move()
+    gate: Any = SimpleNamespace(rests=True)
+    PauseGate._all[dog._crawler] = gate
+    assert clock.tick(1000) is None
+    gate.rests = False
+    assert clock.tick(21) is FinishReason.STALLED
 
 
 def test_nothing_stalls_until_the_spider_has_opened(monkeypatch: pytest.MonkeyPatch) -> None:

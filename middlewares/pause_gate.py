@@ -1,0 +1,89 @@
+"""Holds the requests of one process, while its crawl rests, at the last moment before they leave.
+
+Part of the worker half: imports Scrapy and the standard library only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+from scrapy import Request
+from scrapy.crawler import Crawler
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+
+from .goal_keeper import GoalReached
+
+logger = logging.getLogger(__name__)
+#: seconds between two looks of a request that is held
+LOOK = 0.2
+
+
+class HeldBack(GoalReached):
+    """The request was held, and is not made: this process ends."""
+
+
+class PauseGate:
+    """One for each crawler. What is on its way already comes to its end."""
+
+    _all: ClassVar[WeakKeyDictionary[Crawler, PauseGate]] = WeakKeyDictionary()
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._engine = crawler.engine
+        self.rests = False
+        handlers: Any = getattr(crawler.engine.downloader, "handlers", None)
+        if hasattr(handlers, "download_request_async"):
+            handlers.download_request_async = self._held(handlers.download_request_async)
+        elif handlers is not None:  # Scrapy before 2.14
+            handlers.download_request = self._held_deferred(handlers.download_request)
+
+    @classmethod
+    def of(cls, crawler: Crawler) -> PauseGate:
+        """The gate of this crawler, whose engine is there; a guard of requests that asks last stands before it."""
+        if crawler not in cls._all:
+            cls._all[crawler] = cls(crawler)
+        return cls._all[crawler]
+
+    @classmethod
+    def closed(cls, crawler: Crawler) -> bool:
+        """Whether the requests of this crawler are held; may be called by any thread."""
+        gate = cls._all.get(crawler)
+        return gate is not None and gate.rests
+
+    def rest(self, rests: bool) -> None:
+        """Hold all requests from now on, or let them go."""
+        if rests == self.rests:
+            return
+        logger.info("The crawl rests: no request leaves" if rests else "The crawl goes on")
+        self.rests = rests
+        if rests:
+            self._engine.pause()
+        else:
+            self._engine.unpause()
+
+    async def _wait(self) -> None:
+        while self.rests:
+            slot = self._engine._slot  # noqa: SLF001 - before Scrapy 2.19 nothing else tells
+            if slot is None or slot.closing:
+                raise HeldBack("not made: the crawl rests, and this process ends")
+            await asyncio.sleep(LOOK)
+
+    def _held(self, download: Callable[..., Any]) -> Callable[..., Any]:
+        async def later(request: Request, *rest: Any) -> Any:
+            await self._wait()
+            return await download(request, *rest)
+
+        return later
+
+    def _held_deferred(self, download: Callable[..., Any]) -> Callable[..., Any]:
+        async def later(request: Request, *rest: Any) -> Any:
+            await self._wait()
+            return await maybe_deferred_to_future(download(request, *rest))
+
+        def held(request: Request, *rest: Any) -> Any:
+            return deferred_from_coro(later(request, *rest)) if self.rests else download(request, *rest)
+
+        return held
