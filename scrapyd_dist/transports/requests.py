@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from http.client import HTTPException, RemoteDisconnected
+from http.client import HTTPException, HTTPResponse, RemoteDisconnected
+from io import BufferedReader, RawIOBase
 from typing import Any, TypeVar
 
 import requests
@@ -37,6 +38,64 @@ T = TypeVar("T")
 THREADS = 8
 
 
+class _Deadline:
+    """When a reply must be complete, by the monotonic clock."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.renew()
+
+    def renew(self) -> None:
+        self._at = time.monotonic() + self._seconds
+
+    @property
+    def left(self) -> float:
+        return self._at - time.monotonic()
+
+
+class _TimedReader(RawIOBase):
+    """Reads from a socket until the deadline.
+
+    The timeouts of a socket hold for each read alone: a head, the size of a chunk, or trailers that come byte by byte,
+    or have no end, would never exceed them.
+    """
+
+    def __init__(self, sock: Any, source: Any, deadline: _Deadline) -> None:
+        self._sock, self._source, self._deadline = sock, source, deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if (left := self._deadline.left) <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left)
+        read: int | None = self._source.readinto(buffer)
+        return read
+
+    def close(self) -> None:
+        self._source.close()
+        super().close()
+
+
+class _TimedResponse(HTTPResponse):
+    def __init__(self, deadline: _Deadline, sock: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        self.fp = BufferedReader(_TimedReader(sock, self.fp.detach(), deadline))  # type: ignore[attr-defined]  # it is one
+
+
+def _timed(kind: type[urllib3.HTTPConnectionPool], deadline: _Deadline, *args: Any, **kwargs: Any) -> Any:
+    """Return a pool of this kind, whose replies must be complete at the deadline."""
+
+    class Pool(kind):  # type: ignore[misc, valid-type]  # a class like any other
+        def _new_conn(self) -> Any:
+            connection = super()._new_conn()
+            connection.response_class = partial(_TimedResponse, deadline)
+            return connection
+
+    return Pool(*args, **kwargs)
+
+
 class _UncheckedAdapter(urllib3.connection.HTTPSConnection):
     """A connection for `verify = no`, without urllib3's warning at each call: the target asks for it explicitly."""
 
@@ -53,8 +112,8 @@ class _UncheckedPool(urllib3.connectionpool.HTTPSConnectionPool):
 class _NodeAdapter(requests.adapters.HTTPAdapter):
     """A connection by a node's TLS options: may connect to an address and check the certificate for a host name."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, node: Node, deadline: _Deadline) -> None:
+        self._node, self._deadline = node, deadline
         super().__init__()
 
     def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **kwargs: Any) -> None:
@@ -62,9 +121,10 @@ class _NodeAdapter(requests.adapters.HTTPAdapter):
         if name is not None and self._node.url.startswith("https:"):
             kwargs = {**kwargs, "server_hostname": name, "assert_hostname": name}
         super().init_poolmanager(connections, maxsize, block, **kwargs)
-        if not self._node.verify:
-            manager = self.poolmanager
-            manager.pool_classes_by_scheme = {**manager.pool_classes_by_scheme, "https": _UncheckedPool}
+        https = urllib3.HTTPSConnectionPool if self._node.verify else _UncheckedPool
+        kinds: dict[str, type[urllib3.HTTPConnectionPool]] = {"http": urllib3.HTTPConnectionPool, "https": https}
+        timed = {scheme: partial(_timed, kind, self._deadline) for scheme, kind in kinds.items()}
+        self.poolmanager.pool_classes_by_scheme = timed
 
 
 class RequestsTransport:
@@ -74,10 +134,9 @@ class RequestsTransport:
         self._connect_timeout = connect_timeout
 
     def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
-        """See `Sender.send`. A body that stalls right after its head may take the timeout twice."""
         seconds = call.timeout if timeout is None else timeout
-        deadline = time.monotonic() + seconds if call.sink is None else float("inf")
-        with closing(_NodeAdapter(node)) as adapter, self._head(adapter, node, call, seconds) as response:
+        deadline = _Deadline(seconds)
+        with closing(_NodeAdapter(node, deadline)) as adapter, self._head(adapter, node, call, seconds) as response:
             intake = ReplyIntake(node, call, response.status_code, response.headers.items())
             while not intake.full:
                 try:  # an exception of the sink is not the node's fault
@@ -88,9 +147,9 @@ class RequestsTransport:
                     raise broken(node, call) from e
                 if not piece:
                     break
-                if time.monotonic() > deadline:
-                    raise no_reply(node, call, seconds)
                 intake.feed(piece)
+                if call.sink is not None:
+                    deadline.renew()
             return intake.done()
 
     def _head(self, adapter: _NodeAdapter, node: Node, call: Call[T], seconds: float) -> requests.Response:

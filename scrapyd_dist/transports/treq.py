@@ -20,14 +20,20 @@ from service_identity import CertificateError, VerificationError
 from twisted.internet import error
 from twisted.internet._resolver import GAIResolver  # the one that reactors start with; it has no public name
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.interfaces import IOpenSSLClientConnectionCreator, IReactorPluggableNameResolver
+from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
+from twisted.internet.interfaces import (
+    IOpenSSLClientConnectionCreator,
+    IReactorPluggableNameResolver,
+    IStreamClientEndpoint,
+)
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.internet.ssl import Certificate, CertificateOptions, trustRootFromCertificates
+from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.python.failure import Failure
 from twisted.web.client import Agent, BrowserLikePolicyForHTTPS, HTTPConnectionPool, ResponseDone
 from twisted.web.http import PotentialDataLoss
 from twisted.web.http_headers import Headers
-from twisted.web.iweb import UNKNOWN_LENGTH, IPolicyForHTTPS
+from twisted.web.iweb import UNKNOWN_LENGTH, IAgentEndpointFactory, IPolicyForHTTPS
 from zope.interface import implementer  # type: ignore[import-untyped]  # has no types
 
 from scrapyd_dist.errors import (
@@ -48,6 +54,8 @@ T = TypeVar("T")
 
 #: The url given to treq; `_NodeAgent` replaces it.
 _STAND_IN = "http://node.invalid/"
+#: Maximum bytes of the head of a reply.
+HEAD_BYTES = 1 << 20
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 
@@ -58,7 +66,7 @@ class TreqTransport:
         from twisted.internet import reactor  # noqa: PLC0415 - importing it installs one
 
         self._reactor: Any = reactor
-        self._agents: dict[tuple[object, ...], Any] = {}
+        self._policies: dict[tuple[object, ...], _TlsPolicy] = {}
         self._connect_timeout = connect_timeout
 
     async def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
@@ -84,29 +92,68 @@ class TreqTransport:
         """Send the request and wait for the head of the reply."""
         content_type, body = call.body()
         headers = Headers({name: [value] for name, value in request_headers(node, call, content_type).items()})
-        agent: Any = _NodeAgent(self._agent_for(node), node.url_of(call.target))
+        endpoints = _NodeEndpoints(_SystemNames(self._reactor), self._policy_for(node), self._connect_timeout)
+        pool = HTTPConnectionPool(self._reactor, persistent=False)
+        agent: Any = _NodeAgent(
+            Agent.usingEndpointFactory(self._reactor, endpoints, pool=pool), node.url_of(call.target)
+        )
         try:
             sent = treq.request(
                 call.method, _STAND_IN, headers=headers, data=body, agent=agent, allow_redirects=False,
                 unbuffered=True, reactor=self._reactor,
             )  # fmt: skip
             sent.addTimeout(seconds, self._reactor, onTimeoutCancel=lambda failure, _: failure)
-            return await sent
+            response = await sent
         except Exception as e:
             # It is one of Twisted or OpenSSL; the future of a call that its caller cancelled drops this error.
             raise _head_error(e, node, call, self._connect_timeout, seconds) from e
+        endpoints.head_left = float("inf")
+        return response
 
-    def _agent_for(self, node: Node) -> Any:
-        """Return the agent for the node's TLS options, cached because creating one reads certificates."""
+    def _policy_for(self, node: Node) -> "_TlsPolicy":
+        """Return the policy for the node's TLS options, cached because creating one reads certificates."""
         key = (node.verify, node.ca, node.tls_name)
-        if key not in self._agents:
-            self._agents[key] = Agent(
-                _SystemNames(self._reactor),
-                contextFactory=_TlsPolicy(node),
-                connectTimeout=self._connect_timeout,
-                pool=HTTPConnectionPool(self._reactor, persistent=False),
-            )
-        return self._agents[key]
+        if key not in self._policies:
+            self._policies[key] = _TlsPolicy(node)
+        return self._policies[key]
+
+
+@implementer(IAgentEndpointFactory)
+class _NodeEndpoints:
+    """Connects for one call. A head that is too long breaks the connection: Twisted would keep all of it."""
+
+    def __init__(self, reactor: Any, policy: "_TlsPolicy", connect_timeout: float) -> None:
+        self._reactor, self._policy, self._connect_timeout = reactor, policy, connect_timeout
+        self.head_left = float(HEAD_BYTES)  #: bytes that may still come before the head is over
+
+    def endpointForURI(self, uri: Any) -> Any:  # noqa: N802 - Twisted's
+        endpoint: Any = HostnameEndpoint(self._reactor, uri.host, uri.port, timeout=self._connect_timeout)
+        if uri.scheme == b"https":
+            endpoint = wrapClientTLS(self._policy.creatorForNetloc(uri.host, uri.port), endpoint)
+        return _CountedEndpoint(endpoint, self)
+
+
+@implementer(IStreamClientEndpoint)
+class _CountedEndpoint:
+    def __init__(self, endpoint: Any, owner: _NodeEndpoints) -> None:
+        self._endpoint, self._owner = endpoint, owner
+
+    def connect(self, factory: Any) -> Deferred[Any]:
+        owner = self._owner
+
+        class Counted(ProtocolWrapper):
+            def dataReceived(self, data: bytes) -> None:  # noqa: N802 - Twisted's
+                owner.head_left -= len(data)
+                if owner.head_left < 0:
+                    self.abortConnection()
+                else:
+                    super().dataReceived(data)
+
+        wrapping = WrappingFactory(factory)
+        wrapping.protocol = Counted
+        wrapping.noisy = False
+        connected: Deferred[Any] = self._endpoint.connect(wrapping)
+        return connected.addCallback(lambda counted: counted.wrappedProtocol)
 
 
 class _NodeAgent:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rig.badpeer import BadPeer, Connection, Play
 from rig.calls import JOB, PASSWORD, SHORT, failure, node_at, says, steps
+from rig.memory import peak_memory
 from rig.tls import Authority
 from urllib3.exceptions import InsecureRequestWarning
 
@@ -35,6 +36,31 @@ from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports import Sender
 
+CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def endless(begin: bytes, again: bytes, pause: float = 0.0) -> Play:
+    """A play: a reply that is never over."""
+
+    def play(connection: Connection, _: bytes) -> None:
+        connection.say(begin)
+        while not connection.over:
+            connection.say(again)
+            connection.pause(pause)
+
+    return play
+
+
+#: replies in which something other than the body has no end
+ENDLESS: dict[str, Play] = {
+    "a head that drips": endless(b"HTTP/1.1 200 OK\r\nX: ", b"a", 0.2),
+    "100 Continue": endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "headers": endless(b"HTTP/1.1 200 OK\r\n", b"X: " + b"a" * 9000 + b"\r\n"),
+    "the size of a chunk": endless(CHUNKED, b"0", 0.2),
+    "trailers": endless(CHUNKED + b"1\r\na\r\n0\r\n", b"X: y\r\n" * 1000),
+    "trailers that drip": endless(CHUNKED + b"1\r\na\r\n0\r\n", b"X: y\r\n", 0.2),
+    "the extension of a chunk": endless(CHUNKED + b"1;", b"x" * 1000),
+}
 #: what the peer does once the request is there, the error, whether the job may have been accepted
 BREAKAGES: dict[str, tuple[Play, type[NodeError], bool]] = {
     "reset": (lambda c, _: c.reset(), ConnectionLost, True),
@@ -77,6 +103,17 @@ class TestBadPeers:
         assert len(server.requests) == 1  # nothing is sent twice
         if kind is NoReply:
             assert SHORT * 0.9 < time.monotonic() - started < SHORT * 2 + 5
+
+    @pytest.mark.parametrize("name", ENDLESS)
+    def test_no_part_of_a_reply_is_read_for_ever(self, sender: Sender, peer: Callable[..., BadPeer], name: str) -> None:
+        node = node_at(peer(ENDLESS[name]).port)
+        before = peak_memory()
+        for call in (JOB, api.fetch("logs/a", sink=lambda _: None)):
+            started = time.monotonic()
+            with pytest.raises(NodeError):
+                sender.send(node, call, timeout=0.3)
+            assert time.monotonic() - started < 5
+        assert peak_memory() - before < 200
 
     @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
     def test_a_port_that_is_closed(self, sender: Sender, address: str) -> None:

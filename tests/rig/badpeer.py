@@ -24,6 +24,11 @@ class Connection:
     def __init__(self, sock: socket.socket, over: threading.Event) -> None:
         self._sock, self._over = sock, over
 
+    @property
+    def over(self) -> bool:
+        """Whether the test is over."""
+        return self._over.is_set()
+
     def say(self, data: bytes) -> None:
         self._sock.sendall(data)
 
