@@ -27,14 +27,13 @@ _ENDS: Mapping[tuple[int, ...], str] = {
     (0, 2, 10, 130): "init",
     (0, 2, 10): "config",
     (0,): "version",
-    (0, 1, 2, 3, 4, 5, 6, 124, 130): "crawl, resume, watch, wait, retry, consume, nodes drain",
     (0, 1, 2, 5, 6, 130): "plan",
-    (0, 2, 3, 4, 5, 6): "status",
+    (0, 1, 2, 3, 4, 5, 6): "status",
     (0, 1, 2, 6): (
         "crawls, throttle set, throttle unset, throttle block, throttle unblock, throttle pause, throttle resume"
     ),
     (0, 1, 2, 4, 6, 124, 130): "pause",
-    (0, 2, 3, 4, 5, 6, 124, 130): "stop, cancel",
+    (0, 1, 2, 3, 4, 5, 6, 124, 130): "crawl, resume, watch, wait, retry, consume, nodes drain, stop, cancel",
     (0, 1, 2, 4, 6): (
         "batches, misses, report, throttle show, frontier list, frontier count, frontier dump, "
         "frontier requeue, nodes resume, nodes remove, metrics"
@@ -43,13 +42,11 @@ _ENDS: Mapping[tuple[int, ...], str] = {
     (0, 1, 2, 4, 6, 130): "trust",
     (0, 1, 2, 4, 6, 10): "throttle apply",
     (0, 1, 2, 3, 4, 6, 130): "frontier add, frontier move, frontier delete, items merge, items tail",
-    (0, 2, 3, 4, 5, 6, 130): "nodes, schedule, jobs, logs, grep, stats, items pull",
+    (0, 1, 2, 3, 4, 5, 6, 130): "doctor, nodes, schedule, jobs, logs, grep, stats, items pull",
     (0, 1, 2, 130): "nodes up, nodes down",
     (0, 2, 3, 5, 6, 130): "nodes add",
-    (0, 1, 2, 3, 4, 5, 6, 130): "doctor",
-    (0, 1, 2, 3, 4, 5, 6, 10, 130): "deploy, rollback, prune",
+    (0, 1, 2, 3, 4, 5, 6, 10, 130): "deploy, rollback, prune, versions, spiders",
     (0, 1, 2, 3, 5, 6, 10, 130): "deploy-all",
-    (0, 2, 3, 4, 5, 6, 10, 130): "versions, spiders",
     (0, 1, 2, 5, 6): "api",
 }
 #: path of a command, without `sdist` -> its codes

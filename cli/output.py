@@ -17,11 +17,8 @@ from typing import Annotated, Any
 import typer
 
 from scrapyd_dist.errors import INTERRUPTED, ConfigError
+from scrapyd_dist.escapes import HAZARDS, harmless
 
-#: C0 but tab and line feed, DEL and C1, marks that reorder or break lines, halves of characters, invisible tags
-_HAZARDS = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]"
-)
 _NO_ASCII = re.compile(r"[^\t\n\x20-\x7e]")
 _ESCAPES = re.compile(r"\x1b\[[0-9;:]*m")
 #: the colours of the states of nodes, jobs and crawls
@@ -30,11 +27,6 @@ COLOURS = {
     "uploaded": "green", "present": "green", "finished": "green", "stopped": "yellow", "incomplete": "yellow",
     "draining": "yellow", "busy": "yellow", "left": "yellow",
 }  # fmt: skip
-
-
-def harmless(text: str) -> str:
-    """The text as it may be shown to people; lines and tabs stay."""
-    return _HAZARDS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def one_line(text: str) -> str:
@@ -83,7 +75,7 @@ def put_raw(head: str, data: bytes) -> None:
 
 def put_values(text: str) -> None:
     """JSON, or lines of it: what people should not be shown has JSON's own escapes, so that every value is exact."""
-    foreign = _HAZARDS if (sys.stdout.encoding or "").lower().startswith("utf") else _NO_ASCII
+    foreign = HAZARDS if (sys.stdout.encoding or "").lower().startswith("utf") else _NO_ASCII
     print(foreign.sub(lambda found: json.dumps(found[0])[1:-1].replace("\x7f", "\\u007f"), text), flush=True)
 
 

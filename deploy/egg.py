@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 #: package -> those of its modules that a worker may import, besides the packages below
 WORKER_MODULES = {
     "scrapyd_dist": (
-        "__init__", "batches", "config", "errors", "goals", "job_record", "keys", "nodes", "payload", "settings",
-        "version",
+        "__init__", "batches", "config", "errors", "escapes", "goals", "job_record", "keys", "nodes", "payload",
+        "settings", "version",
     ),
     "scrapyd_dist.frontier": ("__init__", "backlog", "intake", "slots"),
     "scrapyd_dist.middlewares": (

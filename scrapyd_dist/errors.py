@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from scrapyd_dist.escapes import harmless
+
 #: exit codes without an error: not all was found, the time was up, Ctrl-C or a signal ended it
 PARTIAL, TIME_UP, INTERRUPTED = 3, 124, 130
 
@@ -89,7 +91,7 @@ class NodeError(DistError):
     @classmethod
     def at(cls, where: str, detail: str = "", *, hint: str = "") -> NodeError:
         """Return an error whose message says where (`str(node)`, which has no password), what, why, and what to do."""
-        what = f"{cls.short}: {detail}" if detail else cls.short
+        what = f"{cls.short}: {harmless(detail)}" if detail else cls.short
         return cls(f"{where}: {what.rstrip('.')}. {hint or cls.hint}".rstrip())
 
 

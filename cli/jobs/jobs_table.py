@@ -19,7 +19,7 @@ from scrapyd_dist.errors import NodeError
 from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.joblogs.log_reads import look
 from scrapyd_dist.joblogs.verdict import STALL, Place, Verdict, by_log, by_report
-from scrapyd_dist.joblogs.worker_report import WorkerReport
+from scrapyd_dist.joblogs.worker_report import REPORT_BYTES, WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.progress import labels_of
 from scrapyd_dist.scrapyd.api import JobState
@@ -32,8 +32,6 @@ from ..output import Output, complain_each, say, table
 from .job_list import TIMEOUT, JobQuery, Listed, ask_jobs, fetch_report, place_row
 from .job_memory import JobMemory, Judged, offsets_of, still_there, verdict_of
 
-#: bytes of a report that are read; it lists failed URLs
-REPORT_MAX = 16 * 1024 * 1024
 _STATES = ", ".join(outcome.value for outcome in Outcome)
 #: the signals that were sent to jobs, in the state folder
 _FILE = "signals.jsonl"
@@ -144,7 +142,7 @@ class Judge:
         kept = self.of_store(place)
         if kept is None:
             return None
-        return fetch_report(self.sender, place, kept.home, most=REPORT_MAX, timeout=self.timeout)
+        return fetch_report(self.sender, place, kept.home, most=REPORT_BYTES, timeout=self.timeout)
 
     def of_store(self, place: Place) -> Kept | None:
         """What the store knows of this very job."""

@@ -132,8 +132,10 @@ def _fetch(sender: Sender, wanted: WantedFile, growing: Path, silence: float) ->
         came, tries, more = 0, 0, True
         while more and (wanted.part is None or file.tell() < wanted.part.bytes):
             begin, more = file.tell(), False
+            limit = None if wanted.part is None else wanted.part.bytes - begin
             try:
-                chunk = sender.send(wanted.node, api.fetch(wanted.path, start=begin, sink=keep), timeout=silence)
+                call = api.fetch(wanted.path, start=begin, limit=limit, sink=keep)
+                chunk = sender.send(wanted.node, call, timeout=silence)
             except NodeError:
                 tries = 1 if file.tell() > begin else tries + 1
                 if tries >= TRIES:

@@ -26,6 +26,8 @@ from scrapyd_dist.transports import AsyncSender
 
 #: seconds between two tries at a part
 RETRY_PAUSE = 1.0
+#: a part counts as lost that needs longer than these seconds, and one for each so many bytes
+LONGEST, SLOWEST = 120.0, 1024
 #: file name ending -> format of the merged file
 FORMATS = {".jl": "jsonlines", ".jsonl": "jsonlines", ".jsonlines": "jsonlines", ".json": "json", ".csv": "csv"}
 
@@ -53,14 +55,30 @@ async def fetch_part(
     """Bring one part home, going on where a broken connection left off, for `patience` seconds at most.
 
     `home` is the crawl's folder on the nodes, `job` the attempt's job id, `part` what its worker says of it. Gives the
-    name of the file below `folder`; raises `PartLost` when the node was lost, or the file is another one.
+    name of the file below `folder`; raises `PartLost` when the node was lost, or the file is another one, cannot fit
+    here, or takes for ever.
     """
+    if part.bytes > (free := shutil.disk_usage(folder).free):
+        raise PartLost(
+            f"the part of {job} has {part.bytes:,} bytes, its worker says, and {free:,} are free in {folder}"
+        )
+    fetching = _fetch_part(sender, node, home, job, part, folder, patience)
+    try:
+        return await asyncio.wait_for(fetching, patience + LONGEST + part.bytes / SLOWEST)
+    except asyncio.TimeoutError:
+        raise PartLost(f"the part of {job} comes too slowly from {node.name}") from None
+
+
+async def _fetch_part(
+    sender: AsyncSender, node: Node, home: str, job: str, part: PartInfo, folder: Path, patience: float
+) -> str:
     growing = folder / f"{job}.jl.part"
     deadline = time.monotonic() + patience
     with growing.open("wb") as file:
         while (begin := file.tell()) < part.bytes:
             try:
-                chunk = await sender.send(node, api.fetch(part_path(home, job), start=begin, sink=file.write))
+                call = api.fetch(part_path(home, job), start=begin, limit=part.bytes - begin, sink=file.write)
+                chunk = await sender.send(node, call)
             except NodeError as error:
                 if time.monotonic() > deadline:
                     raise PartLost(f"the part of {job} could not be fetched: {error}") from error

@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from scrapyd_dist.escapes import harmless
 from scrapyd_dist.scrapyd.reply import sensible
 
 #: the value of a stat; a time is a string in ISO format
@@ -24,6 +25,8 @@ VALUES_MAX = 20
 LINE_MAX = 64 * 1024
 #: maximum characters of a stats dump
 DUMP_MAX = 1024 * 1024
+#: characters up to which a dump is parsed as a whole: that takes 500 times as many bytes
+WHOLE_MAX = 256 * 1024
 #: maximum characters of an error
 ERROR_MAX = 500
 #: log levels in ascending order
@@ -45,11 +48,11 @@ _LINE = re.compile(r"[{ ](?P<key>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"): (?P<va
 
 def read_dump(text: str) -> dict[str, Stat]:
     """Parse a stats dump as Scrapy prints it, from its opening brace on; what is unreadable or cut off is left out."""
-    whole = _parsed(text.strip())
+    whole = _parsed(text.strip()) if len(text) <= WHOLE_MAX else None
     if isinstance(whole, ast.Dict):
         pairs = zip(whole.keys, whole.values, strict=True)
         return {str(_value(key)): _value(value) for key, value in pairs if key is not None}
-    # An unreadable value or a truncated end must not lose the other stats.
+    # An unreadable value, a truncated end or a large dump must not lose the stats, each of which has its line.
     found: dict[str, Stat] = {}
     for line in text.splitlines():
         match = _LINE.match(line)
@@ -261,7 +264,7 @@ class LogReader:
             self._take(line)
         facts = self._facts
         facts.size = self._size
-        facts.last_error = " … ".join(filter(None, (facts.last_error, self._error_end)))
+        facts.last_error = harmless(" … ".join(filter(None, (facts.last_error, self._error_end))))
         stats = read_dump("\n".join(self._dump)) if self._dump else None
         if stats is not None:
             facts.pages = _count(stats, "response_received_count", facts.pages)
@@ -278,7 +281,8 @@ class LogReader:
         facts = self._facts
         self._in_dump = self._in_error = False
         facts.first, facts.last = facts.first or line.at, line.at
-        facts.levels[line.level] = facts.levels.get(line.level, 0) + 1
+        if line.level in facts.levels or len(facts.levels) < VALUES_MAX:
+            facts.levels[line.level] = facts.levels.get(line.level, 0) + 1
         if line.level in {"ERROR", "CRITICAL"}:
             self._in_error, facts.last_error, self._error_end = True, line.message[:ERROR_MAX], ""
         elif line.level == "INFO":
@@ -302,7 +306,7 @@ class LogReader:
         elif line.logger == _ENGINE and line.message.startswith("Spider opened"):
             facts.opened = True
         elif line.logger == _ENGINE and (closed := _CLOSED.match(line.message)):
-            facts.closed = closed[1]
+            facts.closed = harmless(closed[1][:ERROR_MAX])
         elif line.logger == _LOGSTATS and (crawled := _CRAWLED.match(line.message)):
             seen = int(crawled[1]), int(crawled[2])
             if seen != (facts.pages, facts.items):

@@ -1,6 +1,5 @@
 """Parses workers' reports, and decides whether the result of an attempt can be accepted."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,10 +7,13 @@ from typing import Any
 
 from scrapyd_dist.batches import PUT_OFF, Miss, meaning
 from scrapyd_dist.errors import DistError
-from scrapyd_dist.scrapyd.reply import LARGEST
+from scrapyd_dist.escapes import harmless
+from scrapyd_dist.scrapyd.reply import LARGEST, QUOTE, parsed
 
 #: the latest accepted time: seconds since the epoch, in the year 9000
 LAST_MOMENT = 221_845_392_000.0
+#: maximum bytes of a report; it lists missed URLs
+REPORT_BYTES = 16 * 1024 * 1024
 #: this program's folder below a node's /logs/
 FOLDER = "logs/_sdist"
 
@@ -103,12 +105,22 @@ def part_path(home: str, job: str) -> str:
 def read_report(data: bytes) -> WorkerReport:
     """Parse a report; raises `BadReport` if the bytes are none."""
     try:
-        document = json.loads(data)
+        document = _harmless(parsed(data))
         if document["schema"] != 1:
-            raise BadReport(f"a report of schema {document['schema']} is not known here")
+            raise BadReport(f"a report of schema {str(document['schema'])[:QUOTE]} is not known here")
         return _report(document)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise BadReport(f"a worker's report cannot be read: {type(error).__name__}: {error}") from error
+        why = f"{type(error).__name__}: {error}"[:QUOTE]
+        raise BadReport(f"a worker's report cannot be read: {why}") from error
+
+
+def _harmless(value: Any) -> Any:
+    """The texts of a report reach logs and terminals."""
+    if isinstance(value, str):
+        return harmless(value)
+    if isinstance(value, dict):
+        return {harmless(name): _harmless(one) for name, one in value.items()}
+    return [_harmless(one) for one in value] if isinstance(value, list) else value
 
 
 def counts_of(report: Mapping[str, Any]) -> Counter[str]:

@@ -85,12 +85,12 @@ class NodeMonitor:
             member.unfit = await self.prepare(member)
             member.prepared = not member.unfit
             self.state.check_unfit()
+        for out in list(member.out.values()):
+            if self._is_ours(out):
+                await self._look_in_time(out)
         while member.cancel_later:
             await self.state.client.cancel(member, member.cancel_later[0])
             await self.workers.cancelled(member.cancel_later.pop(0).job)
-        for out in list(member.out.values()):
-            if self._is_ours(out):
-                await self._look_at(out)
         if member.wedged_since is not None and not member.trial:
             await self._take_back(member)
 
@@ -111,6 +111,18 @@ class NodeMonitor:
         """True when this monitor may end it: its post was answered, and its batch is still open."""
         is_open = isinstance(out, WorkerRun) or out.batch.number in self.state.open
         return out.posted and out.job in out.member.out and is_open
+
+    async def _look_in_time(self, out: JobRun) -> None:
+        """A node that answers, but not about this job, must not keep it for ever."""
+        try:
+            await self._look_at(out)
+            out.untold_since = None
+        except NodeError as error:
+            now, patience = time.time(), self.state.limits.node_timeout
+            out.untold_since = out.untold_since or now
+            if now - out.untold_since < patience:
+                raise
+            await self._events(out).failed(out, f"its node has told nothing of it for {patience:.0f} s: {error}")
 
     async def _look_at(self, out: JobRun) -> None:
         now, state = time.time(), self.state

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scrapyd_dist.errors import ApiRefused, NodeError
+from scrapyd_dist.escapes import harmless
 from scrapyd_dist.joblogs.log_reads import facts_in
-from scrapyd_dist.joblogs.worker_report import BadReport, WorkerReport, read_report, report_path
+from scrapyd_dist.joblogs.worker_report import REPORT_BYTES, BadReport, WorkerReport, read_report, report_path
 from scrapyd_dist.scheduling.job_request import JobRequest, call_for
 from scrapyd_dist.scheduling.node_state import AbandonedJob, JobRun, NodeState, skew_of
 from scrapyd_dist.scrapyd import api
@@ -61,7 +62,7 @@ class NodeClient:
 
     async def report(self, out: JobRun) -> WorkerReport | None:
         """The worker's report; None when there is none, or it cannot be read."""
-        call = api.fetch(report_path(self.spec.home, out.job))
+        call = api.fetch(report_path(self.spec.home, out.job), start=0, limit=REPORT_BYTES)
         chunk = await self.sender.send(out.member.node, call, timeout=self.timeout)
         if chunk is None:
             return None
@@ -102,4 +103,4 @@ def last_error(end: api.Chunk) -> str:
     if error := facts_in(end).last_error:
         return f"; the last error in its log: {error[:600]}"
     lines = end.body.decode(errors="replace").strip().splitlines()
-    return f"; the last line of its log: {lines[-1][:300]}" if lines else "; its log is empty"
+    return f"; the last line of its log: {harmless(lines[-1][:300])}" if lines else "; its log is empty"

@@ -135,6 +135,7 @@ class JobRun:
     changed: float = 0.0  #: when its report last changed, by our clock
     unknown_since: float | None = None  #: since when the node has not known the job
     unheard_since: float | None = None  #: since when there has been no report
+    untold_since: float | None = None  #: since when each question about it has failed, though its node answers
     spider: str = ""  #: where it is not the crawl's own
     project: str = ""  #: where it is not the crawl's own
     recalled: Counter[str] = field(default_factory=Counter)  #: counts of batches that an earlier process accepted

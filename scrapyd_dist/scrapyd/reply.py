@@ -11,13 +11,20 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from scrapyd_dist.errors import ApiRefused, AuthRefused, CallRefused, NodeError, NotFound, NotJson, ServerFailed
+from scrapyd_dist.escapes import harmless
 
 T = TypeVar("T")
 
 #: Largest accepted number: counts, sizes, process ids.
 LARGEST = 1 << 53
+#: Maximum commas and brackets of a JSON text; each value between them takes some ten times as many bytes in memory.
+VALUES_MAX = 1_500_000
+#: Bytes from which a JSON text must be ASCII, as Scrapyd's is; other characters may take four times the memory.
+PLAIN_BYTES = 8 * 1024 * 1024
 #: Maximum characters of a node's text that an error quotes.
 QUOTE = 300
+#: Bytes that are looked at of a reply that is no JSON: a traceback, or the beginning of a page.
+TEXT_BYTES = 1 << 20
 #: Statuses that carry a raw file.
 RAW_STATUSES = (200, 206)
 
@@ -116,15 +123,24 @@ class Document:
         return value
 
 
+def parsed(body: bytes) -> Any:
+    """Parse JSON; ValueError or RecursionError if it is none, or if its values would take too much memory."""
+    if len(body) > PLAIN_BYTES and not body.isascii():
+        raise ValueError("too long for its characters")
+    if sum(map(body.count, (b",", b"[", b"{"))) > VALUES_MAX:
+        raise ValueError("too many values")
+    return json.loads(body)
+
+
 def document(reply: Reply) -> Document:
     """Return the document of a JSON endpoint's reply; a `NodeError` says why it is an error, or not Scrapyd's."""
     _judge_status(reply)
     if reply.status != 200:
         raise reply.error(NotJson, f"HTTP {reply.status}")
     try:
-        values = json.loads(reply.body)
+        values = parsed(reply.body)
     except (ValueError, RecursionError) as e:
-        text = reply.body.decode("utf-8", "replace").strip()
+        text = reply.body[:TEXT_BYTES].decode("utf-8", "replace").strip()
         if text.startswith(_TRACEBACK):  # a node with `debug = on` answers every refusal so
             raise _refused(reply, text) from e
         raise reply.error(NotJson, f"no JSON but {_quoted(text)}") from e
@@ -206,7 +222,7 @@ def _judge_status(reply: Reply) -> None:
 
 
 def _refused(reply: Reply, message: str) -> ApiRefused:
-    words = said(message)
+    words = harmless(said(message))
     error = ApiRefused(f"{reply.where}: {ApiRefused.short} {reply.path}: {words}")
     error.said = words
     return error

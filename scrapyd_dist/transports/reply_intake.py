@@ -11,8 +11,8 @@ from scrapyd_dist.scrapyd.reply import Reply, content_range, is_raw
 
 T = TypeVar("T")
 
-#: Maximum bytes of a reply in memory. The largest replies of Scrapyd are job lists, which echo batches.
-REPLY_BYTES = 256 * 1024 * 1024
+#: Maximum bytes of a reply in memory. The largest are job lists, which echo batches of up to half a MiB.
+REPLY_BYTES = 32 * 1024 * 1024
 #: Bytes per read.
 PIECE = 64 * 1024
 
@@ -92,7 +92,9 @@ class ReplyIntake(Generic[T]):
         came = self._given if self._head.status == 206 else self._received
         if self._due is not None and came < self._due and not self.full:
             raise self._head.error(CutReply, f"{came} of {self._due} bytes came")
-        return self._call.read(replace(self._head, headers=self._headers(), body=bytes(self._body)))
+        body = bytes(self._body)
+        self._body.clear()
+        return self._call.read(replace(self._head, headers=self._headers(), body=body))
 
     def _keep(self, piece: bytes) -> None:
         if len(self._body) + len(piece) > REPLY_BYTES:

@@ -81,7 +81,7 @@ class _TimedReader(RawIOBase):
 class _TimedResponse(HTTPResponse):
     def __init__(self, deadline: _Deadline, sock: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
-        self.fp = BufferedReader(_TimedReader(sock, self.fp.detach(), deadline))  # type: ignore[attr-defined]  # it is one
+        self.fp = BufferedReader(_TimedReader(sock, self.fp.detach(), deadline))
 
 
 def _timed(kind: type[urllib3.HTTPConnectionPool], deadline: _Deadline, *args: Any, **kwargs: Any) -> Any:

@@ -6,7 +6,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
@@ -61,6 +61,17 @@ ENDLESS: dict[str, Play] = {
     "trailers that drip": endless(CHUNKED + b"1\r\na\r\n0\r\n", b"X: y\r\n", 0.2),
     "the extension of a chunk": endless(CHUNKED + b"1;", b"x" * 1000),
 }
+BEGIN, SIZE = b'{"status": "ok", "node_name": "", "pending": 1, "running": 1, "projects": [', 31 * 1024 * 1024
+#: replies that take many times their bytes when they are parsed
+HUGE: dict[str, bytes] = {
+    "objects": BEGIN + b"{}," * (SIZE // 3),
+    "lists": BEGIN + b"[" * 500 + b"]," * (SIZE // 2),
+    "texts": BEGIN + b'"a",' * (SIZE // 4),
+    "wide characters": BEGIN + b'"' + b"a" * SIZE + "\U0001f600".encode() + b'"]}',
+    "one text": BEGIN + b'"' + b"a" * SIZE + b'"]}',
+    "no JSON": b"<" * SIZE,
+    "more than is taken": BEGIN + b'"' + b"a" * 2 * SIZE,
+}
 #: what the peer does once the request is there, the error, whether the job may have been accepted
 BREAKAGES: dict[str, tuple[Play, type[NodeError], bool]] = {
     "reset": (lambda c, _: c.reset(), ConnectionLost, True),
@@ -111,8 +122,17 @@ class TestBadPeers:
         for call in (JOB, api.fetch("logs/a", sink=lambda _: None)):
             started = time.monotonic()
             with pytest.raises(NodeError):
-                sender.send(node, call, timeout=0.3)
+                sender.send(node, call, timeout=0.3)  # type: ignore[misc]  # calls of two types
             assert time.monotonic() - started < 5
+        assert peak_memory() - before < 200
+
+    @pytest.mark.parametrize("name", HUGE)
+    def test_no_reply_takes_more_than_200_mb(self, sender: Sender, peer: Callable[..., BadPeer], name: str) -> None:
+        node = node_at(peer(lambda c, _: c.answer(200, HUGE[name])).port)
+        peak_memory()
+        before = peak_memory()
+        with nullcontext() if name == "one text" else pytest.raises(NodeError):
+            sender.send(node, api.listprojects(), timeout=30)
         assert peak_memory() - before < 200
 
     @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])

@@ -34,6 +34,7 @@ from scrapyd_dist.errors import (
     NoReply,
     NothingMatched,
 )
+from scrapyd_dist.escapes import harmless
 from scrapyd_dist.joblogs.joblog import LogLines
 from scrapyd_dist.nodes import Node
 
@@ -275,8 +276,8 @@ def test_one_exit_code_for_several(codes: list[int], code: int) -> None:
 
 
 def test_what_steers_a_terminal_is_shown_by_its_code() -> None:
-    assert output.harmless(EVIL) == SHOWN
-    assert output.harmless("plain ü 漢字 🙂\tand\nlines") == "plain ü 漢字 🙂\tand\nlines"
+    assert harmless(EVIL) == SHOWN
+    assert harmless("plain ü 漢字 🙂\tand\nlines") == "plain ü 漢字 🙂\tand\nlines"
     assert output.one_line("a\nb\tc") == r"a\nb\tc"
 
 
@@ -294,7 +295,7 @@ def test_json_is_exact_and_as_harmless(capsys: pytest.CaptureFixture[str]) -> No
     said = capsys.readouterr().out
     assert json.loads(said) == {"schema": 1, "name": EVIL, "tag": "\U000e0041", "plain": "ü"}
     assert "ü" in said
-    assert output.harmless(said) == said
+    assert harmless(said) == said
 
 
 def test_a_line_of_a_log_loses_its_colours_or_is_raw(capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -6,8 +6,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rig.memory import peak_memory
 
-from scrapyd_dist.errors import NodeError
+from scrapyd_dist.errors import ApiRefused, NodeError
+from scrapyd_dist.joblogs.joblog import LogReader, read_dump
+from scrapyd_dist.joblogs.log_reads import facts_in
+from scrapyd_dist.joblogs.worker_report import BadReport, read_report
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.reply import LARGEST, Reply
@@ -66,6 +70,50 @@ def test_what_cannot_be_taken_apart_is_a_bad_answer(body: str) -> None:
     with pytest.raises(NodeError) as caught:
         api.listprojects().read(answer(body))
     assert len(str(caught.value)) < 400
+
+
+EVIL = "\x1b]0;title\x07\x9b31m\u202e"
+SHOWN = r"\x1b]0;title\x07\x9b31m\u202e"
+
+
+def test_what_a_node_says_steers_no_terminal() -> None:
+    refusal = {"status": "error", "message": EVIL}
+    with pytest.raises(ApiRefused) as refused:
+        api.listprojects().read(answer(json.dumps(refusal)))
+    assert str(refused.value) == f"node: Scrapyd refused x.json: {SHOWN}"
+    assert refused.value.said == SHOWN
+    assert EVIL not in str(NodeError.at("node", EVIL))
+    report = {
+        "schema": 1, "state": "ended", "updated": 1, "requests": 1, "done": 0, "missed": 1, "pages": 0, "items": 0,
+        "finish_reason": EVIL, "problem": EVIL, "failed": [{"url": EVIL, "reason": EVIL}], "stats": {EVIL: EVIL},
+    }  # fmt: skip
+    found = read_report(json.dumps(report).encode())
+    assert (found.finish_reason, found.problem, found.stats) == (SHOWN, SHOWN, {SHOWN: SHOWN})
+    assert found.missed_urls["failed"] == ((SHOWN, SHOWN),)
+    with pytest.raises(BadReport) as bad:
+        read_report(json.dumps({**report, "schema": EVIL * 999}).encode())
+    assert "\x1b" not in str(bad.value)
+    assert len(str(bad.value)) < 400
+    head = "2026-11-20 20:00:00 [scrapy.core.engine]"
+    log = f"{head} ERROR: {EVIL}\n{head} INFO: Spider closed ({EVIL})\n"
+    facts = facts_in(api.Chunk(body=log.encode(), start=0, total=None, date=None))
+    assert (facts.last_error, facts.closed) == (SHOWN, SHOWN)
+
+
+@pytest.mark.parametrize("dump", ["{" + "1:1," * 260_000 + "}", "{'a': 1,\n" + " 'b': 2,\n" * 110_000])
+def test_a_large_dump_of_stats_takes_little_memory(dump: str) -> None:
+    peak_memory()
+    before = peak_memory()
+    read_dump(dump)
+    assert peak_memory() - before < 50
+
+
+def test_a_log_of_many_levels_takes_little_memory() -> None:
+    reader = LogReader()
+    for number in range(1000):
+        name = "".join(chr(65 + int(digit)) for digit in str(number))
+        reader.feed(f"2026-11-20 20:00:00 [x] {name}: y\n".encode())
+    assert len(reader.facts().levels) < 30
 
 
 @given(ANSWERS, HEADERS)
