@@ -62,7 +62,11 @@ def test_a_crawl_has_ended_when_nobody_works_on_it() -> None:
     assert {state.value for state in CrawlState if state.ended} == {"finished", "stopped", "incomplete", "refused"}
 
 
-@given(st.from_regex(re.compile(r"[A-Za-z0-9_-]{1,80}"), fullmatch=True), st.integers(1, 10**9), st.integers(1, 99))
+@given(
+    st.from_regex(re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}"), fullmatch=True),
+    st.integers(1, 10**9),
+    st.integers(1, 99),
+)
 def test_a_good_name_makes_a_job_id_that_scrapyd_takes(name: str, batch: int, attempt: int) -> None:
     assert check_crawl_name(name) == name
     check_job(job_id(name, batch, attempt), {}, {})
