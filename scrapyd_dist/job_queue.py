@@ -14,8 +14,8 @@ from scrapyd_dist.job_record import JobRecord, Outcome
 #: how what a job waits for may have to end; by the word behind its name
 FINISHED, FAILED, OVER = "finished", "failed", "over"
 WANTED = (FINISHED, FAILED, OVER)
-#: outcomes after which a job is tried again: not of those that were told to end
-_TRIED_AGAIN = {Outcome.FAILED, Outcome.DIED, Outcome.UNKNOWN}
+#: outcomes after which a job is tried again, as after its loss: not of those that were told to end
+_TRIED_AGAIN = {Outcome.FAILED, Outcome.DIED}
 #: a limit of this name counts the jobs of a spider; any other name is that of a label
 SPIDER = "spider"
 
@@ -66,7 +66,7 @@ def key_of_limit(record: JobRecord, name: str) -> str | None:
 
 def again(record: JobRecord, job: str, now: float) -> JobRecord | None:
     """Return the next attempt of a job that has ended, with this id; None if there is to be none."""
-    if record.state not in _TRIED_AGAIN or record.attempt > record.retries:
+    if not (record.state in _TRIED_AGAIN or record.lost) or record.attempt > record.retries:
         return None
     return JobRecord(
         id=job, spider=record.spider, project=record.project, version=record.version, created=now,

@@ -50,6 +50,7 @@ class JobRecord:
     started: float | None = None
     ended: float | None = None
     reason: str = ""  #: of its state, a few words
+    lost: bool = False  #: its node has nothing of it any more, or is gone: perhaps it never ran
     pages: int | None = None
     items: int | None = None
     errors: int | None = None

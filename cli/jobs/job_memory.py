@@ -41,6 +41,7 @@ class Judged:
     offset: timedelta | None = None  #: the node's local time minus UTC, where its log tells
     record: JobRecord | None = None  #: what is remembered of it
     sure: bool = True  #: False: its node did not tell
+    lost: bool = False  #: its node has nothing of it any more
     silent: float | None = None  #: seconds since its log was last written
 
     def times(self, offset: timedelta) -> tuple[datetime | None, datetime | None]:
@@ -110,7 +111,8 @@ class JobMemory:
 
     def end(self, ends: Mapping[str, Callable[[JobRecord], JobRecord]]) -> None:
         """Let open jobs end, by their ids; in the same step one that has attempts left waits for its next one."""
-        if self._store is None or not any(not self.records[name].state.over for name in ends):
+        known = (self.records.get(name) for name in ends)
+        if self._store is None or not any(one is not None and not one.state.over for one in known):
             return
         for _ in range(TRIES):
             revision = self._store.job_revision()
@@ -135,6 +137,8 @@ def _ended(record: JobRecord, one: Judged, offset: timedelta) -> JobRecord:
         started=started.timestamp() if started else None,
         ended=max(record.created, (ended or datetime.now(timezone.utc)).timestamp()),
         reason=verdict.reason,
+        lost=one.lost,
+        retries=0 if verdict.hidden else record.retries,  # it may have done all its work
         pages=verdict.pages,
         items=verdict.items,
         errors=verdict.errors,
@@ -143,9 +147,11 @@ def _ended(record: JobRecord, one: Judged, offset: timedelta) -> JobRecord:
 
 
 def verdict_of(record: JobRecord) -> Verdict:
-    sums = {"pages": record.pages, "items": record.items, "errors": record.errors}
     reason = record.waits_for if record.state is Outcome.WAITING else record.reason
-    return Verdict(outcome=record.state, reason=reason, codes=record.codes, **sums)
+    return Verdict(
+        outcome=record.state, reason=reason, pages=record.pages, items=record.items, errors=record.errors,
+        codes=record.codes,
+    )  # fmt: skip
 
 
 def still_there(record: JobRecord, seen: LogExcerpt | None, now: float) -> Verdict | None:

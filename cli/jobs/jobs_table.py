@@ -120,7 +120,8 @@ class Judge:
                 if seen is None and verdict.outcome is Outcome.UNKNOWN:
                     verdict = replace(verdict, reason=FORGOTTEN)
             offset, silent = (seen.offset, seen.silent) if seen else (None, None)
-            return Judged(row=row, verdict=verdict, offset=offset, record=record, silent=silent)
+            lost = row.remembered and seen is None and verdict.outcome is Outcome.UNKNOWN
+            return Judged(row=row, verdict=verdict, offset=offset, record=record, silent=silent, lost=lost)
         except NodeError as error:
             outcome = Outcome.RUNNING if row.state is JobState.RUNNING else Outcome.UNKNOWN
             return Judged(row=row, verdict=Verdict(outcome=outcome, reason=error.short), record=record, sure=False)
@@ -277,6 +278,7 @@ def _row(one: Judged, started: datetime | None, ended: datetime | None) -> dict[
     row, verdict, record = one.row, one.verdict, one.record
     return {
         **place_row(row),
+        "node": row.node.name if row.node.url else None,
         "crawl": row.crawl,
         **verdict_row(verdict),
         "codes": dict(verdict.codes),

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
@@ -32,7 +32,7 @@ from scrapyd_dist.settings import LABELS
 from scrapyd_dist.store import Store
 from scrapyd_dist.transports import sweep
 
-from ..context import Context, key_of
+from ..context import Context, key_of, project_name
 from ..crawls.watcher import looked_out_for
 from ..options import option
 from ..output import say, waiting
@@ -93,7 +93,7 @@ def call_of(record: JobRecord, settings: Mapping[str, str]) -> Call[str]:
 
 def check_conditions(store: Store, records: Sequence[JobRecord]) -> None:
     """ConfigError or NothingMatched for a limit, or something to follow, that these jobs can do nothing with."""
-    others = others_in(store, store.jobs())
+    others = others_in(store, store.jobs()) if any(record.after for record in records) else []
     for record in records:
         for text in record.limits:
             name = read_limit(text)[0]
@@ -139,7 +139,7 @@ def left_behind(records: Sequence[JobRecord]) -> set[str]:
 @dataclass(kw_only=True)
 class QueueRunner:
     context: Context
-    nodes: Sequence[Node]  #: that may get jobs; their `project` is set
+    project: str | None  #: the name of the project, if it is known already
     timeout: float  #: seconds that a node gets for each answer
     own: Collection[str]  #: the jobs that are waited for, by the ids of their first attempts
     quiet: bool = False
@@ -161,6 +161,13 @@ class QueueRunner:
                 raise
         last = chains(self._store.jobs())
         return [last[name] for name in self.own if name in last]
+
+    @cached_property
+    def _nodes(self) -> tuple[Node, ...]:
+        """All nodes, whatever the command was told: it also starts what others have left."""
+        nodes = self.context.nodes()
+        name = self.project or project_name(self.context.project, nodes, None)
+        return tuple(replace(one, project=one.project or name) for one in nodes)
 
     @property
     def _store(self) -> Store:
@@ -184,7 +191,7 @@ class QueueRunner:
                 if now - since > self.context.written_number(f"DISTRIBUTED_{name}_TIMEOUT"):
                     why = f"its node has not answered for {now - since:.0f} s"
                 if why:
-                    ends[record.id] = partial(_ended, state=Outcome.UNKNOWN, reason=why)
+                    ends[record.id] = partial(_ended, state=Outcome.UNKNOWN, reason=why, lost=True)
         memory.end(ends)
 
     def _start(self) -> None:
@@ -199,7 +206,7 @@ class QueueRunner:
             records = self._store.jobs() if follows else records
             decision = decide(records, others_in(self._store, records) if follows else (), time.time())
             if decision.ready and fleet is None:
-                fleet = fleet_of(self.context, self.nodes, self.timeout, quiet=True)
+                fleet = fleet_of(self.context, self._nodes, self.timeout, quiet=True)
                 fleet.look()
             places = [(one, fleet.place_of(one)) for one in decision.ready] if fleet else []
             begun = [(_begun(one, node), node) for one, node in places if node is not None]
@@ -230,7 +237,7 @@ class QueueRunner:
             if failed is not None and not lost:
                 ends[record.id] = partial(_ended, state=Outcome.FAILED, reason=f"not started: {failed.short}")
 
-        for _ in sweep(begun, send, threads=4 * len(self.nodes)):  # so that no node is run over
+        for _ in sweep(begun, send, threads=4 * len(self._nodes)):  # so that no node is run over
             pass
         if ends:
             JobMemory(self._store, OPEN_ONLY).end(ends)
@@ -242,8 +249,8 @@ def _begun(record: JobRecord, node: Node) -> JobRecord:
     return replace(record, state=Outcome.PENDING, posted=now, node=node.name, url=node.url, project=project)
 
 
-def _ended(record: JobRecord, *, state: Outcome, reason: str) -> JobRecord:
-    return replace(record, state=state, ended=time.time(), reason=reason)
+def _ended(record: JobRecord, *, state: Outcome, reason: str, lost: bool = False) -> JobRecord:
+    return replace(record, state=state, ended=time.time(), reason=reason, lost=lost)
 
 
 def _impossible(record: JobRecord) -> JobRecord:

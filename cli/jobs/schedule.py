@@ -175,11 +175,11 @@ def schedule(
         raise ConfigError("--on, --any and --all-nodes say three different things. Take one.")
     waits = queue.asked  # judged before a node is asked
     if queue.resume:
-        if spider or from_ or waits:
+        if spider or from_ or node or waits:
             raise ConfigError(
-                "--resume starts nothing new: leave out spiders, --from and other options of waiting jobs."
+                "--resume starts nothing new: leave out spiders, --from, --node, --retries, --limit and --after."
             )
-        return _resume(context, node, timeout, finish, output)
+        return _resume(context, timeout, finish, output)
     given = {name: str(limit) for name, limit in of_options(limits).items()}
     settings = {**limits_in(context.project.options), **settings_in(setting), **given}
     common = JobRow(
@@ -198,7 +198,8 @@ def schedule(
     if waits:
         where = {"wanted_project": project or "", "among": tuple(one.name for one in nodes) if node else ()}
         own = _queue(context, [job for job in jobs if job.job], fleet, queue, on_each=all_nodes, **where)
-        runner = QueueRunner(context=context, nodes=fleet.nodes, timeout=timeout, own=own, quiet=output.as_json)
+        known = None if project else name  # other jobs that wait are of the usual project
+        runner = QueueRunner(context=context, project=known, timeout=timeout, own=own, quiet=output.as_json)
         complain_each(fleet.errors.values())
         code = _work_off(runner, [job for job in jobs if not job.job], finish, output)
         return code or (PARTIAL if all_nodes and fleet.errors else 0)
@@ -302,16 +303,13 @@ def _queue(
     return [record.id for record in records]
 
 
-def _resume(context: Context, node: Sequence[str] | None, timeout: float, finish: EventHook, output: Output) -> int:
+def _resume(context: Context, timeout: float, finish: EventHook, output: Output) -> int:
     """Work off what earlier commands have left in the store."""
-    nodes = context.nodes(node)
     store = context.store_if_any
-    own = left_behind(store.jobs()) if store is not None else set()
+    own = left_behind(store.jobs(OPEN_ONLY)) if store is not None else set()
     if not own:
         say("No job waits in the store.")
-    name = project_name(context.project, nodes, None) if own else None
-    nodes = tuple(replace(one, project=one.project or name) for one in nodes)
-    runner = QueueRunner(context=context, nodes=nodes, timeout=timeout, own=own, quiet=output.as_json)
+    runner = QueueRunner(context=context, project=None, timeout=timeout, own=own, quiet=output.as_json)
     return _work_off(runner, [], finish, output)
 
 

@@ -47,6 +47,7 @@ class Verdict:
     items: int | None = None
     errors: int | None = None  #: number of log entries of level ERROR and CRITICAL
     codes: Mapping[str, int] = field(default_factory=dict)  #: number of responses by status code
+    hidden: bool = False  #: its log is that of a job killed at its start, or of a spider whose LOG_LEVEL hides the rest
 
 
 def by_log(
@@ -72,8 +73,11 @@ def by_log(
         return Verdict(outcome=Outcome.CANCELLED, reason=NEEDLESS)
     else:
         outcome, reason = _ended(facts, says_info=look.says_info, signalled=signalled)
-    sums = {"pages": facts.pages, "items": facts.items, "errors": errors_in(facts)}
-    return Verdict(outcome=outcome, reason=reason, codes=status_codes(facts.stats or {}), **sums)
+    codes, hidden = status_codes(facts.stats or {}), state is JobState.FINISHED and _unbegun(look)
+    return Verdict(
+        outcome=outcome, reason=reason, pages=facts.pages, items=facts.items, errors=errors_in(facts), codes=codes,
+        hidden=hidden,
+    )  # fmt: skip
 
 
 def _unbegun(look: LogExcerpt) -> bool:
@@ -164,8 +168,8 @@ def by_report(state: JobState, report: WorkerReport, *, signalled: bool = False,
         outcome, reason = _reported(state, report, signalled=signalled)
     stats = report.stats
     errors = _number(stats, "log_count/ERROR") + _number(stats, "log_count/CRITICAL") if stats else None
-    sums = {"pages": report.pages, "items": report.items, "errors": errors}
-    return Verdict(outcome=outcome, reason=reason, codes=status_codes(stats or {}), **sums)
+    codes = status_codes(stats or {})
+    return Verdict(outcome=outcome, reason=reason, pages=report.pages, items=report.items, errors=errors, codes=codes)
 
 
 def _reported(state: JobState, report: WorkerReport, *, signalled: bool) -> tuple[Outcome, str]:

@@ -254,7 +254,7 @@ JOB = {
     "url": line(URL_MAX), "labels": tuple_of(line()), "args": shaped({}, words), "settings": tuple_of(_name),
     "state": one_of(Outcome), "started": maybe(moment), "ended": maybe(moment), "reason": prose,
     "pages": maybe(_count), "items": maybe(_count), "errors": maybe(_count), "codes": shaped({}, _count),
-    "posted": maybe(moment), "attempt": whole(1, _MANY), "first": line(), "retries": whole(0, _MANY),
+    "lost": flag, "posted": maybe(moment), "attempt": whole(1, _MANY), "first": line(), "retries": whole(0, _MANY),
     "limits": tuple_of(line()), "after": tuple_of(line()), "priority": maybe(_real), "place": _count,
     "sealed": line(SEALED_MAX), "wanted_project": _name, "on": _name, "among": tuple_of(_name),
     "tried": tuple_of(line(URL_MAX)),

@@ -18,6 +18,11 @@ from scrapyd_dist.store import open_store
 
 FLAKY = """
 
+class Quiet(Good):
+    name = "quiet"
+    custom_settings = {"LOG_LEVEL": "ERROR"}
+
+
 class Flaky(Good):
     name = "flaky"
     good_from = "2"
@@ -104,7 +109,7 @@ def test_what_a_killed_command_left_waiting_is_taken_up_and_may_be_cancelled(sho
     assert waits.keys() == {"flaky", "good"}
     assert "hush" not in (shop.project.path / ".sdist" / "store.db").read_bytes().decode("latin-1")
     listed = {row["spider"]: row for row in shop.run("jobs", "--state", "waiting", "--json").json()["jobs"]}
-    assert (listed["good"]["reason"], listed["good"]["node"]) == ("limit site=1", "-")
+    assert (listed["good"]["reason"], listed["good"]["node"]) == ("limit site=1", None)
     shop.run("wait", "--job", waits["good"].id).expect(2, "waits in the store (limit site=1)")
     left_out = shop.scheduled("good", "--unless-running")
     assert (left_out[0]["state"], left_out[0]["reason"]) == ("skipped", "it waits in the store")
@@ -119,6 +124,12 @@ def test_what_a_killed_command_left_waiting_is_taken_up_and_may_be_cancelled(sho
         "slow": Outcome.CANCELLED, "flaky": Outcome.FAILED, "good": Outcome.CANCELLED,
     }  # fmt: skip
     assert "No job waits" in shop.start("schedule", "--resume").wait(code=0).err
+
+
+@pytest.mark.black_box
+def test_a_job_whose_log_does_not_tell_how_it_ended_is_not_tried_again(shop: Shop) -> None:
+    (row,) = rows_of(shop, "quiet", "--retries", "2", code=1)
+    assert (row["state"], row["attempt"]) == ("died", 1)
 
 
 @pytest.mark.black_box

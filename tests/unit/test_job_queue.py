@@ -87,9 +87,20 @@ def test_of_a_job_that_was_tried_again_the_last_attempt_counts() -> None:
     assert again(replace(second, state=Outcome.FAILED), "third", 30.0) is None
 
 
-@pytest.mark.parametrize("state", [Outcome.FINISHED, Outcome.CANCELLED, Outcome.KILLED, Outcome.RUNNING])
-def test_what_was_told_to_end_is_not_tried_again(state: Outcome) -> None:
+@pytest.mark.parametrize(
+    "state", [Outcome.FINISHED, Outcome.CANCELLED, Outcome.KILLED, Outcome.RUNNING, Outcome.UNKNOWN]
+)
+def test_what_was_told_to_end_or_may_have_ended_well_is_not_tried_again(state: Outcome) -> None:
     assert again(posted("a", retries=5, state=state), "b", 20.0) is None
+
+
+@pytest.mark.parametrize("fields", [{"state": Outcome.FAILED}, {"state": Outcome.DIED}, {"lost": True}])
+def test_what_failed_died_or_got_lost_is_tried_again(fields: dict[str, Any]) -> None:
+    found = again(posted("a", **{"retries": 1, "state": Outcome.UNKNOWN, "sealed": "x", **fields}), "b", 20.0)
+    assert found == replace(
+        posted("b", retries=1, sealed="x", attempt=2, first="a", tried=("http://one",), created=20.0),
+        state=Outcome.WAITING, node="", url="",
+    )  # fmt: skip
 
 
 def test_a_label_means_all_that_came_before_with_it_crawls_as_well() -> None:
