@@ -36,7 +36,7 @@ _ENDS: Mapping[tuple[int, ...], str] = {
     (0, 1, 2, 3, 4, 5, 6, 124, 130): "crawl, resume, watch, wait, retry, consume, nodes drain, stop, cancel",
     (0, 1, 2, 4, 6): (
         "batches, misses, report, throttle show, frontier list, frontier count, frontier dump, "
-        "frontier requeue, nodes resume, nodes remove, metrics"
+        "frontier prioritise, frontier requeue, nodes resume, nodes remove, metrics"
     ),
     (0, 1, 2, 4, 6, 10, 130): "clean",
     (0, 1, 2, 4, 6, 130): "trust",

@@ -1,4 +1,4 @@
-"""`sdist frontier add`, `move`, `requeue` and `delete`: what fills the slots of a frontier, and what empties them.
+"""`sdist frontier add`, `move`, `prioritise`, `requeue`, `delete`: what fills the slots of a frontier, or empties them.
 
 A row of a list that is no request is reported and skipped; a batch that a worker has is left as it is.
 """
@@ -350,6 +350,39 @@ def _put_alone(context: Context, frontier: str, number: int, slot: str, output: 
         say(f"Batch {number} of {frontier} is batch {new.number} in the slot {slot!r} now.")
 
 
+def prioritise(
+    context: Context,
+    frontier: FrontierName,
+    batch: Annotated[list[int] | None, argument("BATCH", "Numbers of batches; all that wait if left out.")] = None,
+    *,
+    to: Annotated[
+        int, option("The new priority; the highest goes first.", metavar="N", min=-MAX_PRIORITY, max=MAX_PRIORITY)
+    ],
+    prefix: Prefix = None,
+    output: Output = Output(),
+) -> None:
+    """Give batches that wait another priority, while workers take from them.
+
+    Works for the batches of a crawl, too. What is leased or sent already is not
+    changed, nor what is added later. Where slots are shared fairly, the priority
+    orders the batches of one slot only.
+
+    Example: sdist frontier prioritise shop --to 10 --prefix news
+    """
+    store, _ = opened(context, frontier)
+    if prefix is not None:
+        with_prefix(slots_in(store.backlog(frontier)), frontier, prefix)
+    there = [one for one in store.batches(frontier, WAITING) if one.slot.startswith(prefix or "")]
+    wanted = {one.number: one.size for one in there if not batch or one.number in batch}
+    if others := sorted(set(batch or ()) - wanted.keys()):
+        raise NothingMatched(f"Of {frontier}, {', '.join(map(str, others))} do not wait; nothing was done.")
+    changed = store.prioritise(frontier, list(wanted), to)
+    requests = sum(wanted[number] for number in changed)
+    if not output.document({"frontier": frontier, "priority": to, "batches": changed, "requests": requests}):
+        told = f"{counted(len(changed), 'batch', 'batches')} with {counted(requests, 'request')}"
+        say(f"{told} of {frontier} have the priority {to} now.")
+
+
 def requeue(
     context: Context,
     frontier: FrontierName,
@@ -442,6 +475,6 @@ def delete(
 
 frontier = group(
     "List, fill, count, move and empty the slots of crawl frontiers.",
-    list=frontier_list.list_, count=frontier_list.count, dump=frontier_list.dump, add=add, move=move, requeue=requeue,
-    delete=delete,
+    list=frontier_list.list_, count=frontier_list.count, dump=frontier_list.dump, add=add, move=move,
+    prioritise=prioritise, requeue=requeue, delete=delete,
 )  # fmt: skip

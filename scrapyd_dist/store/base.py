@@ -241,6 +241,9 @@ class BatchStore(Protocol):
         Their attempts stay as they were. Those that are not dead are left alone.
         """
 
+    def prioritise(self, crawl: str, numbers: Collection[int], priority: int) -> list[int]:
+        """Batches that wait have this priority from now on; which ones, is the answer. Others are left alone."""
+
     def split(self, crawl: str, number: int, parts: Sequence[NewBatch]) -> list[Batch]:
         """Replace a batch that waits or is dead by others that have its requests: smaller ones, or in other slots.
 

@@ -24,6 +24,7 @@ from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.redis_crawls import RedisCrawls
 from scrapyd_dist.store.redis_jobs import RedisJobs
 from scrapyd_dist.store.redis_link import (
+    CHUNK,
     OPEN,
     THERE,
     Command,
@@ -199,6 +200,15 @@ class RedisBatches(RedisPort, BatchStore):
         dead, sealed = (json.dumps(state.value) for state in (BatchState.DEAD, BatchState.SEALED))
         answer = self._server.step("requeue", self._base(crawl), needed=there, batches=wanted, dead=dead, sealed=sealed)
         return list(answer["numbers"])
+
+    def prioritise(self, crawl: str, numbers: Collection[int], priority: int) -> list[int]:
+        changed, ordered, kept = list[int](), sorted(set(numbers)), json.dumps(priority)  # Lua would round it
+        there = [self._there(crawl)]
+        for at in range(0, len(ordered), CHUNK):
+            some = ordered[at : at + CHUNK]
+            answer = self._server.step("prioritise", self._base(crawl), needed=there, batches=some, priority=kept)
+            changed += answer["numbers"]
+        return changed
 
     def batch_fingerprints(self, crawl: str, number: int) -> list[bytes]:
         return parted(self._look("GET", f"{self._base(crawl)}q:{number}") or b"")

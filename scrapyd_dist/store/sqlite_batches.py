@@ -153,6 +153,12 @@ class SqliteBatches(SqlitePort, BatchStore):
                     again.append(number)
         return again
 
+    def prioritise(self, crawl: str, numbers: Collection[int], priority: int) -> list[int]:
+        query = f"UPDATE batches SET priority = ? WHERE crawl = ? AND number = ? AND {_WAITING}"  # noqa: S608 - own words
+        with self._file.step():
+            self._crawl_number(crawl)
+            return [one for one in sorted(set(numbers)) if self._db.execute(query, (priority, crawl, one)).rowcount]
+
     def batch_fingerprints(self, crawl: str, number: int) -> list[bytes]:
         return parted(
             self._value("SELECT fingerprints FROM payloads WHERE crawl = ? AND batch = ?", crawl, number) or b""

@@ -269,6 +269,7 @@ WORDS = {
     "throttle pause": ["a.com"], "throttle resume": ["a.com"],
     "frontier count": ["shop"], "frontier dump": ["shop", "p0"], "frontier add": ["shop", "urls.txt"],
     "frontier move": ["shop", "p", "q", "2"], "frontier requeue": ["shop"],
+    "frontier prioritise": ["shop", "--to", "1"],
     "frontier delete": ["shop", "--all", "--yes"],
     "nodes drain": ["node1"], "nodes resume": ["node1"], "nodes remove": ["node1"], "nodes add": ["http://h:1/"],
     "schedule": ["easy"], "logs": ["j"], "stats": ["c"], "grep": ["x"],

@@ -11,6 +11,7 @@ from rig.waiting import wait_for
 
 from scrapyd_dist.batches import ATTEMPT_STEPS, STEPS, AttemptState, Batch, BatchState, Miss
 from scrapyd_dist.errors import NothingMatched, StepRefused, StoreError
+from scrapyd_dist.frontier.backlog import MAX_PRIORITY
 from scrapyd_dist.store import Store
 
 
@@ -167,6 +168,20 @@ def test_a_dead_batch_that_is_requeued_has_new_attempts_and_its_old_ones(store: 
     assert store.requeue("c", [1]) == [1]
     assert store.batch("c", 1).forgiven == 3
     assert store.requeue("c", [1]) == []
+
+
+def test_what_waits_gets_another_priority_and_nothing_else_does(store: Store) -> None:
+    for _ in range(3):
+        bring_to(store, BatchState.SEALED)
+    bring_to(store, BatchState.DEAD)
+    assert store.prioritise("c", [3, 4, 9, 3], 7) == [3]
+    assert [one.priority for one in store.batches("c")] == [0, 0, 7, 0]
+    assert [one.number for one in store.peek("c", "", 9)] == [3, 1, 2]
+    assert store.prioritise("c", [1, 3], -MAX_PRIORITY) == [1, 3]
+    assert store.batch("c", 1).priority == -MAX_PRIORITY
+    assert [one.number for one in store.peek("c", "", 9)] == [2, 1, 3]
+    with pytest.raises(NothingMatched, match="no crawl 'x'"):
+        store.prioritise("x", [1], 1)
 
 
 def test_a_batch_that_is_not_there_stops_the_whole_requeue(store: Store) -> None:

@@ -326,6 +326,21 @@ def test_dead_batches_wait_again_in_their_slots(frontier: Run, store: Store) -> 
     assert waiting(store) == {"p": 3}
 
 
+# another priority
+
+
+def test_what_waits_can_go_first(frontier: Run, store: Store) -> None:
+    for number, slot in enumerate(("p", "p", "q")):
+        put(store, slot, number)
+    told = frontier("prioritise", "shop", "--to", 5, "--prefix", "q", "--json").expect(0).json()
+    assert (told["batches"], told["requests"], told["priority"]) == ([3], 1, 5)
+    assert lease(store) == 3
+    frontier("prioritise", "shop", 2, "--to", 1).expect(0, "1 batch with 1 request of shop")
+    assert lease(store) == 2
+    assert frontier("prioritise", "shop", 2, 1, "--to", 1)[0] == 4, "it is leased"
+    assert frontier("prioritise", "shop", "--to", 1, "--prefix", "no")[0] == 4
+
+
 # deleting
 
 

@@ -96,6 +96,18 @@ function verbs.requeue()
   return {numbers = numbers}
 end
 
+function verbs.prioritise()
+  local numbers = {}
+  for _, number in ipairs(argument.batches) do
+    local batch = batch_of(number)
+    if batch and WAITING[batch.state] then
+      changing({number}, {}, function() redis.call('HSET', base .. 'b:' .. number, 'priority', argument.priority) end)
+      numbers[#numbers + 1] = number
+    end
+  end
+  return {numbers = numbers}
+end
+
 -- Leases run by this server's clock.
 local function give_lease(attempt, holder, seconds)
   redis.call('ZADD', base .. 'leases', string.format('%.6f', now() + seconds), attempt)
