@@ -24,6 +24,7 @@ from scrapyd_dist.goals import CLOSESPIDER, DEPTH, PUT_ASIDE, SCRAPYS, Goals, Sp
 from scrapyd_dist.store.worker_thread import StoreThread
 
 from .assignment import PROBE, Assignment, is_filler, is_producer, is_worker
+from .codec import WAITS
 
 Ask = Callable[[int, Mapping[str, int]], Awaitable[Spent]]
 
@@ -54,9 +55,11 @@ def goals_of(settings: BaseSettings) -> Mapping[str, float]:
 def take_settings(settings: BaseSettings) -> None:
     """Let what counts for the whole crawl not count for this process alone as well.
 
-    Called before the crawl's components are made.
+    Called before the crawl's components are made. What works for no crawl, or is a whole run of its own, keeps them.
     """
-    if settings.get(CLOSESPIDER) == "crawl":
+    job = Assignment.from_settings(settings)
+    alone = is_worker(settings) or is_filler(settings) if job is None else bool(job.row)
+    if settings.get(CLOSESPIDER) == "crawl" and not alone:
         settings.set(PUT_ASIDE, {name: settings.get(name) for name in SCRAPYS.values()}, priority="cmdline")
         for name in SCRAPYS.values():
             settings.set(name, 0, priority="cmdline")
@@ -164,8 +167,12 @@ class GoalKeeper:
             one = asyncio.get_running_loop().create_future()
             self._waiting.append(one)
             self._begin()
-            if await one:
-                return
+            request.meta[WAITS] = True
+            try:
+                if await one:
+                    return
+            finally:
+                request.meta.pop(WAITS, None)
         raise GoalReached("not made: the crawl has reached a goal, or this process ends")
 
     def count(self, name: str) -> None:

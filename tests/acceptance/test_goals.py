@@ -108,6 +108,8 @@ def test_jobs_without_the_store_keep_to_what_is_left_once_that_is_known(
 def test_goals_of_the_project_by_settings_alone_and_a_time(scene: MakeScene) -> None:
     whole = {"DISTRIBUTED_CLOSESPIDER": "crawl", "CLOSESPIDER_ITEMCOUNT": 60, "DISTRIBUTED_MODE": "pull"}
     at = scene(400, "--latency=0.3", per_page=20, CONCURRENT_REQUESTS=2, DISTRIBUTED_BATCH_SIZE=10, **whole)
+    planned = at.run("plan", "easy", "--max-time", "8", code=0).out
+    assert "Ends at 60 items (--max-items) or 8 seconds (--max-time)" in planned
     at.crawl("--max-jobs", "2", "--max-time", "8").expect(0)
     at.crawl(way="scrapy", code=0)
     timed, counted = crawls(at.it)[1].summary, crawls(at.it)[0].summary

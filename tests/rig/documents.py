@@ -24,6 +24,7 @@ SUMMARY: dict[str, Any] = {
     "nodes": [{**_NODE, "state": str, "reason": str, "slots": (int, None), "running": int, "jobs": int, "items": int,
                "pages": int, "failed": int, "per_s": _RATES}],
     "throttle": {"heeded": bool, "reason": str, "nodes": {str: str}},
+    "goals": {str: NUMBER}, "goal": TEXT,
     "stragglers": [{"batch": int, "attempt": int, "job": str, "node": str, "for_s": int, "done": int, "of": int}],
 }  # fmt: skip
 ROLL_OUT = {

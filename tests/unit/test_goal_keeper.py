@@ -1,12 +1,13 @@
 """Goals of a whole crawl: where they are said, what is granted, and how one process keeps to them."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from rig.scheduling import run
-from scrapy import Request, Spider
+from scrapy import Request, Spider, signals
 from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.codec import from_value, to_value
@@ -28,8 +29,10 @@ def test_they_are_settings_of_ours_and_of_scrapy_where_the_project_says_so() -> 
     whole = {"DISTRIBUTED_CLOSESPIDER": "crawl", **theirs}
     assert goals(**whole) == {"items": 5, "dry_pages": 9, "dry_time": 2.5}
     assert goals(**whole, DISTRIBUTED_GOAL_ITEMS=0) == {"dry_pages": 9, "dry_time": 2.5}
-    with pytest.raises(ConfigError, match="DISTRIBUTED_GOAL_PAGES is -1"):
-        goals(DISTRIBUTED_GOAL_PAGES=-1)
+    wrong = {"DISTRIBUTED_GOAL_PAGES": -1, "CLOSESPIDER_ITEMCOUNT": "many", "CLOSESPIDER_TIMEOUT": "inf"}
+    for name, value in wrong.items():
+        with pytest.raises(ConfigError, match=name):
+            goals(**{**whole, name: value})
 
 
 def test_what_counts_for_the_whole_crawl_does_not_count_for_each_process_too() -> None:
@@ -40,6 +43,11 @@ def test_what_counts_for_the_whole_crawl_does_not_count_for_each_process_too() -
     settings = Settings({"CLOSESPIDER_ITEMCOUNT": 5})
     take_settings(settings)
     assert settings.getint("CLOSESPIDER_ITEMCOUNT") == 5
+    filler = {"DISTRIBUTED_CLOSESPIDER": "crawl", "CLOSESPIDER_ITEMCOUNT": 5, "DISTRIBUTED_FRONTIER": "shop"}
+    row = {**filler, "DISTRIBUTED_START_URLS": "[]", "DISTRIBUTED_JOB": '{"crawl": "c", "row": "a=1"}'}
+    for settings in map(Settings, (filler, row)):
+        take_settings(settings)
+        assert (settings.getint("CLOSESPIDER_ITEMCOUNT"), goals_of(settings)) == (5, {}), "it has no goals to keep to"
     worker = {"DISTRIBUTED_GOAL_ITEMS": 3, "DISTRIBUTED_PULL": '{"crawl": "c", "goals": {"items": 7}}'}
     assert goals_of(Settings(worker)) == {"items": 7}, "a worker keeps to what its crawl told it"
 
@@ -120,6 +128,24 @@ def test_all_that_wait_are_one_question_and_the_last_ones_stay() -> None:
         await keeper.close()
         assert thread.counts["items"] == 1, "what was counted is told before the end"
         keeper.count("items")
+
+    run(work())
+
+
+def test_items_and_errors_are_counted_as_scrapy_tells_of_them() -> None:
+    async def work() -> None:
+        crawler = get_crawler(Spider, {"DISTRIBUTED_GOAL_ERRORS": 2})
+        keeper, ended, thread = GoalKeeper.of(crawler), list[str](), FakeThread({"errors": 2})
+        assert keeper is GoalKeeper.of(crawler)
+        assert keeper is not None
+        assert GoalKeeper.of(get_crawler(Spider)) is None, "nothing is put in without goals"
+        thread.gate.set()
+        keeper.open(thread, "c", ended.append)  # type: ignore[arg-type]  # a fake
+        for signal in (signals.item_scraped, signals.spider_error, signals.spider_error):
+            crawler.signals.send_catch_log(signal)
+        await keeper.close()
+        assert +Counter(thread.counts) == {"items": 1, "errors": 2}
+        assert ended == ["errors"]
 
     run(work())
 
