@@ -27,7 +27,7 @@ FINGERPRINT = "frontier_fingerprint"
 PERMIT = "distributed_permit"
 #: request meta: it was sent back to the queue once, as it had lost its permit; the value is its own dont_filter
 AGAIN = "distributed_again"
-#: request meta: it waits for a permit outside of the queue
+#: request meta: it waits for its turn outside of the queue: for a permit, or by a goal of the crawl
 WAITS = "distributed_waits"
 #: request meta that only means something in the process that set it
 LOCAL_META = frozenset({"depth", "is_start_request", "distribute", PERMIT, AGAIN, WAITS, PREFIX, NUMBER, FINGERPRINT})

@@ -158,6 +158,9 @@ def test_a_worker_that_waits_for_a_batch_does_not_stall_and_one_that_has_one_doe
     queue.add([pages.detail(3), pages.detail(4)])
     assert worked(2, "hangs", **STALL) == 0
     assert (queue.report(2).ended, STALLED in queue.log(2)) == (False, True), queue.log(2)
+    queue.add([pages.detail(3)])
+    worked(5, "keeps the interpreter", **STALL)
+    assert (queue.report(5).ended, "Current thread" in queue.log(5)) == (False, True), queue.log(5)
     assert worked(3, "", DISTRIBUTED_JOB_TIMEOUT=1) == 0
     assert worked(4, "", DISTRIBUTED_JOB_TIMEOUT=1, DISTRIBUTED_LOGIN="log_in") == 0
     waited, hung = queue.report(3), queue.report(4)

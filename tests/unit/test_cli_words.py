@@ -43,6 +43,7 @@ SHOWN = r"a\x1b[2Jb\x07\x9bc\u202ed\r\x7f\u2066\udc80"
 LOG = b"2026-11-20 20:00:00 [x] INFO: \x1b[31mred\x1b[0m\t\x1b]0;title\x07 \xff\r\n"
 
 PLAN: dict[str, Any] = {
+    "goals": {},
     "schema": 1, "spider": "easy", "target": "rule 1", "project": "shop", "version": "v1", "deploy": ["b"],
     "nodes": [
         {"name": "a", "url": "http://a", "state": "up", "reason": "", "slots": 2, "logs": True,
