@@ -22,7 +22,7 @@ STATE_FOLDER = ".sdist"
 OWN_SECTION = "sdist"
 
 #: jobs that a node may run at once
-MOST_SLOTS = 10_000
+MOST_JOBS = 10_000
 #: a value that is only a variable; a lower-case name may be a password that begins with a dollar sign
 _VARIABLE = re.compile(r"\$\{?([A-Z_][A-Z0-9_]*)\}?\Z")
 
@@ -234,10 +234,10 @@ def _node(name: str, written: Mapping[str, str], root: Path) -> Node:
 
 def read_slots(text: str) -> int | None:
     """The number of process slots that a text states, None if it is empty; ConfigError if it is none."""
-    if text and not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= MOST_SLOTS):
+    if text and not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= MOST_JOBS):
         shown = text[:9] + "…" * (len(text) > 9)
         raise ConfigError(
-            f"slots = {shown!r} must be a whole number from 1 to {MOST_SLOTS}: the jobs the node runs at once."
+            f"slots = {shown!r} must be a whole number from 1 to {MOST_JOBS}: the jobs the node runs at once."
         )
     return int(text) if text else None
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from scrapyd_dist.config import STATE_FOLDER, state_dir, with_netrc
+from scrapyd_dist.config import MOST_JOBS, STATE_FOLDER, state_dir, with_netrc
 from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import INTERRUPTED, TIME_UP, ConfigError, NodeError, NothingMatched
 from scrapyd_dist.nodes import Node
@@ -308,7 +308,8 @@ def up(
     context: Context,
     count: Annotated[int, argument("N", "How many local nodes shall run.", min=1, max=1000)] = 3,
     slots: Annotated[
-        int | None, option("Jobs that each runs at once; the cores divided among them if left out.", min=1)
+        int | None,
+        option("Jobs that each runs at once; the cores divided among them if left out.", min=1, max=MOST_JOBS),
     ] = None,
     output: Output = Output(),
 ) -> None:

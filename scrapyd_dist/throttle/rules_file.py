@@ -15,7 +15,6 @@ from scrapyd_dist.frontier.slots import is_public_suffix, site_of
 from scrapyd_dist.settings import LONGEST_WINDOW, MOST_HITS
 from scrapyd_dist.throttle.permits import ALL, Rule
 
-#: maximum hits per window
 #: seconds of a window, at least
 SHORTEST_WINDOW = 0.001
 #: maximum bytes of an encoded host name
