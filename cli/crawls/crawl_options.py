@@ -235,7 +235,7 @@ def outputs_of(folder: Path, new: Sequence[str] | None, over: Sequence[str] | No
 
     A format that is not known is refused, and so is a file of `-o` that is there.
     """
-    from scrapyd_dist.items.merging import ItemOutput
+    from scrapyd_dist.items.merging import ItemOutput, check_folder
 
     outputs: list[dict[str, Any]] = []
     for text, overwrite in [*((text, False) for text in new or ()), *((text, True) for text in over or ())]:
@@ -244,6 +244,7 @@ def outputs_of(folder: Path, new: Sequence[str] | None, over: Sequence[str] | No
             name, kind = text, ""
         path = folder / name
         ItemOutput.named(path, format=kind or None)
+        check_folder(path.parent)
         if any(path.resolve() == Path(other["path"]).resolve() for other in outputs):
             raise ConfigError(f"{path} is named twice. Name each file of -o and -O once.")
         if path.exists() and not overwrite:

@@ -155,7 +155,7 @@ def anew(row: Crawl) -> dict[str, Any]:
     outputs = []
     for output in settings.get("DISTRIBUTED_OUTPUTS") or []:
         path = Path(output["path"])
-        if not output["overwrite"] and not row.options.get("own_outputs"):
+        if not output.get("overwrite") and not row.options.get("own_outputs"):
             path = path.with_name(f"{path.stem}-{row.id}{path.suffix}")
         outputs.append({**output, "path": str(path), "overwrite": True})
     return {**row.options, "settings": {**settings, "DISTRIBUTED_OUTPUTS": outputs}}

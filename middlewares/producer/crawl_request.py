@@ -18,6 +18,7 @@ from scrapyd_dist import config
 from scrapyd_dist.batches import Shard
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.goals import DEPTH
+from scrapyd_dist.items.merging import check_folder
 from scrapyd_dist.scheduling.job_request import passed_on
 from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.settings import LABELS, SettingReader, Travels, judge, limits_in, travelling, uploading_feeds
@@ -163,7 +164,8 @@ def check_crawl(options: ProducerOptions, settings: BaseSettings, spider: Spider
     """Raise ConfigError if a crawl of this spider cannot work with these settings, or write its items."""
     check_mode(options, settings)
     check_parts(settings)
-    item_outputs(options.outputs, settings, None)
+    for output in item_outputs(options.outputs, settings, None):
+        check_folder(output.path.parent)
     check_spider(spider, settings)
 
 

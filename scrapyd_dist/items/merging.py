@@ -136,11 +136,10 @@ class ItemOutput:
             raise ConfigError(
                 f"{output.path} exists, and nothing can be added to a JSON list: name another file, or use -O."
             )
-        _check_folder(output.path.parent)
         return output
 
 
-def _check_folder(folder: Path) -> None:
+def check_folder(folder: Path) -> None:
     """Raise ConfigError if no file can be made in this folder, or the folder itself cannot be made."""
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     try:
