@@ -53,6 +53,7 @@ def test_a_job_is_listed_with_its_outcome_when_its_node_has_forgotten_it(shop: S
     assert "category is hats" in shop.run("grep", "category is", seen["job"]).out
 
 
+@pytest.mark.black_box
 def test_a_job_that_its_node_forgot_before_anything_looked_is_unknown(shop: Shop) -> None:
     (row,) = shop.scheduled("good", "--on", "node1")
     shop.wait_idle()
@@ -101,6 +102,7 @@ def test_the_stats_of_a_window_are_those_of_all_jobs_that_ended_in_it(shop: Shop
     assert numbers["sdist_recent_job_ends"].value(window="15m", spider="broken", state="failed") >= 1
 
 
+@pytest.mark.black_box
 def test_jobs_go_from_the_memory_after_a_time(shop: Shop) -> None:
     (row,) = shop.scheduled("good")
     shop.wait_idle()
