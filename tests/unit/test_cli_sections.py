@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scrapyd_dist.cli.config_command import masked
+from scrapyd_dist.cli.config_command import invalid, masked
 from scrapyd_dist.cli.context import Context, maybe_store, where
 from scrapyd_dist.cli.init import appended, free_name, named, sort_out
 
@@ -164,3 +164,14 @@ def test_a_command_opens_one_store_and_looking_makes_none(root: Path) -> None:
         assert context.new_store is context.new_store is context.store is context.store_if_any
     with closing(Context(root)) as context:
         assert context.store.crawls() == []  # what was made is there
+
+
+def test_a_setting_that_no_crawl_would_take_is_named_and_one_that_may_hold_a_password_is_not_shown() -> None:
+    settings: dict[str, list[Any]] = {
+        "DISTRIBUTED_LEASE": [float("inf"), "project"], "DISTRIBUTED_NODES": [{"me:hush@web1": 1}, "project"],
+        "DISTRIBUTED_SHARDS": ["20", "cmdline"], "DISTRIBUTED_STORE": ["", ""], "BOT_NAME": [5, "project"],
+    }  # fmt: skip
+    assert sorted(invalid(settings)) == [
+        "DISTRIBUTED_LEASE is inf, and must be a number of seconds.",
+        "DISTRIBUTED_NODES must be a list of texts.",
+    ]
