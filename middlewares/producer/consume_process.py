@@ -271,11 +271,13 @@ class ConsumeRun(Lifecycle):
             deliver, repository.folder, own=[], outputs=self._outputs, feed_url=None, **stored
         )
         reporter.note_files(delivered)
+        reporter.warn(*delivered.warnings)
         if self._scheduler.incomplete:
             left = "All that it left here is done. Start it again, it goes on in its place; and then"
             why = f"{self._scheduler.state.stopped} {left}: {self._command}"
             return await self._let_go(CrawlState.INCOMPLETE, PARTIAL, why)
         code = exit_code(reporter.summary(CrawlState.FINISHED), max_failed=self._nodes.request.options.max_failed)
+        code = code or (PARTIAL if delivered.lost else 0)
         if goal := self._scheduler.state.goal:
             reached = in_words(goal, self._scheduler.state.spec.goals[goal])
             left = f"{backlog.waiting_requests:,} requests wait in {backlog.waiting:,} batches"

@@ -373,6 +373,7 @@ class CrawlRun(Lifecycle):
         reporter.warn(*unusual)
         reporter.snapshot.message = " ".join(filter(None, (too_few, self._start_fault)))
         empty_by_fault = self._start_fault and not (repository.counts["sealed"] or delivered.items)
+        code = code or (PARTIAL if delivered.lost else 0)
         await self._close_row(CrawlState.FINISHED, 1 if too_few or empty_by_fault else code)
 
     def _left_out(self, misses: Sequence[Miss]) -> list[str]:

@@ -10,6 +10,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from scrapyd_dist.batches import Attempt, AttemptState, Miss
 from scrapyd_dist.items.json_lines import Items, left_out, number
 from scrapyd_dist.items.merging import ItemOutput, merge
+from scrapyd_dist.scrapyd.jobs import crawl_in
 
 #: timeout of FTP connections in seconds
 FTP_TIMEOUT = 30
@@ -75,6 +76,7 @@ class Delivery:
     outputs: tuple[str, ...]
     misses: str | None  #: path of the list of URLs without a result, if there are any
     warnings: tuple[str, ...] = ()
+    lost: int = 0  #: items of parts that came home and are not there any more
 
 
 def deliver(
@@ -91,10 +93,13 @@ def deliver(
     `own` are the files of part 0, the producer's items; of `attempts` only the accepted ones count; `feed_url` is the
     feed URL that batches wrote to, None if they wrote parts.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     accepted = accepted_of(attempts)
-    parts = [*own, *(folder / PARTS / a.part for a in accepted if a.part)]
+    gone = [a for a in accepted if a.part and not (folder / PARTS / a.part).is_file()] if outputs else []
+    home = [a for a in accepted if a.part and a not in gone]
+    parts = [*own, *(folder / PARTS / a.part for a in home)]
     out = left_out(accepted)
-    skip = {folder / PARTS / a.part: out[a.batch] for a in accepted if a.part and a.batch in out}
+    skip = {folder / PARTS / a.part: out[a.batch] for a in home if a.batch in out}
     warnings: list[str] = []
     if feed_url is not None:
         feeds = feeds_of(accepted, feed_url)
@@ -104,6 +109,12 @@ def deliver(
         copies, warnings = read_back(feeds, feed_url, folder / FEEDS) if outputs else ([], [])
         parts += [path for _, path in copies]
         skip |= {path: in_feeds[uri] for uri, path in copies if uri in in_feeds}
+    lost = sum(a.report.get("items", 0) - number(out.get(a.batch, ())) for a in gone)
+    if gone:
+        warnings.append(
+            f"{lost:,} items are lost: {len(gone):,} parts that came home are not in {folder / PARTS} any more. `sdist"
+            f" items pull {crawl_in(gone[0].job)}` fetches those that their nodes still have."
+        )
     if outputs:
         items = merge(Items(parts, skip=skip), outputs)
     else:
@@ -113,6 +124,7 @@ def deliver(
         outputs=tuple(str(output.path) for output in outputs),
         misses=_write_misses(folder / MISSES, misses),
         warnings=tuple(warnings),
+        lost=lost,
     )
 
 

@@ -58,7 +58,7 @@ async def fetch_part(
     name of the file below `folder`; raises `PartLost` when the node was lost, or the file is another one, cannot fit
     here, or takes for ever.
     """
-    if part.bytes > (free := shutil.disk_usage(folder).free):
+    if part.bytes > (free := _free(folder)):
         raise PartLost(
             f"the part of {job} has {part.bytes:,} bytes, its worker says, and {free:,} are free in {folder}"
         )
@@ -67,6 +67,12 @@ async def fetch_part(
         return await asyncio.wait_for(fetching, patience + LONGEST + part.bytes / SLOWEST)
     except asyncio.TimeoutError:
         raise PartLost(f"the part of {job} comes too slowly from {node.name}") from None
+
+
+def _free(folder: Path) -> int:
+    """Bytes that are free in the folder, which is made if it is not there (any more)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return shutil.disk_usage(folder).free
 
 
 async def _fetch_part(

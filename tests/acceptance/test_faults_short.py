@@ -21,7 +21,8 @@ SECOND = replace(FIRST, number=2, job="c.b1.a2", node="node2", sent_at=130.0, en
         ("a worker killed", False, "auto"),
         ("the producer killed", True, "auto"),
         ("Redis killed, restarted with its file", True, "auto"),
-        ("a node's parts and reports removed", False, "push"),
+        ("a node's log folder deleted", False, "push"),
+        ("the crawl's own folder deleted", False, "pull"),
         ("a hanging worker, its loop turning", False, "auto"),
     ],
 )

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -137,6 +138,34 @@ def remove_files(trial: Trial) -> None:
     shutil.rmtree(trial.victim().logs_dir / "_sdist", ignore_errors=True)
 
 
+def remove_logs(trial: Trial) -> None:
+    """The whole log folder of one node is deleted."""
+    trial.wait_moment()
+    shutil.rmtree(trial.victim().logs_dir, ignore_errors=True)
+
+
+def remove_eggs(trial: Trial) -> None:
+    """The folder with all code of one node is deleted."""
+    trial.wait_moment(0.05, 0.4)
+    shutil.rmtree(trial.victim().work / "eggs", ignore_errors=True)
+
+
+def remove_home(trial: Trial) -> None:
+    """The folder is deleted that the crawl's parts come home to."""
+    trial.wait_moment(0.3, 0.7)
+    shutil.rmtree(trial.home, ignore_errors=True)
+
+
+def redis_away(trial: Trial) -> None:
+    """The Redis server is away for some seconds, and comes back with its file."""
+    trial.wait_moment()
+    assert trial.redis
+    trial.redis.kill()
+    back = time.monotonic() + trial.dice.uniform(2, 8)
+    wait_for(lambda: time.monotonic() > back, 20, "the end of its absence")
+    trial.redis.start()
+
+
 @contextmanager
 def small_disk(trial: Trial) -> Iterator[None]:
     """A small file system of its own under one node's logs (needs root)."""
@@ -203,6 +232,10 @@ KINDS = (
     Kind(name="any page: reset, cut, 500, HTML", strike=spoil_all, trial=PROXIED),
     Kind(name="a full disk under a node's files", strike=fill_disk, around=small_disk),
     Kind(name="a node's parts and reports removed", strike=remove_files),
+    Kind(name="a node's log folder deleted", strike=remove_logs),
+    Kind(name="a node's eggs deleted", strike=remove_eggs),
+    Kind(name="the crawl's own folder deleted", strike=remove_home),
+    Kind(name="the store away and back", strike=redis_away, redis=True),
     Kind(name="a clock an hour ahead", strike=nothing, trial={"node_env": {0: _CLOCK}}),
     Kind(name="a clock an hour behind", strike=kill_worker, trial={"node_env": {0: _BEHIND}}),
     Kind(name="worker, machine and producer, in turn", strike=kill_all_in_turn),

@@ -149,6 +149,11 @@ class Trial:
             return store.crawls()
 
     @property
+    def home(self) -> Path:
+        """The crawl's folder in the project's state folder."""
+        return self._project.path / ".sdist" / "crawls" / self.row.id
+
+    @property
     def row(self) -> Crawl:
         return self.crawls()[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ class Verdict:
     """Counts of one trial, or of many when added up."""
 
     runs: int = 1
-    lost: int = 0  #: items of the site that did not come home
+    lost: int = 0  #: items of the site that did not come home, and that the crawl does not tell
     duplicated: int = 0  #: items that came home more than once
     double_sent: int = 0  #: batches that two attempts fetched though the record had not given up the first
     refetched: int = 0  #: pages asked for again after an attempt was given up: the price of a kill
@@ -52,15 +53,21 @@ def judge(trial: Trial, code: int) -> Verdict:
     hits = trial.site.item_hits()
     offset = time.time() - time.monotonic()
     return Verdict(
-        lost=len(missing ^ allowed) + len(found.get("wrong", ())),
+        lost=abs(len(missing ^ allowed) - (told := told_lost(trial.row.summary))) + len(found.get("wrong", ())),
         duplicated=len(found.get("repeated", ())) + len(found.get("unexpected", ())),
         double_sent=double_sent(trial.attempts(), _fetches(trial, offset), offset),
         refetched=sum(count - 1 for count in hits.values() if count > 1),
         resumes=trial.resumes,
         unbalanced=not balanced(trial.row.summary),
         untold=bool(allowed) and not _is_told(trial),
-        wrong_exits=code != (3 if allowed else 0),
+        wrong_exits=code != (3 if allowed or told else 0),
     )
+
+
+def told_lost(summary: Mapping[str, Any]) -> int:
+    """How many items are lost with a folder that was deleted, as the crawl says."""
+    found = [re.match(r"([\d,]+) items are lost: ", text) for text in summary.get("warnings", ())]
+    return sum(int(one[1].replace(",", "")) for one in found if one)
 
 
 def _is_told(trial: Trial) -> bool:
