@@ -42,7 +42,7 @@ class PauseGate:
 
     @classmethod
     def of(cls, crawler: Crawler) -> PauseGate:
-        """The gate of this crawler, whose engine is there; a guard of requests that asks last stands before it."""
+        """The gate of this crawler, whose engine is there; made after guards that ask when a request was let go."""
         if crawler not in cls._all:
             cls._all[crawler] = cls(crawler)
         return cls._all[crawler]

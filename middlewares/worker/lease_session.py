@@ -312,7 +312,6 @@ class LeaseSession:
         client = LeaseClient(job, store, renewer, key)
         try:
             crawl = await client.crawl()
-            PauseGate.of(self._crawler).rest(crawl.wanted == "pause")
             work = LeasedWork(
                 self._crawler, job, self._folder, self._report, renewer=renewer, client=client, crawl=crawl,
                 fail=self._fail,
@@ -321,6 +320,7 @@ class LeaseSession:
             client.close()
             renewer.stop()
             raise
+        PauseGate.of(self._crawler).rest(crawl.wanted == "pause")
         renewer.start()
         return work
 

@@ -93,7 +93,7 @@ class SentSession:
         try:
             store = await asyncio.to_thread(reach, job)
             current = store.lease(job.crawl, job.batch, job.attempt, job.name, job.lease)
-            PauseGate.of(self._crawler).rest(store.rests(job.crawl))
+            rests = store.rests(job.crawl)
         except (OutOfReach, DistError) as error:
             self._no_lease = str(error)
             logger.info("This attempt has no lease: %s", error)
@@ -109,6 +109,7 @@ class SentSession:
         leases.start()
         # Once another attempt has taken this one's place, not one more request leaves.
         leases.guard(self._crawler, lambda _: self._refused)
+        PauseGate.of(self._crawler).rest(rests)
 
     async def _keep_to_goals(self, goals: GoalKeeper) -> None:
         """By the counts in the store, where it is reached; else by what was left when this job was sent."""

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from rig.waiting import wait_for
 from scrapyd_dist.cli.commands import load
-from scrapyd_dist.cli.context import project_store
-from scrapyd_dist.cli.crawls import producer_process, watcher
+from scrapyd_dist.cli.context import Context, project_store
+from scrapyd_dist.cli.crawls import producer_process, stored_crawls, watcher
 from scrapyd_dist.cli.crawls.crawl_options import CrawlOrder
 
 from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState, crawl_name
@@ -274,3 +274,15 @@ def test_the_state_in_a_word() -> None:
     assert watcher.alive_state(a_crawl(CrawlState.FINISHED, pid=None)) == "finished"
     assert watcher.alive_state(that_runs()) == "working"
     assert watcher.alive_state(a_crawl(CrawlState.WORKING, pid=None)) == "died"
+
+
+def test_a_pause_tells_of_jobs_that_cannot_wait(store: Store, tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = p.settings\n")
+    store.add_crawl(that_runs())
+    store.update_crawl("c", summary={"paused": True, "nodes": [{"unleased": 2}, {"unleased": 0}, {}]})
+    with closing(Context(tmp_path)) as context:
+        stored_crawls.pause(context, "c")
+    assert store.rests("c")
+    said = capsys.readouterr().err
+    assert "sdist resume c" in said
+    assert "Of its jobs, 2 cannot reach the store, and go on to their end." in said
