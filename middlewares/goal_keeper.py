@@ -193,11 +193,12 @@ class GoalKeeper:
             told, self._told = self._told, Counter()
             try:
                 spent = await self._ask(len(waiting), told)
-            except StoreError as error:
+            except Exception as error:  # whatever it is: what waits must not wait for ever
                 since = since or time.monotonic()
-                if self._closed or time.monotonic() - since > PATIENCE:
-                    logger.warning("The store of the crawl's goals does not answer: %s", error)
-                    self._closed = True
+                away = isinstance(error, StoreError) and time.monotonic() - since <= PATIENCE
+                if self._closed or not away:
+                    logger.exception("The store of the crawl's goals cannot be asked, so no more requests leave")
+                    self._closed, self._ask = True, _nothing
                     self._refuse(waiting)
                     self._ended("")
                     return
@@ -226,3 +227,8 @@ class GoalKeeper:
             if not one.done():
                 one.set_result(False)
         waiting.clear()
+
+
+async def _nothing(*_: object) -> Spent:
+    """The answer in place of a store that cannot be asked any more."""
+    return Spent(0, {})

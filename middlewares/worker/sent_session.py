@@ -117,10 +117,15 @@ class SentSession:
         def reached(_: str) -> None:
             self._fail("", FinishReason.GOAL)
 
-        if self._no_lease:
+        try:
+            store = None if self._no_lease else await asyncio.to_thread(reach, self._job)
+        except OutOfReach as error:  # it was there a moment ago
+            store = None
+            logger.info("This job keeps to what was left when it was sent: %s", error)
+        if store is None:
             goals.open_alone(self._job.allowance, reached)
         else:
-            goals.open(StoreThread(await asyncio.to_thread(reach, self._job)), self._job.crawl, reached, own=True)
+            goals.open(StoreThread(store), self._job.crawl, reached, own=True)
 
     def _lost(self) -> None:
         self._refused = too_late(self._job)

@@ -91,6 +91,7 @@ class Scheduler:
         self._begun = time.monotonic()
         self._staffed: float | None = None  #: when workers were last started
         self._announced: float | None = None  #: when the last heartbeat was stored
+        self._before: Counter[str] = Counter()  #: what was at home before, and does not count
         self._dry: tuple[int, float] | None = None  #: the number of items when it last grew, and when that was
 
     def _worked(self, slot: str) -> None:
@@ -289,13 +290,18 @@ class Scheduler:
             there = self.state.spent.counts
             anew = [name for name in there if not self.producer or name in ANEW]
             await self.state.spend(told={name: -there[name] for name in anew})
-            if self.producer and not (await self.state.run(self.state.db.backlog)).out:
+            if not self.producer:  # of a frontier's, those since this process began
+                self._before = self._at_home()
+            elif not (await self.state.run(self.state.db.backlog)).out:
                 await self._count_home()
+
+    def _at_home(self) -> Counter[str]:
+        return Counter(self.own()) + Counter(items=self.state.counters.items, pages=self.state.counters.pages)
 
     async def _count_home(self) -> None:
         """Count what is at home: what a worker has counted may be lost with it."""
-        home = Counter(self.own())
-        home.update(items=self.state.counters.items, pages=self.state.counters.pages)
+        home = self._at_home()
+        home.subtract(self._before)
         told = {name: home[name] - self.state.spent.counts.get(name, 0) for name in ("items", "pages")}
         await self.state.spend(told=told)
 
@@ -312,8 +318,7 @@ class Scheduler:
         if not state.goal or is_out or not (state.closed or not self.producer):
             state.pump()  # what was reserved may be free again
             return
-        if self.producer:
-            await self._count_home()
+        await self._count_home()
         state.goal = state.spent.reached(goals)
         if state.goal:
             logger.info("The crawl has reached a goal: %s", in_words(state.goal, goals[state.goal]))

@@ -208,6 +208,22 @@ def test_a_store_that_is_away_is_waited_for_and_a_process_that_ends_does_not_wai
     run(work())
 
 
+def test_a_fault_of_ours_lets_no_request_wait_for_ever() -> None:
+    async def work() -> None:
+        thread, ended = FakeThread({}), list[str]()
+        thread.gate.set()
+        keeper = GoalKeeper({"requests": 2})
+        keeper.open(thread, "c", ended.append)  # type: ignore[arg-type]  # a fake
+        thread.counts = None  # type: ignore[assignment]  # which cannot be added to
+        assert not await asyncio.wait_for(outcome(keeper), 10)
+        keeper.count("items")
+        assert not await outcome(keeper)
+        assert ended == [""], "its process ends, and what was not made waits"
+        await keeper.close()
+
+    run(work())
+
+
 def test_a_job_without_the_store_keeps_to_what_was_left() -> None:
     async def work() -> None:
         ended = list[str]()
