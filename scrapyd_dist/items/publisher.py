@@ -76,8 +76,9 @@ class PartPublisher:
                 )
             self._write()
         except (OSError, ValueError) as error:
+            why = str(error).rstrip(".")
             raise ConfigError(
-                f"Items cannot be delivered to {self._sink.shown} (--deliver, DISTRIBUTED_DELIVER): {error}. Nothing"
+                f"Items cannot be delivered to {self._sink.shown} (--deliver, DISTRIBUTED_DELIVER): {why}. Nothing"
                 " was started. Correct it and try again, or name another place."
             ) from error
 

@@ -174,8 +174,8 @@ class RemoteSink:
         try:
             from fsspec.core import url_to_fs  # noqa: PLC0415 - an extra
 
-            # Listings and connections of earlier calls may be stale.
-            fs, self._root = url_to_fs(self.shown, skip_instance_cache=True, use_listings_cache=False, **self._login)
+            # A connection of an earlier call may be stale.
+            fs, self._root = url_to_fs(self.shown, skip_instance_cache=True, **self._login)
         except ImportError as error:  # of fsspec, or of its driver, which it names
             raise ConfigError(
                 f"Items are delivered to {self.shown} by fsspec and its driver, and one of them is not installed"

@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import fsspec
 import pytest
+from fsspec.utils import infer_storage_options
 from rig.deliveries import delivered, files_of, manifest_in
 from rig.ftp import FtpServer
 from rig.waiting import wait_for
@@ -23,6 +26,19 @@ from scrapyd_dist.items.sink import FolderSink, Moved, Sink, open_sink
 
 HOME = "shop.0a1b2c3d"
 PASSWORD = "s3cret@of:the/sink"
+
+
+class SFTP(fsspec.AbstractFileSystem):  # type: ignore[misc]
+    """Takes addresses as the driver for sftp:// does, which needs paramiko."""
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(infer_storage_options(path)["path"])
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
+        options = infer_storage_options(path)
+        return {name: options[name] for name in ("host", "port")}
 
 
 class Home:
@@ -243,3 +259,20 @@ def test_a_password_is_shown_nowhere_and_refused_on_the_command_line(
     assert "s3cret" not in str(refusal.value)
     with pytest.raises(ConfigError, match="--feed"):
         read_options(Settings({"DISTRIBUTED_DELIVER": "out", "DISTRIBUTED_TARGET_FEED_URL": "file:///x.jl"}))
+
+
+def test_a_driver_gets_the_account_and_nothing_that_it_may_not_know(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    class StrictDriver(SFTP):
+        def __init__(self, **options: Any) -> None:
+            given.update(options)
+            raise OSError("Nobody is at home.")
+
+    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "sftp", StrictDriver)
+    with pytest.raises(ConfigError, match=r"at home\. Nothing was started") as refusal:
+        home.publisher(open_sink(f"sftp://me:{quote(PASSWORD, safe='')}@host:22/out", tmp_path)).__enter__()
+    assert given == {"host": "host", "port": 22, "username": "me", "password": PASSWORD}
+    assert PASSWORD not in str(refusal.value)
