@@ -4,7 +4,7 @@ PYTHON ?= python3
 WORKERS ?= 2
 TESTS   = .venv-test/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo servers test acceptance durations faults fuzz mutants lowest bench pictures docs lint types check clean help
+.PHONY: demo servers test acceptance durations faults soak fuzz mutants lowest bench pictures docs lint types check clean help
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -26,6 +26,9 @@ durations: .venv-test/ready servers  ## both of them, writing the seconds of eac
 
 faults: .venv-test/ready servers  ## breaks 36 real crawls at random moments and counts what was lost (about 15 minutes; root for the full disk)
 	.venv-test/bin/python tests/faults
+
+soak: .venv-test/ready servers  ## an hour of crawls, a consumer and plain jobs with random faults: what is lost, left over, or grows
+	.venv-test/bin/python tests/faults --soak
 
 fuzz: .venv-test/ready  ## has nodes give 10,000 answers that are wrong, huge or evil to all commands (about 15 minutes)
 	SDIST_FUZZ_ANSWERS=10000 $(TESTS) -n 0 -m black_box -o timeout=7200 tests/acceptance/test_hostile_nodes.py -k many

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from faults.__main__ import one, table
 from faults.kinds import KINDS
+from faults.soak import SoakResult
 from faults.verdict import Verdict, double_sent
 
 from scrapyd_dist.batches import Attempt
@@ -46,3 +47,14 @@ def test_the_table_adds_up() -> None:
     total = Verdict(runs=2, refetched=3) + Verdict(lost=1)
     assert not total.good
     assert table({("all", "SQLite"): total}).splitlines()[-1] == "| all | SQLite | 3 | 1 | 0 | 0 | 3 | 0 |"
+
+
+def test_a_soak_that_grows_or_leaves_something_is_not_good() -> None:
+    flat = SoakResult(memory={"scrapyd node1": (50.0, 60.0, 66.0)}, left={"node1: processes": 0})
+    assert flat.good
+    assert "| scrapyd node1 | 50.0 | 60.0 | 66.0 |" in flat.table()
+    assert not replace(flat, lost=["the consumer: {'missing': 1}"]).good
+    assert not replace(flat, left={"crawls in the store": 1}).good
+    grown = replace(flat, memory={"consumer": (50.0, 60.0, 80.0)})
+    assert grown.growing == ["consumer"]
+    assert not grown.good

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from faults.kinds import KINDS, LONG, Kind
+from faults.soak import soak
 from faults.trial import Trial
 from faults.verdict import Verdict, judge
 from rig.processes import node_python
@@ -27,6 +28,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--store", choices=("sqlite", "redis", "both"), default="both", help="the stores, in turn")
     parser.add_argument("--mode", choices=("auto", "push", "pull"), default="auto", help="how batches reach the nodes")
     parser.add_argument("--long", action="store_true", help=f"only one kind: {LONG.name}")
+    parser.add_argument(
+        "--soak", type=float, nargs="?", const=60.0, metavar="MINUTES",
+        help="instead: crawls, a consumer and plain jobs on three nodes for so long (60), and faults",
+    )  # fmt: skip
     parser.add_argument("--json", type=Path, help="file that gets all figures")
     return parser
 
@@ -64,6 +69,12 @@ def stores_of(kind: Kind, store: str, number: int) -> bool:
 def main() -> int:
     """Run them all; 0 when every promise was kept."""
     options = build_parser().parse_args()
+    if options.soak is not None:
+        with TemporaryDirectory(prefix="sdist-soak-") as temporary:
+            return soak(
+                Path(temporary), node_python(Path(temporary)), minutes=options.soak, seed=options.seed,
+                redis=options.store == "redis", report=options.json,
+            )  # fmt: skip
     known = (LONG,) if options.long else KINDS
     kinds = [kind for kind in known if options.only in kind.name and not (kind.redis and options.store == "sqlite")]
     rows: dict[tuple[str, str], Verdict] = {}

@@ -77,12 +77,14 @@ class Trial:
         node_env: environment variables of single nodes, by their place.
         mode: how batches reach the nodes; `auto`: the workers of the second node do not reach the store.
         latency, patience: seconds for a page, and for one command.
+        nodes, node_config: how many, and their options of [scrapyd].
     """
 
     def __init__(
         self, folder: Path, node_python: Path, seed: int, *, redis: bool = False, proxied: bool = False,
         node_env: Mapping[int, dict[str, str]] | None = None, settings: Mapping[str, Any] | None = None,
         items: int = ITEMS_OF_SITE, latency: float = 0.15, mode: str = "auto", patience: float = PATIENCE,
+        nodes: int = 2, node_config: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.dice = Random(seed)
         #: files that make requests hang
@@ -99,9 +101,11 @@ class Trial:
         self._nodes = self._stack.enter_context(closing(Nodes(node_python, folder / "nodes")))
         lost = {"SDIST_STORE": "/nowhere/store.db"} if mode == "auto" else {}
         env = {0: {}, 1: lost} | {at: {**lost, **values} if at else values for at, values in (node_env or {}).items()}
-        self.nodes: list[ScrapydNode] = [self._nodes.make(env=env[at]) for at in range(2)]
+        self.nodes: list[ScrapydNode] = [
+            self._nodes.make(env=env.get(at, {}), **(node_config or {})) for at in range(nodes)
+        ]
         self.proxies: list[Proxy] = []
-        self._project = Project.demo(folder / "project")
+        self.project = Project.demo(folder / "project")
         usual = {**SETTINGS, "DISTRIBUTED_MODE": mode, "START_URL": self.site.start_url}
         self._settings = {**usual, **(settings or {})}
         self._proxied = proxied
@@ -115,35 +119,39 @@ class Trial:
 
     def begin(self) -> None:
         """Start the fleet and the crawl; returns when the crawl has a row in the store."""
+        self.prepare()
+        self.command = self.cli(*arguments("sdist", self.site))
+        wait_for(self.crawls, 60, "the crawl in the store")
+
+    def prepare(self) -> None:
+        """Start the fleet, and write what the project needs for it."""
         for node in self.nodes:
             node.start()
         for node in self.nodes:
             node.wait()
         if self._proxied:
             self.proxies = [self._stack.enter_context(closing(Proxy(node))) for node in self.nodes]
-            sections = "\n".join(p.section(self._project.name, p.node.name) for p in self.proxies)
-            self._project.targets([], sections)
+            sections = "\n".join(p.section(self.project.name, p.node.name) for p in self.proxies)
+            self.project.targets([], sections)
         else:
-            self._project.targets(self.nodes)
-        self._project.settings(**self._settings)
-        with (self._project.package / "settings.py").open("a", encoding="utf-8") as file:
+            self.project.targets(self.nodes)
+        self.project.settings(**self._settings)
+        with (self.project.package / "settings.py").open("a", encoding="utf-8") as file:
             file.write(NAMED)
             file.write(HANGING.format(page=str(self.hanging_page), worker=str(self.hanging_worker)))
-        self.command = self.cli(*arguments("sdist", self.site))
-        wait_for(self.crawls, 60, "the crawl in the store")
 
     def cli(self, *arguments: str) -> Command:
         """Start `sdist` in the project's folder."""
         env = {"SDIST_STORE": self.redis.url} if self.redis else None
-        project = self._project
+        project = self.project
         command = Command([*SDIST, *arguments], cwd=project.path, folder=project.output, home=project.home, env=env)
         return self._stack.enter_context(closing(command))
 
     def store(self) -> Store:
-        return open_store(self.redis.url if self.redis else self._project.path / ".sdist" / "store.db")
+        return open_store(self.redis.url if self.redis else self.project.path / ".sdist" / "store.db")
 
     def crawls(self) -> list[Crawl]:
-        if not self.redis and not (self._project.path / ".sdist" / "store.db").exists():
+        if not self.redis and not (self.project.path / ".sdist" / "store.db").exists():
             return []
         with closing(self.store()) as store:
             return store.crawls()
@@ -151,7 +159,7 @@ class Trial:
     @property
     def home(self) -> Path:
         """The crawl's folder in the project's state folder."""
-        return self._project.path / ".sdist" / "crawls" / self.row.id
+        return self.project.path / ".sdist" / "crawls" / self.row.id
 
     @property
     def row(self) -> Crawl:
@@ -165,13 +173,13 @@ class Trial:
         """The pages of a batch, as the site's log names them."""
         with closing(self.store()) as store:
             settings = store.payload(self.row.id, batch)
-        values = decode(settings.get, key=state_key(self._project.path / ".sdist"))
+        values = decode(settings.get, key=state_key(self.project.path / ".sdist"))
         return frozenset(urlsplit(value["url"]).path for value in values)
 
     def items(self) -> list[dict[str, Any]]:
         """What came home; nothing when there is no file."""
         with suppress(FileNotFoundError):
-            return list(self._project.items(ITEMS))
+            return list(self.project.items(ITEMS))
         return []
 
     # moments and victims

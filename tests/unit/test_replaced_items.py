@@ -12,6 +12,7 @@ from scrapyd_dist.middlewares.worker.work_unit import RequestLedger
 from scrapyd_dist.batches import Attempt, AttemptState
 from scrapyd_dist.items.delivery import PARTS, deliver
 from scrapyd_dist.items.json_lines import left_out, number, without
+from scrapyd_dist.items.merging import ItemOutput
 from scrapyd_dist.joblogs.worker_report import BadReport, kept, read_report
 from scrapyd_dist.scheduling.base import BatchCounters
 
@@ -104,6 +105,19 @@ def test_what_is_left_are_the_items_of_all_others(sources: list[int | None]) -> 
     assert number(runs) == sources.count(1)
     lines = ((at, str(source).encode()) for at, source in enumerate(sources))
     assert [line for _, line in without(lines, runs)] == [str(one).encode() for one in sources if one != 1]
+
+
+def test_parts_that_are_not_there_any_more_are_told_and_the_rest_is_merged(tmp_path: Path) -> None:
+    (tmp_path / PARTS).mkdir()
+    (tmp_path / PARTS / "2.jl").write_text('{"a": 1}\n')
+    attempts = [attempt(batch, {"items": 3}, part=f"{batch}.jl") for batch in (1, 2)]
+    outputs = [ItemOutput.named(tmp_path / "items.jl")]
+    delivered = deliver(tmp_path, own=[], attempts=attempts, misses=[], outputs=outputs, feed_url=None)
+    assert (delivered.items, delivered.lost) == (1, 3)
+    assert (tmp_path / "items.jl").read_text() == '{"a": 1}\n'
+    (warning,) = delivered.warnings
+    assert warning.startswith("3 items are lost: 1 parts that came home are not in ")
+    assert "sdist items pull" in warning
 
 
 def test_feeds_stay_and_their_manifest_says_what_of_them_counts(tmp_path: Path) -> None:
