@@ -59,6 +59,12 @@ def close_spider(crawler: Crawler, reason: FinishReason) -> None:
         engine.close_spider(spider, reason.value)
 
 
+def is_closing(crawler: Crawler) -> bool:
+    """Whether the crawl waits for nothing but what is under way."""
+    slot = crawler.engine._slot  # noqa: SLF001 - before Scrapy 2.19 nothing else tells
+    return slot is None or slot.closing is not None
+
+
 def under_way(crawler: Crawler) -> bool:
     """Whether Scrapy has any request or item left, apart from what the spider's start may still bring."""
     engine = crawler.engine

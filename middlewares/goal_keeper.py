@@ -25,6 +25,7 @@ from scrapyd_dist.store.worker_thread import StoreThread
 
 from .assignment import PROBE, Assignment, is_filler, is_producer, is_worker
 from .codec import WAITS
+from .engine_compat import is_closing
 
 Ask = Callable[[int, Mapping[str, int]], Awaitable[Spent]]
 
@@ -80,6 +81,7 @@ class GoalKeeper:
         self._ask: Ask | None = None  #: of the store, or of this process alone
         self._ended: Callable[[str], object] = lambda _: None
         self._close: Callable[[], object] = lambda: None
+        self._ends: Callable[[], bool] = lambda: self._closed
         self._waiting: list[asyncio.Future[bool]] = []
         self._told: Counter[str] = Counter()
         self._asking: asyncio.Task[None] | None = None
@@ -98,6 +100,7 @@ class GoalKeeper:
 
     def put_in(self, crawler: Crawler) -> None:
         """Called before the spider is opened."""
+        self._ends = lambda: self._closed or is_closing(crawler)
 
         def add() -> None:
             crawler.engine.downloader.middleware._add_middleware(self)  # noqa: SLF001 - there is no public way behind all others
@@ -196,11 +199,13 @@ class GoalKeeper:
             except Exception as error:  # whatever it is: what waits must not wait for ever
                 since = since or time.monotonic()
                 away = isinstance(error, StoreError) and time.monotonic() - since <= PATIENCE
-                if self._closed or not away:
+                if self._ends() or not away:
                     logger.exception("The store of the crawl's goals cannot be asked, so no more requests leave")
-                    self._closed, self._ask = True, _nothing
+                    was_ending, self._ask = self._ends(), _nothing
+                    self.stop()
                     self._refuse(waiting)
-                    self._ended("")
+                    if not was_ending:
+                        self._ended("")
                     return
                 self._waiting[:0] = waiting
                 self._told.update(told)
@@ -215,7 +220,7 @@ class GoalKeeper:
             if reached and not self.reached and (reached != "requests" or rest):
                 self.reached = reached
                 self._ended(reached)
-            if reached or self._closed:
+            if reached or self._ends():
                 self._refuse(rest)
             elif rest:  # what is left is reserved, and may come back
                 self._waiting[:0] = rest

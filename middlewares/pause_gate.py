@@ -15,6 +15,7 @@ from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 
+from .engine_compat import is_closing
 from .goal_keeper import GoalReached
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ class PauseGate:
     _all: ClassVar[WeakKeyDictionary[Crawler, PauseGate]] = WeakKeyDictionary()
 
     def __init__(self, crawler: Crawler) -> None:
-        self._engine = crawler.engine
+        self._crawler = crawler
         self.rests = False
         handlers: Any = getattr(crawler.engine.downloader, "handlers", None)
         if hasattr(handlers, "download_request_async"):
@@ -60,14 +61,13 @@ class PauseGate:
         logger.info("The crawl rests: no request leaves" if rests else "The crawl goes on")
         self.rests = rests
         if rests:
-            self._engine.pause()
+            self._crawler.engine.pause()
         else:
-            self._engine.unpause()
+            self._crawler.engine.unpause()
 
     async def _wait(self) -> None:
         while self.rests:
-            slot = self._engine._slot  # noqa: SLF001 - before Scrapy 2.19 nothing else tells
-            if slot is None or slot.closing:
+            if is_closing(self._crawler):
                 raise HeldBack("not made: the crawl rests, and this process ends")
             await asyncio.sleep(LOOK)
 

@@ -15,6 +15,7 @@ from scrapy.exceptions import IgnoreRequest
 from scrapyd_dist.throttle.permits import Permit
 
 from ..codec import AGAIN
+from ..engine_compat import is_closing
 
 #: seconds after its moment for which a permit is good: later, it would come close to those of other requests
 STALE = 0.25
@@ -89,8 +90,7 @@ class DownloaderCapacity:
     @property
     def ending(self) -> bool:
         """Whether the crawl waits for nothing but what is under way."""
-        slot = self._crawler.engine._slot  # noqa: SLF001 - nothing else tells
-        return slot is None or slot.closing is not None
+        return is_closing(self._crawler)
 
     # permits to request
 

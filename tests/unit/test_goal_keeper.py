@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -220,6 +221,29 @@ def test_a_fault_of_ours_lets_no_request_wait_for_ever() -> None:
         assert not await outcome(keeper)
         assert ended == [""], "its process ends, and what was not made waits"
         await keeper.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("fails", [0, 10**6], ids=["what is reserved", "the store"])
+def test_a_spider_that_closes_does_not_wait(fails: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after Ctrl-C, when no component is told before the last request has ended."""
+    monkeypatch.setattr("scrapyd_dist.middlewares.goal_keeper.AGAIN", 0.01)
+
+    async def work() -> None:
+        thread, ended, crawler = FakeThread({"requests": 1}, fails), list[str](), get_crawler(Spider)
+        slot = SimpleNamespace(closing=None)
+        crawler.engine = SimpleNamespace(_slot=slot)  # type: ignore[assignment]  # a fake
+        keeper = GoalKeeper({"requests": 1})
+        keeper.put_in(crawler)
+        thread.counts = {"reserved": 1}
+        thread.gate.set()
+        keeper.open(thread, "c", ended.append)  # type: ignore[arg-type]  # a fake
+        waits = asyncio.ensure_future(outcome(keeper))
+        while len(thread.asked) < 2:
+            await asyncio.wait([waits], timeout=0.01)
+        slot.closing = True
+        assert (await asyncio.wait_for(waits, 5), ended) == (False, [])
 
     run(work())
 
