@@ -195,7 +195,7 @@ class CrawlOptions(GoalOptions, SpiderOptions):
         return CrawlOrder(
             spider=self.spider,
             settings=settings,
-            spider_settings=settings_in(self.setting),
+            spider_settings=pairs("-s", self.setting),  # judged by the crawl's process, which tells of a refusal
             args=pairs("-a", self.arg),
             version=self.version,
         )

@@ -95,7 +95,7 @@ def settings() -> Iterator[WrongInput]:
         for value in (*WRONG[row.kind], *_beyond(row)):
             yield WrongInput(settings={name: value}, names=name)
             if isinstance(value, str) and name != f"{PREFIX}STORE":
-                arguments = ("crawl", "easy", "-s", f"{name}={value}")
+                arguments = ("schedule", "easy", "-s", f"{name}={value}")
                 yield WrongInput(arguments=arguments, names=name)
 
 
