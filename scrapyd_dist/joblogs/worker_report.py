@@ -70,6 +70,11 @@ class WorkerReport:
     def ended_requests(self) -> int:
         return self.done + self.missed
 
+    def stat(self, name: str) -> int:
+        """A number that Scrapy has counted; 0 when it has not, or the project has put something else there."""
+        value = self.stats.get(name)
+        return max(0, int(value)) if isinstance(value, (int, float)) else 0
+
     @property
     def pace(self) -> float:
         """Requests per second so far, by the node's clock; 0 while unknown."""
@@ -184,7 +189,9 @@ def _missed_requests(document: Mapping[str, Any]) -> MissedRequests | None:
     rows = document.get("missed_requests")
     if rows is None:
         return None
-    items = _count(document["items"])
+    items, size = _count(document["items"]), _count(document["requests"])
+    if any(not 0 <= int(place) < size for place, _, _ in rows):
+        raise ValueError("it tells of requests that its batch has not")
     return tuple((_count(place), str(kind), None if runs is None else _runs(runs, items)) for place, kind, runs in rows)
 
 

@@ -26,8 +26,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-#: the stat of requests that have left
-HITS = "downloader/request_count"
+#: the stats of requests that have left, and of exceptions in the spider's code
+HITS, EXCEPTIONS = "downloader/request_count", "spider_exceptions/count"
 #: requests that a job may make besides two for each of its batch: a robots.txt, and more retries
 SPARE = 10
 #: most slots or nodes that a message names
@@ -228,8 +228,8 @@ class SchedulerState:
         if not self.spec.goals or (report is not None and report.batches is not None):
             return
         if report is not None and report.no_lease:
-            now = +Counter(items=report.items, pages=report.pages, errors=report.failed_requests)
-            now["requests"] = int(report.stats.get(HITS) or report.ended_requests)
+            now = +Counter(items=report.items, pages=report.pages, errors=report.stat(EXCEPTIONS))
+            now["requests"] = report.stat(HITS) or report.ended_requests
             release = min(out.reserved, now["requests"] - out.spent["requests"])
             self.told.update(now - out.spent)
             out.spent |= now

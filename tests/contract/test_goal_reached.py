@@ -128,6 +128,31 @@ async def test_a_job_without_the_store_has_an_allowance_and_counts_by_its_report
         assert {attempt.state for attempt in b.attempts()} == {AttemptState.ACCEPTED}
 
 
+async def test_a_failed_page_is_no_error_of_the_spider_and_a_stat_may_be_anything(tmp_path: Path) -> None:
+    one = model("one", quick=False)
+    async with sending(tmp_path, one, spec=spec(requests=20, errors=2)) as b:
+        b.state.members[0].deaf = "it is another machine"
+        await b.seal_all(1)
+        await until(lambda: len(b.posts()) == 1, "it is posted")
+        one.start("c.b1.a1")
+        stats = {"downloader/request_count": "many", "spider_exceptions/count": 1}
+        one.finish("c.b1.a1", no_lease="none", missed=2, done=0, errors=2, stats=stats)
+        await b.ended()
+        counts = b.store.spend(CRAWL, {}).counts
+        assert (b.state.goal, counts["errors"], counts["requests"]) == ("", 1, 2)
+
+
+async def test_a_report_of_requests_that_its_batch_has_not_is_none(tmp_path: Path) -> None:
+    async with leasing(tmp_path, model("one"), scaling=ScalingPolicy(most=1), producer="me") as o:
+        o.add(3)
+        worker = await a_worker(o)
+        worker.lease()
+        _finish(worker, done=2, pages=2, items=2, missed_requests=[[3, PUT_OFF, []]])
+        await until(lambda: o.attempts(1)[0].state is AttemptState.FAILED, "it is given up")
+        assert "requests that its batch has not" in o.attempts(1)[0].reason
+        assert o.state.fault is None
+
+
 async def test_a_lost_job_may_make_all_that_it_has_reserved(tmp_path: Path) -> None:
     one, two = model("one", quick=False), model("two", quick=False)
     async with sending(tmp_path, one, two, spec=spec(requests=40)) as b:
