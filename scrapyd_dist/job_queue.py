@@ -4,6 +4,7 @@ Invariant: the decision depends on nothing but the records, so that any process 
 refused when they have changed makes it the decision of one.
 """
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -30,8 +31,9 @@ class Predecessor:
     over: bool
     finished: bool = False  #: whether its outcome is good
 
-    def is_called(self, name: str) -> bool:
-        return name in self.names or name in self.labels
+    def is_called(self, name: str, before: float = math.inf) -> bool:
+        """Whether it has this name, or this label and came before a moment: what came later may wait itself."""
+        return name in self.names or (name in self.labels and self.created < before)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,13 +92,15 @@ def chains(records: Iterable[JobRecord]) -> dict[str, JobRecord]:
 
 def predecessors_in(records: Sequence[JobRecord]) -> list[Predecessor]:
     names: dict[str, set[str]] = {}
+    created: dict[str, float] = {}
     for record in records:
         names.setdefault(record.first or record.id, set()).add(record.id)
+        created[record.id] = record.created
     return [
         Predecessor(
             names=frozenset({first, *names[first]}),
             labels=last.labels,
-            created=next((one.created for one in records if one.id == first), last.created),
+            created=created.get(first, last.created),
             over=last.state.over,
             finished=last.state is Outcome.FINISHED,
         )
@@ -130,8 +134,7 @@ def _conditions(record: JobRecord, others: Collection[Predecessor]) -> tuple[boo
     waits = False
     for text in record.after:
         name, wanted = read_condition(text)
-        # Those that came after it may wait for it themselves.
-        found = [one for one in others if one.is_called(name) and one.created < record.created]
+        found = [one for one in others if one.is_called(name, record.created)]
         if not found:
             return False, f"not started: {name}, which it was to follow, is not known any more"
         if not all(one.over for one in found):

@@ -70,6 +70,12 @@ class JobRecord:
     tried: tuple[str, ...] = ()  #: urls of the nodes of its earlier attempts
 
     @property
+    def at(self) -> float:
+        """When it ended; until then when it was posted, and the end of time while it waits: that is not forgotten."""
+        open_since = math.inf if self.state is Outcome.WAITING else self.posted or self.created
+        return self.ended or open_since
+
+    @property
     def waits_for(self) -> str:
         """What keeps a waiting job from starting, in a few words."""
         after = [f"after {name}" for name in self.after]

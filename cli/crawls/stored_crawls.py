@@ -297,11 +297,11 @@ def _removal(root: Path, row: Crawl) -> dict[str, Any]:
 
 
 def _old_jobs(store: Store, days: float | None) -> int:
-    """How many plain jobs ended longer ago than so many days."""
+    """How many plain jobs ended, or were posted and not seen to end, longer ago than so many days."""
     if days is None:
         return 0
     before = time.time() - days * DAY
-    return sum((one.ended or one.created) < before for one in store.jobs())
+    return sum(one.at < before for one in store.jobs())
 
 
 def _named(store: Store, names: Sequence[str]) -> list[Crawl]:

@@ -473,7 +473,7 @@ class JobStore(Protocol):
         """
 
     def forget_jobs(self, before: float) -> int:
-        """Remove jobs that ended before this time, and open ones that were written before it; gives how many."""
+        """Remove jobs that ended before this time, or were posted before it and are open; gives how many."""
 
 
 class Store(CrawlStore, BatchStore, ThrottleStore, JobStore, Protocol):

@@ -38,7 +38,7 @@ class RedisJobs(RedisPort, JobStore):
             writes += [
                 ("HDEL", self._key(before), one.id),
                 ("HSET", self._key(now), one.id, self._door.job_text(one)),
-                ("ZADD", self._key(_ENDS), one.ended or one.created, one.id),
+                ("ZADD", self._key(_ENDS), one.at, one.id),
             ]
         return "refused" not in self._server.step("steps", self._server.prefix, needed=needed, writes=writes)
 

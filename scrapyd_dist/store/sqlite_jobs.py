@@ -12,9 +12,9 @@ class SqliteJobs(SqlitePort, JobStore):
         return int(self._value("SELECT revision FROM job_revision") or 0)
 
     def jobs(self, since: float | None = None) -> list[JobRecord]:
-        query = "SELECT id, record FROM jobs WHERE is_over = 0 OR (is_over = 1 AND at >= ?) ORDER BY at, id"
-        earliest = since if since is not None else 0.0
-        return self._all(lambda row: self._door.job(row["id"], row["record"]), query, earliest)
+        query = "SELECT id, record FROM jobs WHERE is_over = 0 OR (is_over = 1 AND at >= ?)"
+        found = self._all(lambda row: self._door.job(row["id"], row["record"]), query, since or 0.0)
+        return sorted(found, key=lambda one: (one.ended or one.created, one.id))
 
     def keep_jobs(self, records: Sequence[JobRecord], revision: int | None = None) -> bool:
         with self._file.step():
@@ -22,7 +22,7 @@ class SqliteJobs(SqlitePort, JobStore):
                 return False
             self._db.execute("UPDATE job_revision SET revision = revision + 1")
             for one in records:
-                row = {"id": one.id, "is_over": one.state.over, "at": one.ended or one.created}
+                row = {"id": one.id, "is_over": one.state.over, "at": one.at}
                 self._insert("jobs", {**row, "record": self._door.job_text(one)}, verb="INSERT OR REPLACE")
         return True
 

@@ -307,6 +307,7 @@ async def test_stopping_waits_for_the_posts_under_way_and_sends_nothing_more(tmp
 async def test_an_error_of_ours_ends_the_crawl_and_says_so(tmp_path: Path) -> None:
     async with sending(tmp_path, model("one")) as b:
         b.folder.rmdir()
+        b.folder.touch()  # a folder that is only gone is made again
         await b.seal_all(1)
         await b.ended()
         assert isinstance(b.state.fault, OSError)

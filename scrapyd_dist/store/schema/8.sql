@@ -3,7 +3,7 @@
 CREATE TABLE jobs (
     id      TEXT    PRIMARY KEY,
     is_over INTEGER NOT NULL,
-    at      REAL    NOT NULL,  -- when it ended; until then, when it was written down
+    at      REAL    NOT NULL,  -- when it ended; until then, when it was posted; while it waits, infinity
     record  TEXT    NOT NULL   -- JSON
 ) WITHOUT ROWID;
 
