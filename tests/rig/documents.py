@@ -92,6 +92,7 @@ DOCUMENTS: dict[str, Any] = {
     "frontier move": {"frontier": str, "to": [str], **_WALKED},
     "frontier move --batch": {"frontier": str, "was": int, "batch": int, "slot": str, "requests": int},
     "frontier requeue": {"frontier": str, "batches": [int], "requests": int, "urls": int},
+    "frontier prioritise": {"frontier": str, "priority": int, "batches": [int], "requests": int},
     "frontier delete": {"frontier": str, "slots": [_SLOT], **_WALKED},
     "throttle show": {
         "version": int,
