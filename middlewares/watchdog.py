@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 #: seconds between two looks at the clock
 TICK = 0.5
-#: seconds without progress that a job gets to end in order, as for a feed's upload; with progress; after a signal
+#: seconds without progress that a job gets until it closes its spider; with progress; after a signal
 GRACE, LONG_GRACE, AFTER = 60.0, 600.0, 10.0
 #: Scrapy ends in order after the first one and at once after the second; a callback that never returns needs the third
 SIGNALS = (signal.SIGINT, signal.SIGINT, getattr(signal, "SIGKILL", signal.SIGTERM))

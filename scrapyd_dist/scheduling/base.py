@@ -225,7 +225,7 @@ class SchedulerState:
         `over`: it makes no more requests; `lost`: it may make all that it has reserved.
         """
         report, release = out.report, 0
-        if not self.spec.goals or (report is not None and report.batches is not None):
+        if not out.allowance:  # it leases its batches, or an earlier process has sent it
             return
         if report is not None and report.no_lease:
             now = +Counter(items=report.items, pages=report.pages, errors=report.stat(EXCEPTIONS))

@@ -288,11 +288,14 @@ class Scheduler:
         if self.state.spec.goals:
             await self.state.spend()
             there = self.state.spent.counts
-            anew = [name for name in there if not self.producer or name in ANEW]
-            await self.state.spend(told={name: -there[name] for name in anew})
+            told = {name: -there[name] for name in there if not self.producer or name in ANEW}
+            is_out = (await self.state.run(self.state.db.backlog)).out
+            if self.producer and is_out:  # jobs of an earlier process may make all that they have reserved
+                told["requests"] = there.get("reserved", 0)
+            await self.state.spend(told=told)
             if not self.producer:  # of a frontier's, those since this process began
                 self._before = self._at_home()
-            elif not (await self.state.run(self.state.db.backlog)).out:
+            elif not is_out:
                 await self._count_home()
 
     def _at_home(self) -> Counter[str]:
@@ -328,7 +331,7 @@ class Scheduler:
         """How much further the seconds are that goals are set for."""
         goals, counts, now = self.state.spec.goals, self.state.spent.counts, time.monotonic()
         items = counts.get("items", 0)
-        if self._dry is None or self._dry[0] != items:
+        if self._dry is None or self._dry[0] != items or self.state.paused:
             self._dry = (items, now)
         clocks = {"time": now - self._begun, "dry_time": now - self._dry[1]}
         return {name: int(clocks[name]) - counts.get(name, 0) for name in goals if name in clocks}

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rig.nodemodel import model
-from rig.scheduling import CRAWL, SPEC, Bench, ModelWorker, leasing, sending, until
+from rig.nodemodel import ModelJob, model
+from rig.scheduling import CRAWL, HOME, SPEC, Bench, ModelWorker, leasing, left_behind, sending, until
 
 from scrapyd_dist.batches import PUT_OFF, PUT_OFF_REASON, AttemptState, Miss
 from scrapyd_dist.payload import REPLACES, decode
@@ -171,3 +171,29 @@ async def test_a_lost_job_may_make_all_that_it_has_reserved(tmp_path: Path) -> N
         await until(lambda: len(b.posts()) == 3, "its next attempt")
         await until(lambda: b.store.spend(CRAWL, {}).counts["requests"] == 14, "it may have made them")
         assert b.store.spend(CRAWL, {}).counts["reserved"] in {0, 14}
+
+
+async def test_a_pause_is_no_time_without_an_item(tmp_path: Path) -> None:
+    async with leasing(tmp_path, model("one"), producer="me", spec=spec(dry_time=1)) as o:
+        o.add(2)
+        await a_worker(o)
+        o.scheduler.rest(paused=True)
+        o.scheduler._dry = (0, o.scheduler._begun - 3600)
+        looks = o.scheduler._dry
+        await until(lambda: o.scheduler._dry is not looks or o.state.goal, "a look")
+        assert o.state.goal == ""
+
+
+async def test_what_an_earlier_process_has_reserved_may_still_be_made(tmp_path: Path) -> None:
+    one = model("one", quick=False)
+    before, job = await left_behind(tmp_path, one)
+    before.store.spend(CRAWL, {}, 14, reserve=True)
+    await before.leave()
+    one.take(ModelJob(id=job, size=2, settings={"DISTRIBUTED_JOB": json.dumps({"home": HOME})}, args={}))
+    async with sending(tmp_path, one, spec=spec(requests=20)) as b:
+        assert b.store.spend(CRAWL, {}).counts["requests"] == 14
+        one.start(job)
+        one.finish(job, no_lease="none", stats={"downloader/request_count": 6})
+        b.scheduler.no_more()
+        await b.ended(whole=1)
+        assert b.store.spend(CRAWL, {}).counts["requests"] == 14, "and is counted once"
