@@ -80,6 +80,12 @@ def test_old_jobs_are_forgotten_open_ones_as_well(store: Store) -> None:
     assert (store.forget_jobs(99.0), store.jobs()) == (1, [])
 
 
+def test_a_job_that_waits_is_never_forgotten(store: Store) -> None:
+    waits = replace(JOB, id="waits", state=Outcome.WAITING, sealed="x")
+    store.keep_jobs([waits, replace(waits, id="out", state=Outcome.PENDING, posted=50.0)])
+    assert (store.forget_jobs(40.0), store.forget_jobs(1e11), store.jobs(OPEN_ONLY)) == (0, 1, [waits])
+
+
 @pytest.mark.parametrize(
     "spoil",
     [

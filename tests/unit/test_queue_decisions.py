@@ -1,5 +1,6 @@
 """Which waiting jobs may start: limits, what they follow, attempts; as values."""
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -119,6 +120,19 @@ def test_a_label_means_all_that_came_before_with_it_crawls_as_well() -> None:
     assert fate(crawl(over=False)) == ([], {})
     assert fate(crawl(over=True, finished=True)) == (["own"], {})
     assert fate(crawl(over=True)) == ([], {"own": "not started: night=1 did not finish well"})
+
+
+def test_what_is_named_is_followed_also_when_the_clock_of_its_machine_is_ahead() -> None:
+    row = job("next", after=("first",))
+    assert ready(posted("first", created=99.0, state=Outcome.FINISHED), row) == ["next"]
+    assert (ready(posted("first", created=99.0), row), dropped(posted("first", created=99.0), row)) == ([], {})
+
+
+def test_many_records_are_read_within_a_moment() -> None:
+    rows = [posted(f"job-{number}", state=Outcome.FINISHED) for number in range(14_000)]
+    begun = time.process_time()
+    assert len(predecessors_in(rows)) == len(rows)
+    assert time.process_time() - begun < 1.0
 
 
 def test_what_follows_something_that_is_forgotten_never_starts() -> None:
