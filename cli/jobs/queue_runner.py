@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Annotated
 
-from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.errors import ConfigError, NoNodeReachable, NothingMatched
 from scrapyd_dist.job_queue import (
     Predecessor,
     chains,
@@ -36,7 +36,7 @@ from ..context import Context, key_of, project_name
 from ..crawls.watcher import looked_out_for
 from ..options import option
 from ..output import say, waiting
-from .job_fleet import fleet_of, post
+from .job_fleet import JobFleet, fleet_of, post
 from .job_memory import TRIES, JobMemory
 from .jobs_table import look_back
 
@@ -144,6 +144,7 @@ class QueueRunner:
     own: Collection[str]  #: the jobs that are waited for, by the ids of their first attempts
     quiet: bool = False
     _silent: dict[str, float] = field(default_factory=dict)  #: base address of a node -> since when it does not answer
+    _stuck: float | None = None  #: since when no job is out, and none that may start has a node
 
     def run(self) -> list[JobRecord]:
         """Start what may start until its own jobs are over; gives the last attempt of each."""
@@ -156,7 +157,7 @@ class QueueRunner:
                     show(_standing(left))
                     if self._left():
                         pause(LOOK)
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, NoNodeReachable):
                 say("Jobs that were sent go on, and the others wait in the store. Go on with: sdist schedule --resume")
                 raise
         last = chains(self._store.jobs())
@@ -212,6 +213,10 @@ class QueueRunner:
             begun = [(_begun(one, node), node) for one, node in places if node is not None]
             # A node that is silent or drained may have what is missing.
             is_sure = fleet is not None and not fleet.errors and not fleet.draining
+            if fleet and fleet.errors and not begun and not any(one.posted and not one.state.over for one in records):
+                self._give_up(fleet)
+            else:
+                self._stuck = None
             lost = [one for one, node in places if node is None and is_sure]
             changed = [*(one for one, _ in begun), *decision.dropped, *(_impossible(one) for one in lost)]
             if not changed:
@@ -219,6 +224,14 @@ class QueueRunner:
             if self._store.keep_jobs(changed, revision):
                 self._post(begun)
                 return
+
+    def _give_up(self, fleet: JobFleet) -> None:
+        """NoNodeReachable when this has been so for DISTRIBUTED_FLEET_TIMEOUT: what waits stays in the store."""
+        now = time.monotonic()
+        self._stuck = now if self._stuck is None else self._stuck
+        if now - self._stuck > self.context.written_number("DISTRIBUTED_FLEET_TIMEOUT"):
+            errors = " ".join(map(str, fleet.errors.values()))
+            raise NoNodeReachable(f"No node that answers may take the jobs that wait. {errors}")
 
     def _post(self, begun: Sequence[tuple[JobRecord, Node]]) -> None:
         key, ends = key_of(self.context.root), dict[str, Callable[[JobRecord], JobRecord]]()

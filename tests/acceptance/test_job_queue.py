@@ -155,6 +155,23 @@ def test_a_job_whose_node_is_gone_is_tried_again_elsewhere(shop: Shop) -> None:
     assert "its node has not answered for" in records(shop, "moved")[0].reason
 
 
+@pytest.mark.black_box
+def test_a_job_whose_only_node_is_silent_is_left_in_the_store_and_not_waited_for_without_an_end(shop: Shop) -> None:
+    shop.project.settings(DISTRIBUTED_NODE_TIMEOUT=2, DISTRIBUTED_FLEET_TIMEOUT=3)
+    words = ("schedule", "slow", "-a", "pages=9", "--retries", "1", "--label", "stuck", "--on", "node1")
+    command = shop.start(*words)
+    first = wait_for(lambda: next((one for one in records(shop, "stuck") if one.posted), None), 60, "the first attempt")
+    shop.wait_pid(first.id)
+    shop.nodes[0].kill()
+    try:
+        command.wait(60, code=5).expect(5, "sdist schedule --resume")
+    finally:
+        shop.nodes[0].kill_jobs()
+        shop.nodes[0].restart()
+    assert [(one.state, one.attempt) for one in records(shop, "stuck")] == [(Outcome.UNKNOWN, 1), (Outcome.WAITING, 2)]
+    assert [(row["state"], row["attempt"]) for row in rows_of(shop, "--resume", code=0)] == [("finished", 2)]
+
+
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
