@@ -21,7 +21,7 @@ from scrapyd_dist.store.worker_thread import StoreThread
 
 from ..assignment import Assignment, egg_key
 from ..classifier import FoundRequests, count_found
-from ..engine_compat import each, spider_method, under_way
+from ..engine_compat import each, is_closing, spider_method, under_way
 from ..goal_keeper import GoalKeeper
 from ..pause_gate import PauseGate
 from ..slot_routing import SlotRouting, hides_addon
@@ -219,7 +219,7 @@ class LeasedWork:
         while True:
             await asyncio.sleep(LOOK)
             quiet = 0 if self._own_requests.waiting or under_way(self._crawler) else quiet + 1
-            if quiet > 1:
+            if quiet > 1 and not is_closing(self._crawler):  # what was held by a pause has not ended
                 self._forget()
 
     def _forget(self) -> None:

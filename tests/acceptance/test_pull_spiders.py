@@ -294,3 +294,42 @@ def test_workers_of_named_slots_take_from_those_alone(project: Any, site: Any, f
     assert {slot.slot: slot.waiting for slot in queue.store.backlog(CRAWL).slots} == {"p0": 0, "p1": 10, "p2": 0}
     numbers = [shop.site.numbers[hit["target"]] for hit in shop.log() if hit["target"] in shop.site.numbers]
     assert numbers == [*range(5, 10), *range(25, 30), *range(5), *range(20, 25)]
+
+
+SLOW = """\
+import asyncio
+import scrapy
+
+
+class Slow(scrapy.Spider):
+    name = "slow"
+
+    @classmethod
+    def from_crawler(cls, crawler, *args, **kwargs):
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.leave, scrapy.signals.spider_closed)
+        return spider
+
+    async def leave(self):
+        await asyncio.sleep(5)  # as the upload of a feed does
+
+    def parse(self, response):
+        yield {"url": response.url}
+"""
+
+
+@pytest.mark.black_box
+def test_what_a_pause_holds_when_the_worker_is_ended_is_for_the_next_one(
+    project: Any, site: Any, frontier: Any
+) -> None:
+    shop = site(10)
+    queue = frontier(project(spiders={"slow": SLOW}), "slow")
+    queue.add([shop.detail(number) for number in range(1, 7)])
+    worker = queue.begin(1, settings={"DOWNLOAD_DELAY": 1, "RANDOMIZE_DOWNLOAD_DELAY": False})
+    wait_for(shop.hits, 30, "a page")
+    queue.store.want(CRAWL, "pause")
+    wait_for(lambda: "The crawl rests" in queue.log(1), 30, "it is paused")
+    worker.signal()
+    assert worker.wait(60).code == 0
+    queue.accept()
+    assert (queue.refused, queue.store.misses(CRAWL)) == (["the worker ended early (shutdown)"], [])
