@@ -100,6 +100,12 @@ def number(least: float = -LARGEST, most: float = LARGEST) -> Check:
 moment = number(0, LATEST)
 
 
+def cut(most: float) -> Check:
+    """A number that a job or a node has told; what is below 0 or beyond `most` is cut."""
+    check = number(-math.inf, math.inf)
+    return lambda value: min(max(check(value), 0), most)
+
+
 def flag(value: Any) -> bool:
     if value not in (0, 1):
         raise ValueError("is neither true nor false")
@@ -200,7 +206,7 @@ _MANY = 10_000_000
 _VERSION = re.compile(r"(?!\.{1,2}$)[^\s/\\\x00-\x1f\x7f]{0,200}")
 _JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}")
 _FILE = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199})?")
-_name, _count, _real = line(), whole(), number()
+_name, _count, _real, _told = line(), whole(), number(), cut(LARGEST)
 _node = shaped(
     {"name": _name, "url": line(URL_MAX), "state": _name, "reason": prose, "slots": maybe(_count), "per_s": document}
     | {name: maybe(_real) for name in ("running", "jobs", "items", "pages", "failed")}
@@ -252,8 +258,8 @@ WORKER = {
 JOB = {
     "id": like(_JOB), "spider": _name, "project": _name, "version": like(_VERSION), "created": moment, "node": _name,
     "url": line(URL_MAX), "labels": tuple_of(line()), "args": shaped({}, words), "settings": tuple_of(_name),
-    "state": one_of(Outcome), "started": maybe(moment), "ended": maybe(moment), "reason": prose,
-    "pages": maybe(_count), "items": maybe(_count), "errors": maybe(_count), "codes": shaped({}, _count),
+    "state": one_of(Outcome), "started": maybe(cut(LATEST)), "ended": maybe(cut(LATEST)), "reason": prose,
+    "pages": maybe(_told), "items": maybe(_told), "errors": maybe(_told), "codes": shaped({}, _told),
     "lost": flag, "posted": maybe(moment), "attempt": whole(1, _MANY), "first": line(), "retries": whole(0, _MANY),
     "limits": tuple_of(line()), "after": tuple_of(line()), "priority": maybe(_real), "place": _count,
     "sealed": line(SEALED_MAX), "wanted_project": _name, "on": _name, "among": tuple_of(_name),

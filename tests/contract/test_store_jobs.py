@@ -80,6 +80,14 @@ def test_old_jobs_are_forgotten_open_ones_as_well(store: Store) -> None:
     assert (store.forget_jobs(99.0), store.jobs()) == (1, [])
 
 
+def test_whatever_a_job_has_counted_it_is_remembered(store: Store) -> None:
+    most = 2**53 - 1
+    wild = {"pages": 2**63, "items": -1, "errors": 2**64, "codes": {"200": 2**63}, "started": 2.2e11, "ended": 2.2e11}
+    store.keep_jobs([replace(DONE, **wild)])
+    cut = {"pages": most, "items": 0, "errors": most, "codes": {"200": most}, "started": 2e11, "ended": 2e11}
+    assert store.jobs() == [replace(DONE, **cut)]
+
+
 def test_a_job_that_waits_is_never_forgotten(store: Store) -> None:
     waits = replace(JOB, id="waits", state=Outcome.WAITING, sealed="x")
     store.keep_jobs([waits, replace(waits, id="out", state=Outcome.PENDING, posted=50.0)])
