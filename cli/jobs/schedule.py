@@ -223,7 +223,7 @@ def _remember(context: Context, records: Sequence[JobRecord]) -> None:
         store = context.new_store
         store.forget_jobs(time.time() - context.keep_days * DAY)
         store.keep_jobs(records)
-    except (StoreError, OSError) as error:
+    except (StoreError, ConfigError, OSError) as error:
         complain(f"The jobs are not remembered: {error}")
 
 

@@ -240,8 +240,15 @@ class Door:
         return _of_crawl(crawl, what, made(WorkerEntry, what, plain, judging.WORKER))
 
     def job_text(self, record: JobRecord) -> str:
-        """What is remembered of a plain job, as it is kept."""
+        """What is remembered of a plain job, as it is kept; ConfigError if it could not be read again."""
         plain = json.loads(json.dumps(asdict(record)))  # as it will be when it is read
+        try:
+            judged("", plain, judging.JOB)
+        except ForeignRow:
+            raise ConfigError(
+                f"The job {record.id} cannot be kept in the store: a name or a label in it has a control character, or"
+                " a text in it is too long (names 500 characters, arguments 100,000)."
+            ) from None
         return json.dumps(self.signer.signed(plain, "job", record.id))
 
     def job(self, name: str, row: str | bytes) -> JobRecord:

@@ -11,6 +11,7 @@ import redis
 from rig.redis import RedisServer
 from rig.stores import at_once
 
+from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
 from scrapyd_dist.store import Store, open_store
 
@@ -86,6 +87,13 @@ def test_whatever_a_job_has_counted_it_is_remembered(store: Store) -> None:
     store.keep_jobs([replace(DONE, **wild)])
     cut = {"pages": most, "items": 0, "errors": most, "codes": {"200": most}, "started": 2e11, "ended": 2e11}
     assert store.jobs() == [replace(DONE, **cut)]
+
+
+@pytest.mark.parametrize("field", [{"settings": ("A\nB",)}, {"args": {"a": "x" * 100_001}}, {"project": "p" * 501}])
+def test_what_could_not_be_read_again_is_not_written(store: Store, field: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="good-1 cannot be kept in the store"):
+        store.keep_jobs([DONE, replace(JOB, **field)])
+    assert store.jobs() == []
 
 
 def test_a_job_that_waits_is_never_forgotten(store: Store) -> None:
