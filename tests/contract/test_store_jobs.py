@@ -83,9 +83,23 @@ def test_old_jobs_are_forgotten_open_ones_as_well(store: Store) -> None:
 
 def test_whatever_a_job_has_counted_it_is_remembered(store: Store) -> None:
     most = 2**53 - 1
-    wild = {"pages": 2**63, "items": -1, "errors": 2**64, "codes": {"200": 2**63}, "started": 2.2e11, "ended": 2.2e11}
+    wild: dict[str, Any] = {
+        "pages": 2**63,
+        "items": -1,
+        "errors": 2**64,
+        "codes": {"200": 2**63},
+        "started": 2.2e11,
+        "ended": 2.2e11,
+    }
     store.keep_jobs([replace(DONE, **wild)])
-    cut = {"pages": most, "items": 0, "errors": most, "codes": {"200": most}, "started": 2e11, "ended": 2e11}
+    cut: dict[str, Any] = {
+        "pages": most,
+        "items": 0,
+        "errors": most,
+        "codes": {"200": most},
+        "started": 2e11,
+        "ended": 2e11,
+    }
     assert store.jobs() == [replace(DONE, **cut)]
 
 
