@@ -19,8 +19,8 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import IgnoreRequest
 from scrapy.settings import BaseSettings
 
-from scrapyd_dist.errors import ConfigError, StoreError
-from scrapyd_dist.goals import CLOSESPIDER, DEPTH, PUT_ASIDE, SCRAPYS, Goals, Spent, spend
+from scrapyd_dist.errors import ConfigError, DistError, StoreError
+from scrapyd_dist.goals import CLOSESPIDER, DEPTH, GIVEN, SCRAPYS, Goals, Spent, spend
 from scrapyd_dist.store.worker_thread import StoreThread
 
 from .assignment import PROBE, Assignment, is_filler, is_producer, is_worker
@@ -61,7 +61,7 @@ def take_settings(settings: BaseSettings) -> None:
     job = Assignment.from_settings(settings)
     alone = is_worker(settings) or is_filler(settings) if job is None else bool(job.row)
     if settings.get(CLOSESPIDER) == "crawl" and not alone:
-        settings.set(PUT_ASIDE, {name: settings.get(name) for name in SCRAPYS.values()}, priority="cmdline")
+        settings.set(GIVEN, {name: settings.get(name) for name in SCRAPYS.values()}, priority="cmdline")
         for name in SCRAPYS.values():
             settings.set(name, 0, priority="cmdline")
     if str(depth := settings.get(DEPTH) or 0) != "0":
@@ -200,7 +200,8 @@ class GoalKeeper:
                 since = since or time.monotonic()
                 away = isinstance(error, StoreError) and time.monotonic() - since <= PATIENCE
                 if self._ends() or not away:
-                    logger.exception("The store of the crawl's goals cannot be asked, so no more requests leave")
+                    fault = None if isinstance(error, DistError) else error
+                    logger.error("No more requests leave, as goals cannot be counted: %s", error, exc_info=fault)  # noqa: TRY400 - a fault alone has a traceback
                     was_ending, self._ask = self._ends(), _nothing
                     self.stop()
                     self._refuse(waiting)

@@ -20,8 +20,8 @@ LARGEST = 1e15
 COUNTED = "goal."
 #: takes the CLOSESPIDER_… settings of a project for the whole crawl
 CLOSESPIDER = "DISTRIBUTED_CLOSESPIDER"
-#: the setting that has those of Scrapy, as they were, once they count for the whole
-PUT_ASIDE = "SCRAPYD_DIST_CLOSESPIDER"
+#: the setting that has those of Scrapy as the project gives them, once they count for the whole
+GIVEN = "SCRAPYD_DIST_CLOSESPIDER"
 #: DEPTH_LIMIT for the whole crawl: the depth of a request travels with it
 DEPTH = "DISTRIBUTED_GOAL_DEPTH"
 #: goal -> the setting of Scrapy that says the same of one process
@@ -53,8 +53,8 @@ class Goals:
         reader = SettingReader(settings)
         found = dict[str, Any]()
         if reader.value(CLOSESPIDER) == "crawl":
-            aside = settings.get(PUT_ASIDE) or settings
-            found = {name: _number(theirs, aside.get(theirs) or 0) for name, theirs in SCRAPYS.items()}
+            given = settings.get(GIVEN) or settings
+            found = {name: _number(theirs, given.get(theirs) or 0) for name, theirs in SCRAPYS.items()}
         found |= {name: reader.value(ours) for name, ours in OURS.items() if reader.given(ours)}
         return cls(**{name: value if "time" in name else int(value) for name, value in found.items()})
 

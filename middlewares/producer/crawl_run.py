@@ -341,7 +341,8 @@ class CrawlRun(Lifecycle):
             await self._stop(self._scheduler.state.stopped, code, state)
         elif self._enough == FinishReason.GOAL.value and not self._scheduler.state.goal:
             await self._stop(
-                "The walk over the index was broken off at a goal, which a worker then lost, or as the store was away.",
+                "The walk over the index was broken off: the store was away, or a worker died whose work had counted"
+                " for a goal.",
                 3,
             )
         elif not self.options.limits.wait:
@@ -381,11 +382,14 @@ class CrawlRun(Lifecycle):
         warnings = []
         if goal := self._scheduler.state.goal:
             backlog, walked = self._scheduler.state.backlog, self._enough != FinishReason.GOAL.value
-            warnings.append(
-                f"The crawl has reached a goal: {in_words(goal, self._scheduler.state.spec.goals[goal])}."
+            rest = (
                 f" {backlog.waiting_requests:,} requests wait in {backlog.waiting:,} batches"
                 f"{'' if walked else ', and the index is not walked to its end'}. Go on with the rest:"
                 f" sdist resume {self._repository.id}"
+            )
+            warnings.append(
+                f"The crawl has reached a goal: {in_words(goal, self._scheduler.state.spec.goals[goal])}."
+                f"{' Nothing is left.' if walked and not backlog.waiting else rest}"
             )
         elif self._enough == FinishReason.LIMITED.value:
             warnings.append(
