@@ -21,7 +21,7 @@ from ..context import Context, exit_code, key_of, project_name
 from ..crawls.crawl_options import JobLimits, pairs, settings_in
 from ..crawls.stored_crawls import DAY
 from ..options import NewLabels, Nodes, Timeout, argument, checked_labels, nodes, option, parser_of, spiders
-from ..output import Output, complain, complain_each, say
+from ..output import Output, complain, complain_each, say, some_of
 from .job_ends import combined, wait_for_jobs
 from .job_fleet import JobFleet, fleet_of, post
 from .job_memory import NOWHERE, verdict_of
@@ -328,7 +328,10 @@ def _work_off(runner: QueueRunner, skipped: Sequence[PostedJob], finish: EventHo
         for job in skipped
     ]  # fmt: skip
     output.table({"jobs": rows}, (*names, ""), [[*(row[name] for name in names), row["reason"]] for row in rows])
-    code = combined(int(one.state is not Outcome.FINISHED) for one in ended)
+    gone = sorted({*runner.own} - {one.first or one.id for one in ended})
+    if gone:
+        complain(f"How these jobs ended is not known, since the store has forgotten them: {some_of(gone)}.")
+    code = combined([*(int(one.state is not Outcome.FINISHED) for one in ended), *(1 for _ in gone)])
     return _notify(finish, code, {"jobs": rows})
 
 

@@ -13,14 +13,17 @@ from scrapyd_dist.cli.context import Context, quick_project
 from scrapyd_dist.cli.jobs.job_fleet import JobFleet
 from scrapyd_dist.cli.jobs.job_list import remembered
 from scrapyd_dist.cli.jobs.logs import LogFilter, groups, reaches
-from scrapyd_dist.cli.jobs.schedule import JobRow, read_jobs
+from scrapyd_dist.cli.jobs.queue_runner import QueueRunner
+from scrapyd_dist.cli.jobs.schedule import JobRow, _work_off, read_jobs
 from scrapyd_dist.cli.node_status import newest_of
 from scrapyd_dist.cli.nodes.node_commands import SILENT_LOOKS, DrainResult, clock
+from scrapyd_dist.cli.output import Output
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.config import ProjectConfig, state_dir
 from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import AuthRefused, ConfigError, ConnectionRefused, NodeError, NothingMatched
+from scrapyd_dist.event_hook import EventHook
 from scrapyd_dist.frontier.backlog import Lessee, NewBatch
 from scrapyd_dist.joblogs.joblog import LogLine, LogLines
 from scrapyd_dist.nodes import Node
@@ -281,3 +284,14 @@ def test_the_log_of_a_worker_is_that_of_the_project_and_spider_that_it_worked_fo
     assert sorted(place.log for place in places) == [
         "logs/bank/login/c.w3.a1.log", "logs/shop/links/c.w1.a1.log", "logs/shop/login/c.w2.a1.log",
     ]  # fmt: skip
+
+
+def test_jobs_that_were_removed_while_their_command_waited_have_not_finished(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
+    hook = EventHook(target="", option="--on-finish", event="the end of the jobs")
+    with closing(Context(tmp_path)) as context:
+        runner = QueueRunner(context=context, project="shop", timeout=1.0, own=["easy-1"], quiet=True)
+        assert _work_off(runner, [], hook, Output(as_json=True)) == 1
+    assert "easy-1" in capsys.readouterr().err
