@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import errno
 import hashlib
 import json
 import os
@@ -28,6 +29,8 @@ from scrapyd_dist.transports import AsyncSender
 RETRY_PAUSE = 1.0
 #: a part counts as lost that needs longer than these seconds, and one for each so many bytes
 LONGEST, SLOWEST = 120.0, 1024
+#: bytes of free disk below which it is the disk of this machine that is full, and not a part that is too large
+FULL = 64 * 1024 * 1024
 #: file name ending -> format of the merged file
 FORMATS = {".jl": "jsonlines", ".jsonl": "jsonlines", ".jsonlines": "jsonlines", ".json": "json", ".csv": "csv"}
 
@@ -56,9 +59,11 @@ async def fetch_part(
 
     `home` is the crawl's folder on the nodes, `job` the attempt's job id, `part` what its worker says of it. Gives the
     name of the file below `folder`; raises `PartLost` when the node was lost, or the file is another one, cannot fit
-    here, or takes for ever.
+    here, or takes for ever; and OSError when nothing can be written here.
     """
     if part.bytes > (free := _free(folder)):
+        if free < FULL:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         raise PartLost(
             f"the part of {job} has {part.bytes:,} bytes, its worker says, and {free:,} are free in {folder}"
         )

@@ -229,6 +229,9 @@ class Collector:
             except PartLost as error:
                 await self.give_up(batch, attempt, str(error), node.name)
                 return False
+            except OSError as error:
+                self.state.stop_now(f"No items can be written to {self.folder}: {error.strerror or error}.")
+                return False
         words = kept(report, await self._replaced(number) if report.replaces else ())
         await self._store(number, attempt, words, misses(report, number), part)
         await self.put_off(number, words)

@@ -121,6 +121,7 @@ class NodeMonitor:
             now, patience = time.time(), self.state.limits.node_timeout
             out.untold_since = out.untold_since or now
             if now - out.untold_since < patience:
+                out.member.out[out.job] = out.member.out.pop(out.job)  # the others are asked about first the next time
                 raise
             await self._events(out).failed(out, f"its node has told nothing of it for {patience:.0f} s: {error}")
 

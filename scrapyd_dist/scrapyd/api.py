@@ -38,6 +38,7 @@ class Call(Generic[T]):
     limit: int | None = None  #: maximum bytes of a raw file to fetch, or None for all
     #: called with the bytes of a raw file as they arrive, which are not kept then; not called for any other reply
     sink: Callable[[bytes], object] | None = field(default=None, repr=False)
+    echoes: bool = False  #: whether the reply echoes what was sent to jobs, which is shortened in a large one
 
     @property
     def target(self) -> str:
@@ -167,7 +168,7 @@ def listspiders(project: str, version: str | None = None) -> Call[tuple[str, ...
 
 
 def listjobs(project: str | None = None) -> Call[Jobs]:
-    """Ask for the job list, which echoes settings and arguments of pending jobs, whole batches included."""
+    """Ask for the job list, which echoes settings and arguments of pending jobs; a large one is shortened in them."""
 
     def read(doc: Document) -> Jobs:
         pending, running, finished = (
@@ -175,7 +176,7 @@ def listjobs(project: str | None = None) -> Call[Jobs]:
         )
         return Jobs(pending=pending, running=running, finished=finished)
 
-    return _get("listjobs", read, project=project)
+    return replace(_get("listjobs", read, project=project), echoes=True)
 
 
 def addversion(project: str, version: str, egg: bytes) -> Call[int]:

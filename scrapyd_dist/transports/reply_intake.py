@@ -1,5 +1,6 @@
 """Builds request headers and reads replies for all transports. No IO."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Generic, TypeVar
@@ -11,8 +12,12 @@ from scrapyd_dist.scrapyd.reply import Reply, content_range, is_raw
 
 T = TypeVar("T")
 
-#: Maximum bytes of a reply in memory. The largest are job lists, which echo batches of up to half a MiB.
+#: Maximum bytes of a reply in memory.
 REPLY_BYTES = 32 * 1024 * 1024
+#: Bytes after which the echoes in a reply are shortened; each by far shorter than this.
+SHORTEN_BYTES = 1024 * 1024
+#: A long run of characters that JSON has only in texts, and of which any part may be left out.
+_LONG_RUN = re.compile(rb"(?<![\w+/=-])([\w+/=-]{512})[\w+/=-]{512,}")
 #: Bytes per read.
 PIECE = 64 * 1024
 
@@ -57,6 +62,7 @@ class ReplyIntake(Generic[T]):
         # whether the head announces the file from the requested byte on
         wanted = is_raw(self._head) and (status != 206 or call.start in (None, begins))
         self._body = bytearray()
+        self._short = 0  #: bytes of it whose echoes are shortened
         self._take = call.sink if call.sink is not None and wanted else self._keep
         self._received = self._given = 0
         # a server without ranges sends the file from its first byte …
@@ -97,9 +103,13 @@ class ReplyIntake(Generic[T]):
         return self._call.read(replace(self._head, headers=self._headers(), body=body))
 
     def _keep(self, piece: bytes) -> None:
-        if len(self._body) + len(piece) > REPLY_BYTES:
-            raise self._head.error(NotJson, f"it is longer than {REPLY_BYTES} bytes")
         self._body += piece
+        if self._call.echoes and len(self._body) - self._short > SHORTEN_BYTES:
+            begin = max(0, self._short - SHORTEN_BYTES // 2)  # the last run may go on
+            self._body[begin:] = _LONG_RUN.sub(rb"\1", self._body[begin:])
+            self._short = len(self._body)
+        if len(self._body) > REPLY_BYTES:
+            raise self._head.error(NotJson, f"it is longer than {REPLY_BYTES} bytes")
 
     def _headers(self) -> Mapping[str, str]:
         """Return the headers, with the number of received bytes as Content-Length if a file was sent without it."""

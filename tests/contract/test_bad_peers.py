@@ -1,5 +1,7 @@
 """Peers that break the rules, and certificates: each is its own error, which says whether the job may be accepted."""
 
+import base64
+import json
 import socket
 import subprocess
 import sys
@@ -33,6 +35,7 @@ from scrapyd_dist.errors import (
     TlsRefused,
 )
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.payload import BATCH_MAX_BYTES
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports import Sender
 
@@ -134,6 +137,25 @@ class TestBadPeers:
         with nullcontext() if name == "one text" else pytest.raises(NodeError):
             sender.send(node, api.listprojects(), timeout=30)
         assert peak_memory() - before < 200
+
+    def test_150_waiting_jobs_of_the_largest_batches_are_listed(
+        self, sender: Sender, peer: Callable[..., BadPeer]
+    ) -> None:
+        batch = base64.b64encode(bytes(range(256)) * (BATCH_MAX_BYTES * 3 // 4 // 256)).decode()
+
+        def play(connection: Connection, _: bytes) -> None:
+            connection.say(b'HTTP/1.1 200 OK\r\n\r\n{"status": "ok", "running": [], "finished": [], "pending": [')
+            for number in range(150):
+                row = {"id": f"c.b{number}.a1", "project": "p", "spider": "s", "settings": {"A": "\u20ac" + batch}}
+                connection.say(json.dumps(row).encode() + (b"," if number < 149 else b"]}"))
+
+        node = node_at(peer(play).port)
+        peak_memory()
+        before = peak_memory()
+        jobs = sender.send(node, api.listjobs(), timeout=60)
+        assert [job.id for job in jobs.pending] == [f"c.b{number}.a1" for number in range(150)]
+        assert all(job.settings["A"].startswith("\u20acAAEC") for job in jobs.pending)
+        assert peak_memory() - before < 50
 
     @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
     def test_a_port_that_is_closed(self, sender: Sender, address: str) -> None:

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from rig.scheduling import CRAWL, HOME, QUICK, Bench, left_behind, sending, unti
 
 from scrapyd_dist.batches import AttemptState, BatchState, home_of
 from scrapyd_dist.errors import ConnectionRefused, NoReply
+from scrapyd_dist.items import merging
 from scrapyd_dist.joblogs.worker_report import part_path, report_path
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.job_request import JobRequest
@@ -304,13 +307,29 @@ async def test_stopping_waits_for_the_posts_under_way_and_sends_nothing_more(tmp
         assert len(one.posts) == 4
 
 
-async def test_an_error_of_ours_ends_the_crawl_and_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("full", [True, False])
+async def test_where_no_items_can_be_written_the_crawl_stops_and_the_node_keeps_them(
+    full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with sending(tmp_path, model("one")) as b:
-        b.folder.rmdir()
-        b.folder.touch()  # a folder that is only gone is made again
+        if full:
+            monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=9))
+        else:
+            b.folder.rmdir()
+            b.folder.write_text("")
         await b.seal_all(1)
         await b.ended()
-        assert isinstance(b.state.fault, OSError)
+        assert b.state.fault is None
+        assert b.state.stopped.startswith(f"No items can be written to {b.folder}: ")
+        assert [attempt.state.value for attempt in b.attempts()] == ["sent"]
+
+
+async def test_an_error_of_ours_ends_the_crawl_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with sending(tmp_path, model("one")) as b:
+        monkeypatch.setattr(merging, "sha256_of", len)
+        await b.seal_all(1)
+        await b.ended()
+        assert isinstance(b.state.fault, TypeError)
         assert "scrapyd-dist itself failed" in b.state.stopped
         assert BatchState.DONE not in {batch.state for batch in b.store.batches(CRAWL)}
 
@@ -333,3 +352,13 @@ async def test_what_an_older_crawl_of_this_name_left_on_the_node_is_not_taken_fo
         assert b.states() == ["sent"]
         one.finish("c.b1.a1")
         await b.ended(whole=1)
+
+
+async def test_one_job_that_its_node_tells_nothing_of_keeps_no_other_from_its_end(tmp_path: Path) -> None:
+    one = model("one", quick=False)
+    async with sending(tmp_path, one, limits=replace(QUICK, node_timeout=60)) as b:
+        await b.seal_all(2)
+        await until(lambda: len(one.posts) == 2, "both are posted")
+        one.failing[report_path(HOME, "c.b1.a1")] = NoReply
+        one.finish("c.b2.a1")
+        await until(lambda: b.states()[1] == "done", "the other one is collected")
