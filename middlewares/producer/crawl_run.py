@@ -362,7 +362,12 @@ class CrawlRun(Lifecycle):
         stored = await repository.for_delivery(self._nodes.prepared.key)
         stored |= {"outputs": repository.outputs(self._crawler.settings, self._crawler)}
         delivered = await asyncio.to_thread(
-            deliver, repository.folder, own=self._own.parts(), feed_url=options.target_feed_url, **stored
+            deliver,
+            repository.folder,
+            own=self._own.parts(),
+            own_items=self._own.count,
+            feed_url=options.target_feed_url,
+            **stored,
         )
         reporter.note_files(delivered)
         reporter.warn(*delivered.warnings, *self._left_out(stored["misses"]))

@@ -13,6 +13,7 @@ from scrapy.exporters import JsonLinesItemExporter
 
 from scrapyd_dist.batches import Miss, Shard, ShardState
 from scrapyd_dist.items.delivery import OWN, own_parts
+from scrapyd_dist.items.download import count_lines
 from scrapyd_dist.scheduling.batcher import BatchDraft, Batcher, Demand, SlotBatcher
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet
 from scrapyd_dist.shards import ShardTemplate
@@ -88,8 +89,7 @@ class OwnItems:
         """Take up what an earlier process wrote, or remove it because its pages are walked again."""
         for path in self.parts():
             if keep:
-                with path.open("rb") as file:
-                    self.count += sum(1 for _ in file)
+                self.count += count_lines(path)
             else:
                 path.unlink()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from scrapyd_dist.batches import Attempt, AttemptState, Miss
+from scrapyd_dist.items.download import count_lines
 from scrapyd_dist.items.json_lines import Items, left_out, number
 from scrapyd_dist.items.merging import ItemOutput, merge
 from scrapyd_dist.scrapyd.jobs import crawl_in
@@ -83,6 +84,7 @@ def deliver(
     folder: Path,
     *,
     own: Sequence[Path],
+    own_items: int = 0,
     attempts: Sequence[Attempt],
     misses: Sequence[Miss],
     outputs: Sequence[ItemOutput],
@@ -90,8 +92,8 @@ def deliver(
 ) -> Delivery:
     """Write everything that a finished crawl leaves behind, from its folder in the state folder.
 
-    `own` are the files of part 0, the producer's items; of `attempts` only the accepted ones count; `feed_url` is the
-    feed URL that batches wrote to, None if they wrote parts.
+    `own` are the files of part 0, the producer's `own_items`; of `attempts` only the accepted ones count; `feed_url` is
+    the feed URL that batches wrote to, None if they wrote parts.
     """
     folder.mkdir(parents=True, exist_ok=True)
     accepted = accepted_of(attempts)
@@ -114,6 +116,12 @@ def deliver(
         warnings.append(
             f"{lost:,} items are lost: {len(gone):,} parts that came home are not in {folder / PARTS} any more. `sdist"
             f" items pull {crawl_in(gone[0].job)}` fetches those that their nodes still have."
+        )
+    if outputs and (away := own_items - sum(map(count_lines, own))) > 0:
+        lost += away
+        warnings.append(
+            f"{away:,} items are lost: those of the crawl's own pages are not in {folder / PARTS} any more. Only"
+            " another crawl brings them."
         )
     if outputs:
         items = merge(Items(parts, skip=skip), outputs)

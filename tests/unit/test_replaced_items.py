@@ -120,6 +120,14 @@ def test_parts_that_are_not_there_any_more_are_told_and_the_rest_is_merged(tmp_p
     assert "sdist items pull" in warning
 
 
+def test_items_of_the_crawls_own_pages_that_are_not_there_any_more_are_told(tmp_path: Path) -> None:
+    (own := tmp_path / "own-0.jl").write_text('{"a": 1}\n')
+    outputs = [ItemOutput.named(tmp_path / "items.jl")]
+    made = deliver(tmp_path, own=[own], own_items=5, attempts=[], misses=[], outputs=outputs, feed_url=None)
+    assert (made.items, made.lost) == (1, 4)
+    assert made.warnings[0].startswith("4 items are lost: ")
+
+
 def test_feeds_stay_and_their_manifest_says_what_of_them_counts(tmp_path: Path) -> None:
     (tmp_path / PARTS).mkdir()
     first, again = chain(1)
