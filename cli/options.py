@@ -27,7 +27,7 @@ Command = Callable[..., int | None]
 #: value and explanation
 Candidates = list[tuple[str, str]]
 _SPIDER = re.compile(r"""^\s+name\s*(?::\s*\w+\s*)?=\s*["']([^"'\n]+)["']""", re.MULTILINE)
-_LABEL = re.compile(r"(?=.*\S)[^,\x00-\x1f\x7f-\x9f]{1,200}")
+_LABEL = re.compile(r"(?=.*\S)(?!=)[^,\x00-\x1f\x7f-\x9f]{1,200}")
 #: source files of a project that are read, and bytes of each, at most
 _MOST_FILES, _MOST_BYTES = 2000, 200_000
 
@@ -94,11 +94,11 @@ def argument(metavar: str, help_: str, completion: Callable[[], Any] | None = No
     return typer.Argument(metavar=metavar, help=help_, autocompletion=completion, **more)
 
 
-def span(name: str, help_: str, **more: Any) -> Any:
-    """An option with a span of time, which the command gets in seconds."""
+def span(name: str, help_: str, *, zero: bool = False, **more: Any) -> Any:
+    """An option with a span of time, which the command gets in seconds; zero: whether it may be 0, for no limit."""
 
     def parse(text: str) -> float:
-        return seconds(name, text)
+        return 0.0 if zero and text == "0" else seconds(name, text)
 
     return option(help_, name, metavar="TIME", parser=parse, **more)
 
@@ -160,7 +160,8 @@ def checked_labels(labels: Sequence[str] | None) -> tuple[str, ...]:
             )
         if not _LABEL.fullmatch(text):
             raise ConfigError(
-                f"--label {text!r} cannot be a label: it has 1 to 200 characters on one line, such as night=1."
+                f"--label {text!r} cannot be a label: it is NAME or NAME=VALUE, such as night=1, on one line of at most"
+                " 200 characters."
             )
     return tuple(dict.fromkeys(labels or ()))
 

@@ -205,10 +205,11 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
     _s("FLEET_TIMEOUT", _SECONDS, 300.0, "seconds without any answering node after which a crawl stops, to be resumed",
        option="--fleet-timeout"),
     _s("START_TIMEOUT", _SECONDS, 3600.0, "seconds within which a sent job has to start"),
-    _s("JOB_TIMEOUT", _SECONDS, 0.0, "seconds after which a job on a node is ended as `timeout`; 0: no limit"
-       " ([more](unattended.md))", option="--job-timeout", least=0, travels=_FLEET),
-    _s("STALL_TIMEOUT", _SECONDS, 0.0, "seconds without a page and an item after which a job that has work is ended as"
-       " `stalled`; 0: no limit ([more](unattended.md))", option="--stall-timeout", least=0, travels=_FLEET),
+    _s("JOB_TIMEOUT", _SECONDS, 0.0, "seconds after which a job on a node is ended, with the reason `timeout`; 0: no"
+       " limit ([more](unattended.md))", option="--job-timeout", least=0, travels=_FLEET),
+    _s("STALL_TIMEOUT", _SECONDS, 0.0, "seconds without a page and an item after which a job that has work is ended,"
+       " with the reason `stalled`; 0: no limit ([more](unattended.md))", option="--stall-timeout", least=0,
+       travels=_FLEET),
     _s("KEEP_DAYS", _NUMBER, 14, "days after which a worker deletes what other crawls left on its node, and the store"
        " forgets a [plain job](unattended.md#a-memory-of-plain-jobs)", least=0, most=LONGEST / 86400,
        must_be="a number of days", travels=_FLEET),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from scrapyd_dist.batches import Crawl
-from scrapyd_dist.errors import CrawlFailed
+from scrapyd_dist.errors import ConfigError, CrawlFailed
 from scrapyd_dist.goals import OURS, in_words
 from scrapyd_dist.progress import labels_of, number, told
 
@@ -180,6 +180,11 @@ def resume(
     row = store.crawl(crawl)
     reached = str(row.summary.get("goal") or "")
     asked = {**({OURS[reached]: 0} if reached in OURS else {}), **goals.goals()}
+    if goals.goals() and row.wanted == "pause" and producer_process.runs(row):
+        raise ConfigError(
+            f"The crawl {crawl} rests, and its process keeps the goals it began with. Go on without new ones: sdist"
+            f" resume {crawl}. Or end it first, to give it others: sdist stop {crawl}"
+        )
     if (reached or asked) and not producer_process.runs(row):
         row = store.own_crawl(crawl)
         own = producer_process.anew(row) if reached else dict(row.options)
@@ -188,6 +193,8 @@ def resume(
         store.update_crawl(crawl, options={**own, "settings": settings, "spider_settings": given})
     if not new_code and row.wanted == "pause" and producer_process.runs(row):  # it rests: its process is there
         store.want(crawl, "")
+        if detach and not watched.quiet:
+            say(f"The crawl {crawl} goes on. See it with: sdist watch {crawl}")
         return 0 if detach else watcher.watch(context.root, store, crawl, watched)
     again, process = producer_process.begin_again(context.root, store, crawl, finished=bool(reached), new_code=new_code)
     return follow(context, again, process, watched, detach=detach)

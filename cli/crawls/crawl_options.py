@@ -49,8 +49,8 @@ def _setting(name: str, *names: str, **more: Any) -> Any:
 def _limit(name: str) -> Any:
     """The option with a span of time that gives this setting its value."""
     row = SETTINGS[PREFIX + name]
-    text = row.plain_help.partition(";")[0]  # 0 is for the settings alone
-    return span(row.option, f"{text[:1].upper()}{text[1:]}.", panel="Nodes", show_default=False)
+    text = row.plain_help
+    return span(row.option, f"{text[:1].upper()}{text[1:]}.", zero=True, panel="Nodes", show_default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +116,8 @@ class GoalOptions:
     max_errors: Annotated[int | None, _setting("GOAL_ERRORS", metavar="N")] = None
     max_time: Annotated[
         float | None,
-        span("--max-time", "The same after a time (90, 30m, 2h); sdist resume counts anew.", panel=_GOALS,
-             show_default=False),
+        span("--max-time", "The same after a time (90, 30m, 2h); sdist resume counts anew.", zero=True,
+             panel=_GOALS, show_default=False),
     ] = None  # fmt: skip
     max_depth: Annotated[int | None, _setting("GOAL_DEPTH", metavar="N")] = None
 

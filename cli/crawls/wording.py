@@ -173,7 +173,8 @@ def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]
     aside = {"offsite": "offsite", "duplicate": "found twice", "refused": "refused", "local": "crawled by the producer"}
     rest = ", ".join(f"{number(summary, name):,} {label}" for name, label in aside.items() if number(summary, name))
     found = counted(number(summary, "urls_distinct"), "URL")
-    batches = counted(number(summary, "batches", "total"), "batch", "batches")
+    total, waiting = number(summary, "batches", "total"), number(summary, "batches", "waiting")
+    batches = (f"{total - waiting:,} of " if waiting else "") + counted(total, "batch", "batches")
     lines = [
         f"{crawl.kind.capitalize()} {crawl.id} {crawl.state.value}{took}: {items}.",
         f"  {found} found{on}; {succeeded(summary):,} done in {batches}{f' ({rest})' if rest else ''}.",

@@ -145,7 +145,7 @@ class Door:
             logger.warning("%s%s", why, " More of that kind is not told." if len(self._told) == TOLD else "")
 
     def no_crawl(self, crawl: str) -> NothingMatched:
-        return NothingMatched(f"there is no crawl {crawl!r} in {self._place}; `sdist crawls` lists those there are.")
+        return NothingMatched(f"There is no crawl {crawl!r} in {self._place}; `sdist crawls` lists those there are.")
 
     def no_batch(self, crawl: str, number: int) -> NothingMatched:
         return NothingMatched(f"crawl {crawl} has no batch {number}.")

@@ -134,7 +134,8 @@ def test_it_rests_goes_on_is_cancelled_and_taken_up_again(mode: str, scene: Make
     victim = next(job["id"] for node in at.nodes for job in node.jobs("running"))
     at.run("cancel", victim, "--yes", code=0)  # one that waits ends when it is told to
     assert sum(pages.hits().values()) == hits, "it went on though it rests"
-    at.run("resume", crawl, "--detach", code=0)
+    at.run("resume", crawl, "--max-items", "9").expect(2, f"sdist stop {crawl}")
+    at.run("resume", crawl, "--detach").expect(0, f"sdist watch {crawl}")
     home = len(wait_accepted(it))
     wait_accepted(it, home + 2)
     at.run("stop", crawl, "--yes", "--json", code=0)

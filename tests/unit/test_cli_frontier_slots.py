@@ -403,6 +403,7 @@ def test_before_slots_are_deleted_a_person_is_asked(
         ("article shop -s DISTRIBUTED_STORE=x.db", 2, "show the store's address"),
         ("article easy-1", 2, "sdist resume easy-1"),
         ("article shop --label a,b", 2, "has a comma"),
+        ("article shop --label =1", 2, "NAME=VALUE"),
         ("article shop --units 3", 2, "--units"),
         ("article words --fair spread", 2, "--fair is for workers"),
         ("article words --slots p --idle 3", 2, "--slots, --idle is for workers"),

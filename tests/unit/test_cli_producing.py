@@ -225,6 +225,14 @@ def test_the_time_of_a_watch_is_given_in_seconds_minutes_or_hours(command: str) 
         found.make_context(command, ["c", "--timeout", "soon"])
 
 
+def test_a_limit_of_time_may_be_0_and_no_other_span() -> None:
+    found: Any = load("crawl")
+    for name in ("--max-time", "--job-timeout", "--stall-timeout"):
+        assert found.make_context("crawl", ["c", name, "0"]).params[name[2:].replace("-", "_")] == 0
+    with pytest.raises(ConfigError, match=r"--timeout '0'"):
+        found.make_context("crawl", ["c", "--timeout", "0"])
+
+
 def test_the_watch_ends_after_its_time_and_the_crawl_goes_on(tmp_path: Path, store: Store) -> None:
     store.add_crawl(that_runs())
     with pytest.raises(watcher.StillRuns, match="sdist watch c") as ended:

@@ -122,6 +122,8 @@ def test_done_is_what_gave_a_result() -> None:
     assert "done 0 of ≈ 6,000 · gone 20 · " in wording.progress_line(lost)
     assert "errors 100 · " in wording.progress_line(lost)
     assert "; 0 done in 4 batches" in wording.closing(replace(lost, state=CrawlState.FINISHED))[1]
+    at_its_goal = crawl(CrawlState.FINISHED, batches={"total": 8, "waiting": 6, "done": 2})
+    assert "; 1,499 done in 2 of 8 batches" in wording.closing(at_its_goal)[1]
 
 
 def test_waiting_jobs_do_not_run() -> None:
