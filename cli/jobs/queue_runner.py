@@ -106,8 +106,8 @@ def check_conditions(store: Store, records: Sequence[JobRecord]) -> None:
         for name in (read_condition(text)[0] for text in record.after):
             if not any(one.is_called(name) for one in others):
                 raise NothingMatched(
-                    f"--after {name}: no job, crawl or label is called so. `sdist jobs` and `sdist crawls` list them; only"
-                    " :failed or :over may follow the name."
+                    f"--after {name}: no job, crawl or label is called so. `sdist jobs` and `sdist crawls` list them;"
+                    " only :failed or :over may follow the name."
                 )
         if record.retries and ATTEMPT in record.args:
             raise ConfigError(
