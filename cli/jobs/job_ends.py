@@ -28,13 +28,11 @@ from ..crawls.wording import counted
 from ..options import Nodes, Timeout, Yes, argument, crawls, option, seconds, span
 from ..output import Output, complain, complain_each, confirm, poll_until, say, some_of
 from .job_list import TIMEOUT, JobQuery, Listed, ask_jobs, place_row, remembered
-from .job_memory import JobMemory
+from .job_memory import JobMemory, is_quiet
 from .jobs_table import Judge, note, verdict_row
 
 #: seconds between two questions to the nodes
 ASK = 2.0
-#: seconds of silence in the log of a job that its node has forgotten, after which it counts as over
-FORGOTTEN = 60.0
 _HOW_ENDED = {
     Outcome.FAILED: "failed",
     Outcome.CANCELLED: "was cancelled",
@@ -179,7 +177,7 @@ class Waited:
             seen = look(self.sender, row.node, row.log, timeout=TIMEOUT)
         except NodeError:
             return False
-        return seen is None or bool(seen.facts.closed) or (seen.silent or 0.0) >= FORGOTTEN
+        return seen is None or is_quiet(seen)
 
 
 #: seconds between two looks at whether the jobs are gone

@@ -154,6 +154,11 @@ def verdict_of(record: JobRecord) -> Verdict:
     )  # fmt: skip
 
 
+def is_quiet(seen: LogExcerpt) -> bool:
+    """Whether the log of a job that its node does not list says that it is over."""
+    return bool(seen.facts.closed) or seen.silent is None or seen.silent >= SILENCE
+
+
 def still_there(record: JobRecord, seen: LogExcerpt | None, now: float) -> Verdict | None:
     """What is said of a job that its node does not list and that may not be over; None when it is.
 
@@ -161,7 +166,7 @@ def still_there(record: JobRecord, seen: LogExcerpt | None, now: float) -> Verdi
     """
     if seen is None:
         return Verdict(outcome=Outcome.PENDING) if now - (record.posted or record.created) < ON_ITS_WAY else None
-    if seen.facts.closed or seen.silent is None or seen.silent >= SILENCE:
+    if is_quiet(seen):
         return None
     pages, items = seen.facts.pages, seen.facts.items
     return Verdict(outcome=Outcome.RUNNING, reason="its node does not list it", pages=pages, items=items)

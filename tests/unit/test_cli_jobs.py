@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from rig.stores import lease_next
 from scrapyd_dist.cli.context import Context, quick_project
+from scrapyd_dist.cli.jobs.job_ends import Waited
 from scrapyd_dist.cli.jobs.job_fleet import JobFleet
-from scrapyd_dist.cli.jobs.job_list import remembered
+from scrapyd_dist.cli.jobs.job_list import listed_again, remembered
+from scrapyd_dist.cli.jobs.job_memory import still_there
 from scrapyd_dist.cli.jobs.logs import LogFilter, groups, reaches
 from scrapyd_dist.cli.jobs.queue_runner import QueueRunner
 from scrapyd_dist.cli.jobs.schedule import JobRow, _work_off, read_jobs
@@ -25,10 +27,12 @@ from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import AuthRefused, ConfigError, ConnectionRefused, NodeError, NothingMatched
 from scrapyd_dist.event_hook import EventHook
 from scrapyd_dist.frontier.backlog import Lessee, NewBatch
+from scrapyd_dist.job_record import JobRecord
+from scrapyd_dist.joblogs import log_reads
 from scrapyd_dist.joblogs.joblog import LogLine, LogLines
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import IdleWatch
-from scrapyd_dist.scrapyd.api import Load
+from scrapyd_dist.scrapyd.api import Call, Chunk, Jobs, Load
 from scrapyd_dist.store import open_store
 
 NODE = Node.parse("http://me:hush@web1:6800", name="web1")
@@ -295,3 +299,26 @@ def test_jobs_that_were_removed_while_their_command_waited_have_not_finished(
         runner = QueueRunner(context=context, project="shop", timeout=1.0, own=["easy-1"], quiet=True)
         assert _work_off(runner, [], hook, Output(as_json=True)) == 1
     assert "easy-1" in capsys.readouterr().err
+
+
+class ForgetfulNode:
+    """A node that lists no job, and whose log of one was written to so many seconds ago."""
+
+    def __init__(self, silent: float) -> None:
+        self.silent = timedelta(seconds=silent)
+
+    def send(self, node: Node, call: Call[Any], *, timeout: float | None = None) -> Any:
+        now = datetime(2026, 11, 20, tzinfo=timezone.utc)
+        if call.path == "listjobs.json":
+            return Jobs(pending=(), running=(), finished=())
+        return Chunk(body=b"x\n", start=0, total=2, date=now, modified=now - self.silent)
+
+
+@pytest.mark.parametrize(("silent", "left"), [(100.0, ["easy-1"]), (200.0, [])])
+def test_a_job_that_its_node_does_not_list_is_over_to_wait_when_it_is_to_jobs(silent: float, left: list[str]) -> None:
+    node = Node.parse("http://web1:6800/", name="web1")
+    record = JobRecord(id="easy-1", spider="easy", project="shop", version="1", created=1.0, url=node.url)
+    known, sender = {"easy-1": [listed_again(record, node)]}, ForgetfulNode(silent)
+    assert Waited(sender=sender, nodes=[node], names=("easy-1",), remembered=known).left() == left
+    seen = log_reads.look(sender, node, "logs/shop/easy/easy-1.log", timeout=1.0)
+    assert (still_there(record, seen, 2.0) is not None) == bool(left)
