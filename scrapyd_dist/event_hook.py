@@ -92,11 +92,13 @@ class EventHook:
             )  # fmt: skip
             try:
                 code = process.wait(patience)
-            except subprocess.TimeoutExpired:
+            except BaseException as error:  # also a Ctrl-C, of which its session hears nothing
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                return f"{what} was killed after {patience:g} seconds."
+                if isinstance(error, subprocess.TimeoutExpired):
+                    return f"{what} was killed after {patience:g} seconds."
+                raise
             if not code:
                 return ""
             output.seek(max(0, output.seek(0, os.SEEK_END) - 4 * WORDS))
@@ -107,22 +109,21 @@ class EventHook:
     def _post(self, data: bytes, patience: float) -> str:
         import requests  # noqa: PLC0415 - slow to import
 
+        from scrapyd_dist.transports.requests import TimedAdapter  # noqa: PLC0415
+
         headers = {"Content-Type": "application/json", "User-Agent": f"scrapyd-dist/{__version__}"}
         where = f"{self._shown} could not be told of {self.event} ({self.option})"
         try:
-            with (
-                _unlogged(),
-                requests.post(
-                    self.target.strip(),
-                    data=data,
-                    headers=headers,
-                    timeout=(CONNECT, patience),
-                    allow_redirects=False,
-                    stream=True,
-                ) as answer,
-            ):
-                # What it says is not read: its code tells all, and a body might never end.
-                return "" if answer.ok and not answer.is_redirect else f"{where}: it answered {answer.status_code}."
+            with _unlogged(), requests.Session() as session:
+                for scheme in ("http://", "https://"):  # a timeout alone holds for each read of the answer's head
+                    session.mount(scheme, TimedAdapter(patience))
+                timeout = (min(CONNECT, patience), patience)
+                with session.post(
+                    self.target.strip(), data=data, headers=headers, timeout=timeout, allow_redirects=False, stream=True
+                ) as answer:
+                    # What it says is not read: its code tells all, and a body might never end.
+                    good = answer.ok and not answer.is_redirect
+                    return "" if good else f"{where}: it answered {answer.status_code}."
         except requests.Timeout:
             return f"{where}: it did not answer in time."
         except requests.RequestException as error:  # whose text has the address in it

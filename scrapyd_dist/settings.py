@@ -187,7 +187,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
     _s("NODES", _LIST, [], "nodes of the crawl, in place of scrapy.cfg's: names of targets, addresses (`host:port`,"
        " URLs), `file:PATH` (a list, read again when it changes) and `cmd:COMMAND` (prints a list)"
        " ([more](placement.md#nodes-that-come-and-go))", option="--node", secret=True),
-    _s("TARGET_HOSTS", _LIST, [], "addresses of nodes, as the book names them; where `DISTRIBUTED_NODES` is not set"),
+    _s("TARGET_HOSTS", _LIST, [], "addresses of nodes, as the book names them; where `DISTRIBUTED_NODES` is not set",
+       secret=True),
     _s("NODES_EVERY", _SECONDS, 10.0, "seconds after which `cmd:` entries run again, and host names with several"
        " addresses are resolved again"),
     _s("PLACEMENT", _CHOICE, "by-capacity", "where a batch goes: `by-capacity`, where it will be done first, by the"

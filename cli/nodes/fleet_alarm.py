@@ -46,6 +46,8 @@ UNSEEN = 300.0
 #: ends of a job that are no trouble
 _UNTOLD = {Outcome.FINISHED, Outcome.CANCELLED, Outcome.UNKNOWN}
 _FILE = "troubles.json"
+#: what an event has besides its schema
+_EVENT = ("event", "kind", "subject", "node", "since", "message")
 
 
 class TroubleKind(str, Enum):
@@ -81,6 +83,8 @@ class EndWatch:
 
     def new(self, rows: Iterable[tuple[str, float, bool]], now: float) -> set[str]:
         """The ids of those that have ended; rows: id, creation time, and whether it is over. None at the first call."""
+        if self.since > now:  # the clock was wrong
+            self.since = now - UNSEEN
         rows = [row for row in rows if row[1] >= self.since]
         over = {name for name, _, is_over in rows if is_over}
         new = over - self.ended if self.since else set()
@@ -99,13 +103,17 @@ class TroubleLog:
         self._pending: list[dict[str, Any]] = []
         self._again = 0.0  #: by the monotonic clock
         self._wrong = self._written = ""
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        with suppress(OSError, ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             self._read(json.loads(path.read_text("utf-8")))
 
     def _read(self, document: dict[str, Any]) -> None:
-        told, pending = dict(document["told"]), list(document["pending"])
-        ends = {name: EndWatch(float(since), set(ended)) for name, (since, ended) in document["ends"].items()}
-        self.told, self._pending, self.ends = told, pending, self.ends | ends
+        told = {str(key): _event_in(one) for key, one in document["told"].items()}
+        pending = [_event_in(one) for one in document["pending"]]
+        ends = {
+            name: EndWatch(int(document["ends"][name][0]), {str(one) for one in document["ends"][name][1]})
+            for name in self.ends
+        }
+        self.told, self._pending, self.ends = told, pending, ends
 
     def take(self, sightings: Iterable[Sighting]) -> None:
         """Tell what is new in them, in their order."""
@@ -138,12 +146,17 @@ class TroubleLog:
             self._keep()
 
     def _keep(self) -> None:
-        ends = {name: [round(one.since), sorted(one.ended)] for name, one in self.ends.items()}
+        ends = {name: [int(one.since), sorted(one.ended)] for name, one in self.ends.items()}
         text = json.dumps({"told": self.told, "pending": self._pending, "ends": ends})
         if text != self._written:
             with suppress(OSError):  # the next watch then tells again what is still so
                 write_file(self._path, text.encode())
             self._written = text
+
+
+def _event_in(row: Mapping[str, Any]) -> dict[str, Any]:
+    """An event as it was kept; an error if it is none."""
+    return {"schema": 1, **{name: str(row[name]) for name in _EVENT}}
 
 
 @dataclass

@@ -28,6 +28,8 @@ SCHEMA = 1
 PAUSE, LONGEST_PAUSE = 1.0, 8.0
 #: least seconds between two manifests, and least pause as a multiple of the seconds that writing the last one took
 EVERY, REST = 1.0, 10.0
+#: bytes per second of a part whose driver, as that of sftp://, does not tell how it moves on; less is a standstill
+SLOWEST = 1 << 17
 #: seconds between two looks at how long nothing has moved
 LOOK = 1.0
 
@@ -60,6 +62,7 @@ class PartPublisher:
         self._problem = ""  #: why the last try failed
         self._unwritten = self._last = False
         self._due = self._heard = 0.0  #: when the next manifest may be written, and when something was delivered
+        self._allowed = 0.0  #: seconds more that the part on its way may take in silence
         self._warn: Callable[[str], object] = logger.warning
 
     def begin(self, accepted: Sequence[Attempt]) -> None:
@@ -111,7 +114,7 @@ class PartPublisher:
         self._heard, self._last = time.monotonic(), True
         self._news.set()
         while not self._complete.wait(min(LOOK, patience)):
-            if self._over.is_set() or time.monotonic() - self._heard >= patience:
+            if self._over.is_set() or time.monotonic() - self._heard >= patience + self._allowed:
                 left, why = len(self._waiting), self._problem or "it does not answer"
                 what = f"{left:,} of the crawl's parts are" if left else "The manifest is"
                 return f"{what} not delivered to {self._sink.shown}: {why.rstrip('.')}."
@@ -164,12 +167,16 @@ class PartPublisher:
                 self._write(complete=ended)
 
     def _put(self, part: AcceptedPart) -> None:
-        self._sink.put(part.name, part.path, self._hear)
         size, digest = part.path.stat().st_size, sha256_of(part.path)
+        self._allowed = size / SLOWEST
+        try:
+            self._sink.put(part.name, part.path, self._hear)
+            self._heard = time.monotonic()
+        finally:
+            self._allowed = 0.0
         self._entries[part.name] = _entry(part.name, part.items, size, digest)
         self._note(part)
         self._unwritten = True
-        self._hear()
 
     def _note(self, part: AcceptedPart) -> None:
         attempt = part.attempt
@@ -178,7 +185,7 @@ class PartPublisher:
             self._unwritten = True
 
     def _hear(self) -> None:
-        self._heard = time.monotonic()
+        self._heard, self._allowed = time.monotonic(), 0.0
 
     def _write(self, *, complete: bool = False) -> None:
         began = time.monotonic()
@@ -209,7 +216,7 @@ def _entries_in(manifest: bytes | None, home: str) -> list[dict[str, Any]]:
         document = json.loads(manifest)
         mine = document["schema"] == SCHEMA and document["crawl"] == home
         entries = [_entry(one["name"], one["items"], one["bytes"], one["sha256"]) for one in document["parts"]]
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, ArithmeticError, TypeError, KeyError, RecursionError):
         mine = False
     if not mine:
         raise ValueError("the manifest that is there already is not one of this crawl; move it away")

@@ -68,13 +68,14 @@ def open_sink(address: str, folder: Path) -> Sink:
             " a password, write : as %3A, @ as %40 and / as %2F."
         ) from None
     if not is_url(address):
-        return FolderSink(folder / Path(address).expanduser())
-    if parts.scheme == "file":
+        return FolderSink(folder / os.path.expanduser(address))  # noqa: PTH111 - a ~ that is no user's is a name
+    if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
         return FolderSink(Path(unquote(parts.path)))
     if parts.scheme not in _OBJECTS | _FILES or not parts.netloc:
         raise ConfigError(
-            "--deliver (DISTRIBUTED_DELIVER) takes a folder, or an address such as s3://bucket/path, gs://bucket/path,"
-            f" abfs://container/path, sftp://host/path or ftp://host/path; this one begins with {parts.scheme}://."
+            "--deliver (DISTRIBUTED_DELIVER) takes a folder, or an address such as file:///folder, s3://bucket/path,"
+            " gs://bucket/path, abfs://container/path, sftp://host/path or ftp://host/path; this one begins"
+            f" with {parts.scheme}://."
         )
     return RemoteSink(parts)
 
@@ -136,11 +137,12 @@ class RemoteSink:
         self._call(lambda fs: self._replace(fs, name, lambda path: fs.pipe_file(path, content)))
 
     def put(self, name: str, path: Path, moved: Moved) -> None:
-        self._call(
-            lambda fs: self._replace(
-                fs, name, lambda there: fs.put_file(str(path), there, callback=_callback(moved))
-            )
-        )  # fmt: skip
+        def store(fs: Any, there: str) -> None:
+            from fsspec.callbacks import Callback  # noqa: PLC0415 - an extra
+
+            fs.put_file(str(path), there, callback=Callback(hooks={"moved": lambda *_args, **_more: moved()}))
+
+        self._call(lambda fs: self._replace(fs, name, lambda there: store(fs, there)))
 
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
@@ -198,13 +200,3 @@ def _content(fs: Any, path: str) -> bytes | None:
         if fs.exists(path):
             raise
         return None
-
-
-def _callback(moved: Moved) -> Any:
-    from fsspec.callbacks import Callback  # noqa: PLC0415 - an extra
-
-    class Moves(Callback):  # type: ignore[misc]
-        def call(self, *_args: Any, **_kwargs: Any) -> None:
-            moved()
-
-    return Moves()

@@ -109,22 +109,36 @@ class _UncheckedPool(urllib3.connectionpool.HTTPSConnectionPool):
     ConnectionCls = _UncheckedAdapter
 
 
-class _NodeAdapter(requests.adapters.HTTPAdapter):
+class TimedAdapter(requests.adapters.HTTPAdapter):
+    """Connections whose replies must be complete after so many seconds."""
+
+    _https: type[urllib3.HTTPConnectionPool] = urllib3.HTTPSConnectionPool
+
+    def __init__(self, seconds: float) -> None:
+        self.deadline = _Deadline(seconds)
+        super().__init__()
+
+    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **kwargs: Any) -> None:
+        super().init_poolmanager(connections, maxsize, block, **kwargs)
+        kinds: dict[str, type[urllib3.HTTPConnectionPool]] = {"http": urllib3.HTTPConnectionPool, "https": self._https}
+        timed = {scheme: partial(_timed, kind, self.deadline) for scheme, kind in kinds.items()}
+        self.poolmanager.pool_classes_by_scheme = timed
+
+
+class _NodeAdapter(TimedAdapter):
     """A connection by a node's TLS options: may connect to an address and check the certificate for a host name."""
 
-    def __init__(self, node: Node, deadline: _Deadline) -> None:
-        self._node, self._deadline = node, deadline
-        super().__init__()
+    def __init__(self, node: Node, seconds: float) -> None:
+        self._node = node
+        if not node.verify:
+            self._https = _UncheckedPool
+        super().__init__(seconds)
 
     def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **kwargs: Any) -> None:
         name = self._node.tls_name
         if name is not None and self._node.url.startswith("https:"):
             kwargs = {**kwargs, "server_hostname": name, "assert_hostname": name}
         super().init_poolmanager(connections, maxsize, block, **kwargs)
-        https = urllib3.HTTPSConnectionPool if self._node.verify else _UncheckedPool
-        kinds: dict[str, type[urllib3.HTTPConnectionPool]] = {"http": urllib3.HTTPConnectionPool, "https": https}
-        timed = {scheme: partial(_timed, kind, self._deadline) for scheme, kind in kinds.items()}
-        self.poolmanager.pool_classes_by_scheme = timed
 
 
 class RequestsTransport:
@@ -135,8 +149,7 @@ class RequestsTransport:
 
     def send(self, node: Node, call: Call[T], *, timeout: float | None = None) -> T:
         seconds = call.timeout if timeout is None else timeout
-        deadline = _Deadline(seconds)
-        with closing(_NodeAdapter(node, deadline)) as adapter, self._head(adapter, node, call, seconds) as response:
+        with closing(_NodeAdapter(node, seconds)) as adapter, self._head(adapter, node, call, seconds) as response:
             intake = ReplyIntake(node, call, response.status_code, response.headers.items())
             while not intake.full:
                 try:  # an exception of the sink is not the node's fault
@@ -149,7 +162,7 @@ class RequestsTransport:
                     break
                 intake.feed(piece)
                 if call.sink is not None:
-                    deadline.renew()
+                    adapter.deadline.renew()
             return intake.done()
 
     def _head(self, adapter: _NodeAdapter, node: Node, call: Call[T], seconds: float) -> requests.Response:

@@ -132,6 +132,21 @@ def test_parts_arrive_as_they_are_accepted_and_the_next_process_delivers_the_res
     assert sorted(words(files())) == ["a", "b", "c", "d", "own"]
 
 
+def test_a_driver_that_tells_nothing_on_the_way_has_time_by_the_size_of_the_part(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "SLOWEST", 1)
+
+    class Silent(FolderSink):
+        def put(self, name: str, path: Path, moved: Moved) -> None:
+            threading.Event().wait(0.5)
+            super().put(name, path, lambda: None)
+
+    home.accept(1, "a")
+    with home.publisher(Silent(tmp_path / "out")) as made:
+        assert made.finish([], 0.1) == ""
+
+
 class BadSink(FolderSink):
     """A folder that fails as often as it is told to, before or after a file is put."""
 
@@ -209,15 +224,19 @@ def test_a_place_that_takes_nothing_is_refused_before_anything_starts(home: Home
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="Nothing was started"):
         home.publisher(open_sink(str(tmp_path / "file" / "below"), tmp_path)).__enter__()
-    (tmp_path / f"_{HOME}.manifest.json").write_text(json.dumps({"schema": 1, "crawl": "other", "parts": []}))
-    with pytest.raises(ConfigError, match="not one of this crawl"):
-        home.publisher(open_sink(str(tmp_path), tmp_path)).__enter__()
+    endless = {"name": "a", "items": float("inf"), "bytes": 1, "sha256": "x"}
+    for wrong in ({"schema": 1, "crawl": "other", "parts": []}, {"schema": 1, "crawl": HOME, "parts": [endless]}):
+        (tmp_path / f"_{HOME}.manifest.json").write_text(json.dumps(wrong))
+        with pytest.raises(ConfigError, match="not one of this crawl"):
+            home.publisher(open_sink(str(tmp_path), tmp_path)).__enter__()
+    assert open_sink("~no-such-user/x", tmp_path).shown == str(tmp_path / "~no-such-user/x"), "as a shell takes it"
 
 
 @pytest.mark.parametrize(
     ("address", "says"),
     [
         ("kafka://broker/topic", "begins with kafka://"), ("http://web/", "begins with http://"), ("s3:///", "s3://bucket"),
+        ("file://data/items", "file:///folder"),
         ("ftp://u:p@host:none/", "cannot be read"), ("sftp://[::1/", "cannot be read"),
     ],
 )  # fmt: skip

@@ -1,6 +1,8 @@
 """What is asked of the end of a crawl: enough items, and a command or an address that is told."""
 
 import json
+import os
+import signal
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -92,6 +94,23 @@ def test_a_command_that_never_ends_is_killed_with_all_it_started(tmp_path: Path)
     assert "killed after 0.3 seconds" in said
 
 
+def test_ctrl_c_ends_the_command(tmp_path: Path) -> None:
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    with pytest.raises(KeyboardInterrupt):
+        hooks.hook_of(f"echo $$ > {tmp_path}/pid; exec sleep 30").notify(DOCUMENT)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def _drip(connection: Connection, _: bytes) -> None:
+    """A head without an end."""
+    connection.say(b"HTTP/1.1 200 OK\r\nX: ")
+    while not connection.over:
+        connection.say(b"a")
+        connection.pause(0.1)
+
+
 def test_an_address_gets_the_summary(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     asked: list[bytes] = []
@@ -116,6 +135,7 @@ def test_an_address_gets_the_summary(caplog: pytest.LogCaptureFixture) -> None:
         (lambda c, _: c.answer(500, b"no"), "it answered 500"),
         (lambda c, _: c.answer(302, b"", "Location: http://elsewhere/"), "it answered 302"),
         (lambda c, _: c.hang(), "it did not answer in time"),
+        (_drip, "it did not answer in time"),
         (lambda c, _: None, "ConnectionError"),
     ],
 )

@@ -205,3 +205,33 @@ def test_each_end_is_new_once() -> None:
 def test_an_address_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="--on-trouble"):
         EventHook(target="ftp://host/x", option="--on-trouble", event="a trouble").check()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "5", "[" * 100_000, '{"told": {"x": 5}, "pending": [], "ends": {}}',
+        '{"told": {}, "pending": [5], "ends": {"jobs": [0, []], "crawls": [0, []]}}',
+        '{"told": {}, "pending": [], "ends": {"jobs": [Infinity, []], "crawls": [0, []]}}',
+        '{"told": {}, "pending": [], "ends": {"jobs": [NaN, []], "crawls": [0, []]}}',
+        '{"told": {"node-down web1": {"kind": "x"}}, "pending": [], "ends": {"jobs": [0, []], "crawls": [0, []]}}',
+    ],
+)  # fmt: skip
+def test_a_file_of_troubles_that_is_broken_is_none(text: str, bench: Bench) -> None:
+    (bench.root / ".sdist/troubles.json").write_text(text)
+    bench.begin()
+    assert bench.look() == []
+    bench.look(**DOWN)
+    assert bench.look(100, **DOWN) == [("trouble", "node-down", "web1")]
+
+
+def test_no_end_is_missed_by_a_watch_that_is_started_again_or_whose_clock_was_wrong(bench: Bench) -> None:
+    now = float(int(time.time()))
+    job = JobRecord(id="one", spider="s", project="shop", version="1", created=now - 9.4, node="web1", url="u")
+    bench.store.keep_jobs([job])
+    assert bench.look() == []
+    bench.begin()
+    bench.store.keep_jobs([replace(job, state=Outcome.FAILED, ended=time.time())])
+    assert bench.look() == [("trouble", "job-failed", "shop/s")]
+    watch = EndWatch(since=now + 1e8)
+    assert watch.new([("a", now, True)], now) == {"a"}

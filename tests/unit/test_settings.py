@@ -104,3 +104,9 @@ def test_a_process_that_is_not_spread_warns_in_its_log(caplog: pytest.LogCapture
     with caplog.at_level(logging.WARNING):
         Addon().update_settings(made)
     assert [text for text in caplog.messages if "Did you mean DISTRIBUTED_THROTTLE_HITS?" in text]
+
+
+@pytest.mark.parametrize("name", ["DISTRIBUTED_NODES", "DISTRIBUTED_TARGET_HOSTS"])
+def test_an_address_with_a_password_is_not_shown_where_it_is_wrong(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} must be a list of texts"):
+        SETTINGS[name].judged({"http://me:hush@web1:6800": 1})
