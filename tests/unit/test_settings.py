@@ -15,6 +15,7 @@ from scrapyd_dist.middlewares.addon import Addon
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions
 from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
 
+from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import WorkerRequest
 from scrapyd_dist.goals import Goals
 from scrapyd_dist.scheduling.base import SchedulerLimits
