@@ -148,6 +148,9 @@ def _report(error: Exception) -> int:
         text = str(error.format_message()).rstrip(".").replace(": Value error, ", ": ")  # words of typer's own checks
         complain(f"{text}{'' if text.endswith('?') else '.'} Try: {path} --help")
         return int(getattr(error, "exit_code", 2))
+    if isinstance(error, OSError) and error.filename:
+        complain(f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}.")
+        return ConfigError.exit_code
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     complain(
         f"something went wrong that scrapyd-dist has no words for ({text}). Run the same with {DEBUG} to see where, "

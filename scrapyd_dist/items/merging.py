@@ -139,11 +139,15 @@ class ItemOutput:
                 f"Items can be merged into .jl, .jsonl, .json and .csv files, and {str(path)!r} is none of them."
             )
         output = cls(path=Path(path), format=found, overwrite=overwrite, exporter=exporter)
-        if output.path.is_dir():
+        try:
+            is_folder, is_there = output.path.is_dir(), output.path.exists()
+        except OSError as error:  # its name is too long, or a folder above cannot be looked into
+            raise ConfigError(f"{output.path} cannot be written: {error.strerror}.") from error
+        if is_folder:
             raise ConfigError(f"{output.path} is a folder; name the file in it that the items go to.")
-        if output.path.exists() and not output.path.is_file():  # as /dev/stdout, which a rename would replace
+        if is_there and not output.path.is_file():  # as /dev/stdout, which a rename would replace
             raise ConfigError(f"{output.path} is not a regular file, so no finished file can take its place.")
-        if found == "json" and not overwrite and output.path.exists():
+        if found == "json" and not overwrite and is_there:
             raise ConfigError(
                 f"{output.path} exists, and nothing can be added to a JSON list: name another file, or use -O."
             )

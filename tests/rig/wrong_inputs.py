@@ -173,7 +173,7 @@ def _right_for(annotation: Any) -> str:
 def combinations() -> Iterator[WrongInput]:
     """What does not go together, or names what cannot be."""
     for line in _LINES.strip().splitlines():
-        words, _, name = line.partition(" ## ")
+        words, _, name = line.replace("LONG", "x" * 300).partition(" ## ")
         yield WrongInput(arguments=tuple("" if word == "''" else word for word in words.split()), names=name.strip())
     for values, name in _PLANS:
         yield WrongInput(settings={PREFIX + key: value for key, value in values.items()}, names=name)
@@ -204,6 +204,11 @@ crawl easy -o scrapy.cfg ## scrapy.cfg
 crawl easy -o scrapy.cfg/a.jl ## scrapy.cfg
 crawl easy -o /proc/no/a.jl ## /proc
 crawl easy -o /dev/null:csv ## /dev/null
+crawl easy -o LONG.jl ## name too long
+crawl easy --start-urls LONG ## name too long
+demo --dir LONG ## name too long
+metrics --textfile LONG ## name too long
+items merge a -o LONG.jl ## name too long
 crawl easy --name=-x ## -x
 crawl easy --name a/b ## a/b
 crawl easy --name ../x ## ../x
@@ -297,7 +302,7 @@ _PLANS: list[tuple[dict[str, Any], str]] = [
     ({"NODES": [""]}, "no address"), ({"TARGET_HOSTS": ["http://"]}, "http://"),
     ({"NODES": ["dns+http://no.such.invalid"]}, "no.such"),
     ({"START_URLS_FILE": "none.txt"}, "none.txt"), ({"START_URLS_FILE": "properties"}, "properties"),
-    ({"OUTPUTS": [{"path": "x.xml"}]}, "x.xml"),
+    ({"OUTPUTS": [{"path": "x.xml"}]}, "x.xml"), ({"OUTPUTS": [{"path": "x" * 300 + ".jl"}]}, "name too long"),
     ({"OUTPUTS": [{"path": "/proc/no/a.jl"}]}, "/proc"), ({"OUTPUTS": [{"path": "properties"}]}, "properties"),
     ({"OUTPUTS": [{"path": "x.jl", "format": "parquet"}]}, "x.jl"), ({"STORE": "cassandra://web"}, "cassandra"),
     ({"THROTTLE_WINDOW": 5, "THROTTLE": True}, "WINDOW"), ({"THROTTLE": True, "THROTTLE_PUBLIC_IP": "x"}, "PUBLIC_IP"),
