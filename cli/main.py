@@ -149,7 +149,7 @@ def _report(error: Exception) -> int:
         complain(f"{text}{'' if text.endswith('?') else '.'} Try: {path} --help")
         return int(getattr(error, "exit_code", 2))
     if isinstance(error, OSError) and error.filename:
-        complain(f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}.")
+        complain(f"{os.fsdecode(error.filename)} cannot be read or written: {error.strerror}.")
         return ConfigError.exit_code
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     complain(

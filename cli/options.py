@@ -147,8 +147,6 @@ def opened_file(stack: ExitStack, name: str) -> BinaryIO:
         return stack.enter_context(open(name, "rb"))  # noqa: PTH123 - as it was typed, for the error
     except FileNotFoundError:
         raise NothingMatched(f"There is no file {name}; standard input is {STDIN}.") from None
-    except OSError as error:
-        raise ConfigError(f"The file {name} cannot be read: {error.strerror}.") from error
 
 
 def checked_labels(labels: Sequence[str] | None) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.items.sink import REVEALED, is_url, open_sink, password_in
+from scrapyd_dist.items.sink import REVEALED, FolderSink, open_sink, password_in
 from scrapyd_dist.settings import GROUPS, PREFIX, SETTINGS, ValueKind, judge, of_options
 from scrapyd_dist.store.address import VARIABLE
 
@@ -103,7 +103,7 @@ class SpiderOptions(JobLimits):
         if password_in(self.deliver):
             raise ConfigError(REVEALED)
         sink = open_sink(self.deliver, folder)  # an address that cannot be one is refused here
-        return {"DISTRIBUTED_DELIVER": self.deliver if is_url(self.deliver) else sink.shown}
+        return {"DISTRIBUTED_DELIVER": sink.shown if isinstance(sink, FolderSink) else self.deliver}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from scrapyd_dist.errors import PARTIAL, ConfigError, NodeError, StoreError
-from scrapyd_dist.event_hook import EventHook
 from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.jobs import job_id
 from scrapyd_dist.settings import MOST, Setting, ValueKind, judge, limits_in, of_options, unknown
 from scrapyd_dist.transports import sweep
+from scrapyd_dist.transports.event_hook import EventHook
 
 from ..context import Context, exit_code, key_of, project_name
 from ..crawls.crawl_options import JobLimits, pairs, settings_in

@@ -19,11 +19,11 @@ from scrapyd_dist.batches import AttemptState, Crawl, FinishReason
 from scrapyd_dist.config import state_dir, write_file
 from scrapyd_dist.diagnostics import moment
 from scrapyd_dist.errors import StoreError
-from scrapyd_dist.event_hook import EventHook
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.joblogs.verdict import STALL
 from scrapyd_dist.progress import number, told
 from scrapyd_dist.store import Store
+from scrapyd_dist.transports.event_hook import EventHook
 
 from ..context import Context
 from ..crawls import wording

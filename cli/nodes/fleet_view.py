@@ -13,13 +13,13 @@ from rich.text import Text
 from scrapyd_dist.batches import home_of
 from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import INTERRUPTED, TIME_UP, NodeError, StoreError
-from scrapyd_dist.event_hook import EventHook
 from scrapyd_dist.joblogs.log_reads import look
 from scrapyd_dist.joblogs.verdict import STALL, Place
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.progress import Rate
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.transports import Sender, sweep
+from scrapyd_dist.transports.event_hook import EventHook
 
 from ..context import Context, exit_code
 from ..crawls.watcher import WatchOptions, live_view, looked_out_for, remark

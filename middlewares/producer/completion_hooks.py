@@ -8,10 +8,10 @@ from scrapy.settings import BaseSettings
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import DistError
-from scrapyd_dist.event_hook import EventHook
 from scrapyd_dist.progress import SCHEMA
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.settings import SettingReader
+from scrapyd_dist.transports.event_hook import EventHook
 
 from .crawl_repository import CrawlRepository
 from .producer_options import ProducerOptions

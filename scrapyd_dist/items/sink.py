@@ -48,11 +48,6 @@ class Sink(Protocol):
         """The same with the content of a local file, which may be large."""
 
 
-def is_url(address: str) -> bool:
-    """Whether the address is of a server or a bucket; any other one is a folder."""
-    return "://" in address
-
-
 def open_sink(address: str, folder: Path) -> Sink:
     """The sink at an address; relative folders are below `folder`. Nothing is opened yet.
 
@@ -67,7 +62,7 @@ def open_sink(address: str, folder: Path) -> Sink:
             "The address of --deliver (DISTRIBUTED_DELIVER) cannot be read: its host or port is none. In a user name or"
             " a password, write : as %3A, @ as %40 and / as %2F."
         ) from None
-    if not is_url(address):
+    if "://" not in address:
         return FolderSink(folder / os.path.expanduser(address))  # noqa: PTH111 - a ~ that is no user's is a name
     if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
         return FolderSink(Path(unquote(parts.path)))

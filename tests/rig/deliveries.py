@@ -70,5 +70,9 @@ class FolderReader:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Name -> content of all files of a folder that are not hidden, as those are that grow."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
+    """Name -> content of all files of a folder that are not hidden, as those are that grow.
+
+    The manifest is read first: a later one may name files that come meanwhile.
+    """
+    manifest = {path.name: path.read_bytes() for path in folder.glob("_*")}
+    return manifest | {path.name: path.read_bytes() for path in folder.iterdir() if path.name[0] not in "._"}

@@ -191,10 +191,11 @@ def test_a_delivery_that_comes_to_nothing_holds_nothing_up_and_loses_nothing(
         if trouble == "hangs":
             sink.open.clear()
         sink.fails += ["part"] * 100_000 if trouble == "fails" else []
-        it.add(home.accept(1, "a"))
+        first = home.accept(1, "a")
         if trouble == "lost":
             (home.folder / "shop.b1.a1.jl").rename(tmp_path / "away")
             it.add(home.accept(2, "b"))
+        it.add(first)
         wrong = it.finish([], 0.3)
     assert str(out) in wrong and "1 of the crawl's parts" in wrong
     assert words(files_of(out)) == (["b"] if trouble == "lost" else [])

@@ -14,10 +14,10 @@ from scrapyd_dist.cli.nodes.fleet_alarm import EndWatch, FleetAlarm
 
 from scrapyd_dist.batches import Attempt, Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError, StoreError
-from scrapyd_dist.event_hook import EventHook
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.joblogs.verdict import STALL
+from scrapyd_dist.transports.event_hook import EventHook
 
 Tell = tuple[str, str, str]
 
