@@ -25,7 +25,6 @@ from scrapyd_dist.batches import Crawl
 from scrapyd_dist.config import ProjectConfig, state_dir
 from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import AuthRefused, ConfigError, ConnectionRefused, NodeError, NothingMatched
-from scrapyd_dist.event_hook import EventHook
 from scrapyd_dist.frontier.backlog import Lessee, NewBatch
 from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.joblogs import log_reads
@@ -34,6 +33,7 @@ from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import IdleWatch
 from scrapyd_dist.scrapyd.api import Call, Chunk, Jobs, Load
 from scrapyd_dist.store import open_store
+from scrapyd_dist.transports.event_hook import EventHook
 
 NODE = Node.parse("http://me:hush@web1:6800", name="web1")
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
