@@ -90,6 +90,7 @@ class Dispatcher:
                 raise
             # a row of a frontier may be deleted while it waits here, and any batch leased where workers do that
             logger.info("batch %d is not sent: %s", out.batch.number, error)
+            state.count_for(out, over=True)
             out.member.out.pop(out.job, None)
             state.ended(out.batch.number)
             return

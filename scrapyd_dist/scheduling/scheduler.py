@@ -317,7 +317,8 @@ class Scheduler:
         await state.spend(told={**told, **self._clocks()})
         state.told.subtract(told)
         state.goal = state.goal or state.spent.reached(goals)
-        is_out = state.backlog.out or self.collector.coming or state.posts or self._autoscaler.ending
+        ending = len(state.open) > len(state.waiting) or self.collector.coming or self._autoscaler.ending
+        is_out = state.backlog.out or state.posts or ending
         if not state.goal or is_out or not (state.closed or not self.producer):
             state.pump()  # what was reserved may be free again
             return

@@ -12,6 +12,7 @@ from rig.nodemodel import ModelJob, model
 from rig.scheduling import CRAWL, HOME, SPEC, Bench, ModelWorker, leasing, left_behind, sending, until
 
 from scrapyd_dist.batches import PUT_OFF, PUT_OFF_REASON, AttemptState, Miss
+from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.payload import REPLACES, decode
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 
@@ -197,3 +198,43 @@ async def test_what_an_earlier_process_has_reserved_may_still_be_made(tmp_path: 
         b.scheduler.no_more()
         await b.ended(whole=1)
         assert b.store.spend(CRAWL, {}).counts["requests"] == 14, "and is counted once"
+
+
+async def test_it_is_not_over_while_requests_are_put_off(tmp_path: Path) -> None:
+    one = model("one", quick=False)
+    async with sending(tmp_path, one, spec=spec(requests=1)) as b:
+        kept = b.scheduler.collector.put_off
+
+        looks = list[Any]()
+
+        def looked() -> bool:
+            looks.extend([b.state.spent] if not looks or looks[-1] is not b.state.spent else [])
+            return len(looks) > 3
+
+        async def later(*args: Any) -> None:
+            await until(looked, "looks")
+            assert not b.state.done.is_set()
+            await kept(*args)
+
+        b.scheduler.collector.put_off = later  # type: ignore[method-assign,assignment]
+        b.state.members[0].deaf = "it is another machine"
+        await b.seal_all(1)
+        await until(lambda: b.posts() != [], "it is posted")
+        one.start("c.b1.a1")
+        rest: dict[str, Any] = {
+            PUT_OFF: [{"url": "http://web/1", "reason": PUT_OFF_REASON}],
+            "missed_requests": [[1, PUT_OFF, []]],
+        }
+        one.finish("c.b1.a1", no_lease="none", done=1, stats={"downloader/request_count": 1}, **rest)
+        await b.ended()
+        assert (b.states(), b.state.goal) == (["done", "sealed"], "requests")
+
+
+async def test_a_batch_that_was_taken_meanwhile_has_nothing_reserved(tmp_path: Path) -> None:
+    async with sending(tmp_path, model("one"), spec=replace(spec(requests=20), rows=True)) as b:
+        b.state.members[0].deaf = "it is another machine"
+        batch = b.store.seal(CRAWL, NewBatch(payload={"DISTRIBUTED_START_URLS": "[]"}, size=2), (), {"sealed": 2})
+        b.store.drop_batch(CRAWL, batch.number, forget=False)
+        b.scheduler.add(batch)
+        await until(lambda: not b.state.open, "it is seen")
+        await until(lambda: b.store.spend(CRAWL, {}).counts["reserved"] == 0, "others get what was reserved")
