@@ -310,6 +310,12 @@ class Context:
                 raise NothingMatched(f"No target is called {pattern!r}.{near} The targets are: {names_of(named)}.")
         return distinct(node for node in named if any(fnmatchcase(node.name, pattern) for pattern in patterns))
 
+    def nodes_now(self) -> tuple[Node, ...]:
+        """`nodes`, for a command that stays: scrapy.cfg, and which local nodes run, are read again."""
+        fresh = Context(self._folder)
+        fresh._store = self.store_if_any
+        return fresh.nodes()
+
     def project_nodes(
         self, patterns: Sequence[str] | None, name: str | None
     ) -> tuple[str, tuple[Node, ...], dict[str, float]]:

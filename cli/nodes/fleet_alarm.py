@@ -6,7 +6,7 @@ was told is kept in the state folder, so that a watch that is started again does
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -58,6 +58,10 @@ class TroubleKind(str, Enum):
     JOB_STALLED = "job-stalled"
     CRAWL_STALLED = "crawl-stalled"
     FEW_ITEMS = "few-items"
+
+
+#: kinds that are over when the node is none of the fleet any more
+_OF_NODES = (TroubleKind.NODE_DOWN, TroubleKind.NODE_WEDGED, TroubleKind.JOB_STALLED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +198,7 @@ class FleetAlarm:
         """Tell what is new; document: of `FleetLook`, now: by the monotonic clock."""
         self._began = now if self._began is None else self._began
         sightings = [one for node in document["nodes"] for one in self._of_node(node, now)]
+        sightings += self._of_nodes_gone({str(node["name"]) for node in document["nodes"]})
         if self._looked is None or now - self._looked >= STORE_LOOK:
             self._looked = now
             try:
@@ -216,6 +221,13 @@ class FleetAlarm:
         message = node["reason"] if node["state"] == "wedged" else ""
         yield Sighting(kind=wedged, subject=name, node=name, message=message)
         yield from self._of_jobs(node, now)
+
+    def _of_nodes_gone(self, names: Container[str]) -> list[Sighting]:
+        """That all is well with nodes that are none of the fleet any more."""
+        self._down = {name: since for name, since in self._down.items() if name in names}
+        kinds = {kind.value: kind for kind in _OF_NODES}
+        told = [one for one in self._log.told.values() if one["kind"] in kinds and one["node"] not in names]
+        return [Sighting(kind=kinds[one["kind"]], subject=one["subject"], node=one["node"]) for one in told]
 
     def _of_jobs(self, node: Mapping[str, Any], now: float) -> Iterator[Sighting]:
         kind, name = TroubleKind.JOB_STALLED, str(node["name"])

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from scrapyd_dist.batches import home_of
 from scrapyd_dist.diagnostics import NodeStatus
-from scrapyd_dist.errors import INTERRUPTED, TIME_UP, NodeError, StoreError
+from scrapyd_dist.errors import INTERRUPTED, TIME_UP, ConfigError, NodeError, StoreError
 from scrapyd_dist.joblogs.log_reads import look
 from scrapyd_dist.joblogs.verdict import STALL, Place
 from scrapyd_dist.joblogs.worker_report import WorkerReport
@@ -30,7 +30,8 @@ from ..output import COLOURS, LINE_EVERY, Output, complain_each, on_terminal, on
 
 #: seconds between two looks at the nodes
 LOOK = 2.0
-#: seconds between two questions for a node's list of jobs that did not change: it echoes the batches that wait
+#: seconds between two questions for a node's list of jobs that did not change: it echoes the batches that wait; and
+#: between two looks at which nodes there are
 LIST = 10.0
 #: bytes of a worker's report that are read; while it runs it has no lists of URLs
 REPORT_MAX = 256 * 1024
@@ -139,9 +140,19 @@ class FleetLook:
     def __init__(self, context: Context) -> None:
         self._context, self.nodes = context, [NodeLook(node=node) for node in context.nodes()]
         self._homes: dict[str | None, str | None] = {}  #: crawl -> its folder in the nodes' logs
+        self._named = time.monotonic()  #: when the names of the nodes were read
+
+    def _renew(self, now: float) -> None:
+        """Take in nodes that have joined, and leave out those that are gone; where that cannot be read, all stay."""
+        self._named = now
+        known = {one.node: one for one in self.nodes}
+        with suppress(ConfigError, StoreError):
+            self.nodes = [known.get(node) or NodeLook(node=node) for node in self._context.nodes_now()]
 
     def look(self) -> None:
         now, sender = time.monotonic(), self._context.sender
+        if now - self._named >= LIST:
+            self._renew(now)
         list(sweep(self.nodes, lambda one: one.look(sender, now, TIMEOUT)))
         recognise(self._context, sender, self.nodes, TIMEOUT)
         jobs = [job for one in self.nodes if one.load for job in one.jobs.values()]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from scrapyd_dist.cli.context import Context
-from scrapyd_dist.cli.nodes import fleet_alarm
+from scrapyd_dist.cli.nodes import fleet_alarm, fleet_view
 from scrapyd_dist.cli.nodes.fleet_alarm import EndWatch, FleetAlarm
 
 from scrapyd_dist.batches import Attempt, Crawl, CrawlState
@@ -75,6 +75,30 @@ def test_a_node_that_is_down_or_wedged(bench: Bench) -> None:
     assert bench.look(**WEDGED) == []
     assert bench.look() == [("well", "node-wedged", "web1")]
     assert bench.look() == []
+
+
+def test_a_node_that_is_taken_out_of_the_fleet_is_no_trouble_any_more(bench: Bench) -> None:
+    for _ in range(2):
+        bench.look(**DOWN)
+    assert bench.look(**DOWN) == [("trouble", "node-down", "web1")]
+    assert bench.look(name="web2") == [("well", "node-down", "web1")]
+    assert bench.look(**DOWN) == [], "it has joined again, and may be just starting"
+
+
+def test_nodes_that_join_and_leave_while_the_fleet_is_watched(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_view, "LIST", 0.0)
+    config, looks = bench.root / "scrapy.cfg", fleet_view.FleetLook(bench.context)
+    before, text = looks.nodes[0], config.read_text()
+    config.write_text(text + "[deploy:web2]\nurl = http://127.0.0.1:19/\n")
+    looks.look()
+    assert [one.node.name for one in looks.nodes] == ["web1", "web2"]
+    assert looks.nodes[0] is before, "what is known of it is kept"
+    config.write_text("[deploy:web2")
+    looks.look()
+    assert len(looks.nodes) == 2, "a file that cannot be read says nothing"
+    config.write_text(text)
+    looks.look()
+    assert looks.nodes == [before]
 
 
 def test_a_job_that_makes_no_progress(bench: Bench) -> None:
