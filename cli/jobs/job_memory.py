@@ -20,6 +20,7 @@ from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.jobs import job_id
 from scrapyd_dist.store import Store
 
+from ..output import complain
 from .job_list import JobList, JobQuery, Listed, listed_again, utc
 
 #: seconds for which a job that was written down may still be on its way to its node
@@ -103,11 +104,14 @@ class JobMemory:
         return rows
 
     def learn(self, judged: Iterable[Judged]) -> None:
-        """Write down how jobs ended that were remembered as open."""
+        """Write down how jobs ended that were remembered as open; that it cannot be written is told, and no error."""
         judged = [*judged]
         offset_of = offsets_of(judged)
         over = {one.record.id: one for one in judged if one.record and one.sure and one.verdict.outcome.over}
-        self.end({name: partial(_ended, one=one, offset=offset_of(one)) for name, one in over.items()})
+        try:
+            self.end({name: partial(_ended, one=one, offset=offset_of(one)) for name, one in over.items()})
+        except StoreError as error:
+            complain(f"How jobs ended is not remembered: {error}")
 
     def end(self, ends: Mapping[str, Callable[[JobRecord], JobRecord]]) -> None:
         """Let open jobs end, by their ids; in the same step one that has attempts left waits for its next one."""

@@ -13,7 +13,7 @@ from scrapyd_dist.cli.context import Context, quick_project
 from scrapyd_dist.cli.jobs.job_ends import Waited
 from scrapyd_dist.cli.jobs.job_fleet import JobFleet
 from scrapyd_dist.cli.jobs.job_list import listed_again, remembered
-from scrapyd_dist.cli.jobs.job_memory import still_there
+from scrapyd_dist.cli.jobs.job_memory import JobMemory, Judged, still_there
 from scrapyd_dist.cli.jobs.logs import LogFilter, groups, reaches
 from scrapyd_dist.cli.jobs.queue_runner import QueueRunner
 from scrapyd_dist.cli.jobs.schedule import JobRow, _work_off, read_jobs
@@ -24,11 +24,12 @@ from scrapyd_dist.cli.output import Output
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.config import ProjectConfig, state_dir
 from scrapyd_dist.diagnostics import NodeStatus
-from scrapyd_dist.errors import AuthRefused, ConfigError, ConnectionRefused, NodeError, NothingMatched
+from scrapyd_dist.errors import AuthRefused, ConfigError, ConnectionRefused, NodeError, NothingMatched, StoreError
 from scrapyd_dist.frontier.backlog import Lessee, NewBatch
-from scrapyd_dist.job_record import JobRecord
+from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.joblogs import log_reads
 from scrapyd_dist.joblogs.joblog import LogLine, LogLines
+from scrapyd_dist.joblogs.verdict import Verdict
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.node_state import IdleWatch
 from scrapyd_dist.scrapyd.api import Call, Chunk, Jobs, Load
@@ -322,3 +323,21 @@ def test_a_job_that_its_node_does_not_list_is_over_to_wait_when_it_is_to_jobs(si
     assert Waited(sender=sender, nodes=[node], names=("easy-1",), remembered=known).left() == left
     seen = log_reads.look(sender, node, "logs/shop/easy/easy-1.log", timeout=1.0)
     assert (still_there(record, seen, 2.0) is not None) == bool(left)
+
+
+def test_jobs_are_listed_also_when_the_store_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = Node.parse("http://web1:6800/", name="web1")
+    record = JobRecord(id="easy-1", spider="easy", project="shop", version="1", created=1.0, url=node.url)
+
+    def full(*_: object) -> bool:
+        raise StoreError("the disk is full.")
+
+    with closing(open_store(tmp_path / "store.db")) as store:
+        store.keep_jobs([record])
+        monkeypatch.setattr(store, "keep_jobs", full)
+        over = Judged(row=listed_again(record, node), verdict=Verdict(outcome=Outcome.FINISHED), record=record)
+        JobMemory(store).learn([over])
+        assert store.jobs() == [record]
+    assert "not remembered: the disk is full." in capsys.readouterr().err
