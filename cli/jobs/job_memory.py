@@ -29,8 +29,6 @@ ON_ITS_WAY = 300.0
 SILENCE = 180.0
 #: tries to make a step that depends on the records while other processes change them
 TRIES = 20
-
-
 #: the node of a job that waits
 NOWHERE = "-"
 
@@ -55,10 +53,6 @@ class Judged:
         if row.remembered and self.verdict.outcome.over:
             ended_at = _at(time.time() - (self.silent or 0.0))
         return (utc(row.started, offset) if row.started else None), ended_at
-
-
-def _as_it_is(record: JobRecord) -> JobRecord:
-    return record
 
 
 def busy() -> StoreError:
@@ -121,8 +115,8 @@ class JobMemory:
         for _ in range(TRIES):
             revision = self._store.job_revision()
             changed: list[JobRecord] = []
-            for record in self._store.jobs(OPEN_ONLY):
-                ended, now = ends.get(record.id, _as_it_is)(record), datetime.now(timezone.utc)
+            for record in (one for one in self._store.jobs(OPEN_ONLY) if one.id in ends):
+                ended, now = ends[record.id](record), datetime.now(timezone.utc)
                 if ended.state.over:
                     following = again(ended, job_id(record.spider, record.version, now), now.timestamp())
                     changed += [replace(ended, sealed=""), *([following] if following else ())]
