@@ -255,10 +255,10 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
        option="-o"),
     _s("DELIVER", _TEXT, None, "a folder, or an address (`s3://bucket/path`, `gs://…`, `abfs://…`, `sftp://host/path`,"
        " `ftp://…`), to which items are delivered as batches are done, in whole files that a manifest lists"
-       " ([more](unattended.md#results-where-they-are-wanted)). One with a password belongs into settings.py",
+       " ([more](unattended.md#results-where-they-are-wanted)). One with a password belongs in settings.py",
        option="--deliver", secret=True),
     _s("TARGET_FEED_URL", _TEXT, None, "where each batch writes its items instead (ftp, s3, file, …); `%(crawl)s`,"
-       " `%(batch)s` and `%(attempt)s` are added to the file name when missing. One with a password belongs into"
+       " `%(batch)s` and `%(attempt)s` are added to the file name when missing. One with a password belongs in"
        " settings.py", option="--feed", secret=True),
     _s("TARGET_FEED_FORMAT", _TEXT, "jsonlines", "format of that feed", travels=_JOBS),
     _s("MAX_FAILED", _WHOLE, 0, "failed URLs that still count as success", option="--max-failed"),
