@@ -77,7 +77,7 @@ def test_a_part_that_fails_is_told_and_is_no_interruption(
     it.spider("bad", START_FAILS)
     done = run_cli(it, "crawl", spider)
     row = crawls(it)[0]
-    assert done.code == row.exit_code == 1, said(done)
+    assert done.code == row.exit_code == (2 if state == "refused" else 1), said(done)
     assert "interrupted" not in done.out + done.err + row.message
     for word in words:
         assert word in done.out + done.err

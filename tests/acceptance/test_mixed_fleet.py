@@ -223,6 +223,7 @@ def _check_frontier(sdist: Sdist, shop: Shop) -> None:
         lessee = Lessee(job="shop.w1.a1", node="node1", url="http://127.0.0.1:9")
         lease_next(store, "shop", lessee, slots=("alone",))
         store.fail("shop", dead, 1, reason="for this test", now=2.0, max_attempts=1)
+    sdist("frontier prioritise", "shop", "--to", 1)
     sdist("frontier requeue", "shop")
     sdist("consume", "easy", "shop", "-o", "shop.jl")
     sdist("frontier delete", "shop", "--prefix", "alone", "--yes")
