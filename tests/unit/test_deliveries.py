@@ -152,7 +152,7 @@ class BadSink(FolderSink):
 
     def __init__(self, folder: Path, fails: Sequence[str] = ()) -> None:
         super().__init__(folder)
-        self.fails = list(fails)
+        self.fails, self.early = list(fails), list[str]()  #: early: named in a manifest before they were there
         self.open = threading.Event()
         self.open.set()
 
@@ -160,6 +160,8 @@ class BadSink(FolderSink):
         if self.fails and self.fails[0] == "manifest":
             self.fails.pop(0)
             raise OSError("no manifest today")
+        named = [part["name"] for part in json.loads(content)["parts"]]
+        self.early += [part for part in named if not (self._folder / part).exists()]
         super().write(name, content)
 
     def put(self, name: str, path: Path, moved: Moved) -> None:
@@ -178,6 +180,7 @@ def test_what_fails_is_told_once_and_tried_again_until_all_is_there_once(home: H
             it.add(home.accept(batch, f"item {batch}"))
         assert it.finish([], 30) == ""
     assert sorted(words(files_of(tmp_path / "out"))) == ["item 1", "item 2", "item 3"]
+    assert sink.early == []
     assert len(said) == 1
     assert "no part today" in said[0] and "tried again" in said[0]
 
