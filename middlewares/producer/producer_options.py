@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from scrapy.settings import BaseSettings
 
@@ -13,7 +12,7 @@ from scrapyd_dist.frontier.backlog import WorkerRequest
 from scrapyd_dist.frontier.intake import BATCH_SIZE as LEASED
 from scrapyd_dist.frontier.intake import FAIR_SIZE
 from scrapyd_dist.goals import Goals
-from scrapyd_dist.items.sink import REVEALED, password_in
+from scrapyd_dist.items.sink import REVEALED, password_in, split
 from scrapyd_dist.scheduling.base import SchedulerLimits
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
@@ -191,15 +190,7 @@ def _may_travel(feed_url: str | None, settings: BaseSettings) -> bool:
     """Whether the feed URL can be sent as a setting; one with a password must be on the nodes already."""
     if feed_url is None:
         return False
-    try:
-        parts = urlsplit(feed_url)
-        _ = parts.port  # reading it is what fails
-    except ValueError:
-        # The URL itself is not shown: what looks like a bad port may be half a password.
-        raise ConfigError(
-            "The feed URL (DISTRIBUTED_TARGET_FEED_URL, --feed) cannot be read: its host or port is none. In a user"
-            " name or a password, write : as %3A, @ as %40 and / as %2F."
-        ) from None
+    parts = split(feed_url, "The feed URL (DISTRIBUTED_TARGET_FEED_URL, --feed)")
     if parts.password is None:
         return True
     if (settings.getpriority("DISTRIBUTED_TARGET_FEED_URL") or 0) >= CMDLINE:

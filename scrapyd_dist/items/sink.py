@@ -18,6 +18,11 @@ _BLOCK = 1 << 20
 Moved = Callable[[], object]
 
 
+#: what --deliver takes
+TAKEN = (
+    "--deliver (DISTRIBUTED_DELIVER) takes a folder, or an address such as file:///folder, s3://bucket/path,"
+    " gs://bucket/path, abfs://container/path, sftp://host/path or ftp://host/path"
+)
 #: why a password on the command line is refused
 REVEALED = (
     "The address of --deliver (DISTRIBUTED_DELIVER) has a password, and every user of this machine could read it in the"
@@ -48,30 +53,34 @@ class Sink(Protocol):
         """The same with the content of a local file, which may be large."""
 
 
-def open_sink(address: str, folder: Path) -> Sink:
-    """The sink at an address; relative folders are below `folder`. Nothing is opened yet.
-
-    Raises `ConfigError` for an address of a kind that is not known, or that cannot be read.
-    """
+def split(address: str, what: str) -> SplitResult:
+    """The parts of an address; ConfigError if it cannot be read, `what` being its name there."""
     try:
         parts = urlsplit(address)
         _ = parts.port  # reading it is what fails
     except ValueError:
         # The address itself is not shown: what looks like a bad port may be half a password.
         raise ConfigError(
-            "The address of --deliver (DISTRIBUTED_DELIVER) cannot be read: its host or port is none. In a user name or"
-            " a password, write : as %3A, @ as %40 and / as %2F."
+            f"{what} cannot be read: its host or port is none. In a user name or a password, write : as %3A, @ as %40"
+            " and / as %2F."
         ) from None
+    return parts
+
+
+def open_sink(address: str, folder: Path) -> Sink:
+    """The sink at an address; relative folders are below `folder`. Nothing is opened yet.
+
+    Raises `ConfigError` for an address of a kind that is not known, or that cannot be read.
+    """
+    parts = split(address, "The address of --deliver (DISTRIBUTED_DELIVER)")
     if "://" not in address:
         return FolderSink(folder / os.path.expanduser(address))  # noqa: PTH111 - a ~ that is no user's is a name
     if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
         return FolderSink(Path(unquote(parts.path)))
-    if parts.scheme not in _OBJECTS | _FILES or not parts.netloc:
-        raise ConfigError(
-            "--deliver (DISTRIBUTED_DELIVER) takes a folder, or an address such as file:///folder, s3://bucket/path,"
-            " gs://bucket/path, abfs://container/path, sftp://host/path or ftp://host/path; this one begins"
-            f" with {parts.scheme}://."
-        )
+    if parts.scheme not in _OBJECTS | _FILES:
+        raise ConfigError(f"{TAKEN}; this one begins with {parts.scheme}://.")
+    if not parts.netloc:
+        raise ConfigError(f"{TAKEN}; this one names no bucket or host behind {parts.scheme}://.")
     return RemoteSink(parts)
 
 

@@ -359,7 +359,7 @@ _CFG: tuple[str | bytes, ...] = (
     b"", b"url = http://web1\n", b"[settings]\n", b"\xff\xfe", b"[settings\n", b"[settings]\nx = \xff\n", b"\x00",
 )  # fmt: skip
 _NODES: tuple[str | bytes, ...] = (
-    "", "\n\n", "# none\n", "nobody\n", "web1:6800 four\n", "web1:6800 slots=0\n", f"web1:6800 slots={HUGE}\n",
+    "", "\n\n", "# none\n", "unnamed\n", "web1:6800 four\n", "web1:6800 slots=0\n", f"web1:6800 slots={HUGE}\n",
     b"\xff\n",
     "web1:6800 slots=\n x", "web1:6800 color=red\n", "[deploy:a]\nslots = 2\n", "[deploy:a]\nurl = x y\n", "[a]\n[a]\n",
     *(f"{url}\n" for url in _TARGETS if not url.startswith("http://web1/#")),

@@ -95,7 +95,7 @@ def test_an_orderly_end_gets_a_minute_from_the_last_progress_on_and_ten_in_all(
     clock = Clock(monkeypatch, dog)
     killed: list[float] = []
     monkeypatch.setattr("os.kill", lambda pid, sign: killed.append(round(clock.now)))
-    monkeypatch.setattr(watchdog, "logger", logging.getLogger("nobody"))
+    monkeypatch.setattr(watchdog, "logger", logging.getLogger("silent"))
     ticked = dog._tick
 
     def tick() -> bool:
