@@ -109,7 +109,7 @@ class EventHook:
     def _post(self, data: bytes, patience: float) -> str:
         import requests  # noqa: PLC0415 - slow to import
 
-        from scrapyd_dist.transports.requests import TimedAdapter  # noqa: PLC0415
+        from scrapyd_dist.transports.requests import TimedAdapter  # noqa: PLC0415 - only where a hook is given
 
         headers = {"Content-Type": "application/json", "User-Agent": f"scrapyd-dist/{__version__}"}
         where = f"{self._shown} could not be told of {self.event} ({self.option})"

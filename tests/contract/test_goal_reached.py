@@ -103,7 +103,7 @@ def _finish(worker: ModelWorker, **fields: Any) -> None:
         part = {"file": name, "items": 2, "bytes": len(lines), "sha256": hashlib.sha256(lines).hexdigest()}
         kept(*args, report={**report, **fields, "part": part}, **rest)
 
-    worker.store.ack = ack  # type: ignore[method-assign,assignment]
+    worker.store.ack = ack  # type: ignore[method-assign,assignment]  # its answer is changed on the way
     worker.finish()
 
 
@@ -216,7 +216,7 @@ async def test_it_is_not_over_while_requests_are_put_off(tmp_path: Path) -> None
             assert not b.state.done.is_set()
             await kept(*args)
 
-        b.scheduler.collector.put_off = later  # type: ignore[method-assign,assignment]
+        b.scheduler.collector.put_off = later  # type: ignore[method-assign,assignment]  # it comes late
         b.state.members[0].deaf = "it is another machine"
         await b.seal_all(1)
         await until(lambda: b.posts() != [], "it is posted")

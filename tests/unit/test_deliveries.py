@@ -28,7 +28,7 @@ HOME = "shop.0a1b2c3d"
 PASSWORD = "s3cret@of:the/sink"
 
 
-class SFTP(fsspec.AbstractFileSystem):  # type: ignore[misc]
+class SFTP(fsspec.AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
     """Takes addresses as the driver for sftp:// does, which needs paramiko."""
 
     @classmethod
