@@ -52,10 +52,10 @@ def demo(
 
     Example: sdist demo --nodes 2
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)
     began = time.monotonic()
     project = make_project(folder)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # from here on, there is something to stop
+        signal.signal(number, _leave)
     with ExitStack() as stack:
         stack.callback(say, "Everything that the demo started is stopped.")
         site = stack.enter_context(_site(items, project))

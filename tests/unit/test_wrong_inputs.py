@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -71,7 +72,7 @@ def test_what_is_wrong_is_told_in_one_paragraph_before_anything_starts(
     made: Project, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.chdir(made.path)
-    failures = []
+    failures, handlers = [], [signal.getsignal(one) for one in signal.valid_signals()]
     for wrong in wrong_inputs(number):
         begun = time.monotonic()
         result = ended(made, wrong)
@@ -79,6 +80,7 @@ def test_what_is_wrong_is_told_in_one_paragraph_before_anything_starts(
             failures.append(f"{wrong}: {', '.join(complaints)}: {result.err[:300]}")
     assert failures == [], "\n".join(failures)
     assert not (made.path / ".sdist" / "crawls").exists(), "no crawl was begun"
+    assert [signal.getsignal(one) for one in signal.valid_signals()] == handlers, "nothing is there to be stopped"
 
 
 def test_every_setting_and_every_option_that_is_a_number_is_among_the_thousand() -> None:
