@@ -97,6 +97,7 @@ class Soak:
         self._samples: dict[str, list[tuple[float, float]]] = defaultdict(list)
         self._sampled = 0.0
         self._jobs: list[str] = []
+        self._plain: list[Command] = []  #: commands of plain jobs that are not over
         self.trial.prepare()
         store = self.trial.redis.url if self.trial.redis else ""
         self.frontier = Frontier(self.trial.project, "shop", store=store)
@@ -127,7 +128,7 @@ class Soak:
         self.frontier.fill([self.shop.detail(page) for page in pages], slots=4, size=10, callback="parse_item")
         result.consumed = pages.stop
         words = ("-s", "CLOSESPIDER_ITEMCOUNT=5", "--label", "soak=1", "--retries", str(RETRIES))
-        plain = trial.cli("schedule", "easy", *words, "--json")
+        self._plain.append(trial.cli("schedule", "easy", *words, "--json"))
         mode, name, site = ("push", "pull")[number % 2], f"crawl{number}.jl", trial.site
         index = ["--index", site.template, "--pages", str(site.site.pages), "--name", f"c{number}"]
         command = trial.cli("crawl", "easy", *index, f"--{mode}", "-O", name, "--json")
@@ -149,11 +150,16 @@ class Soak:
         if done.code:
             result.lost.append(f"{mode} crawl {number} ended with {done.code}: {done.err[-300:]}")
         self._compare(f"{mode} crawl {number}", name, site, CRAWL_PAGES)
-        self._finish_job(plain)
+        for job in [one for one in self._plain if not one.running()]:
+            self._finish_job(job)
 
     def _finish_job(self, command: Command) -> None:
-        """A plain job finishes, on another node when a fault befalls it."""
-        self._wait(lambda: not command.running(), 180, "the end of a plain job")
+        """A plain job finishes, on another node when a fault befalls it.
+
+        One that a node has forgotten may run on there: it counts as lost only when its log is silent for some minutes.
+        """
+        self._wait(lambda: not command.running(), 900, "the end of a plain job")
+        self._plain.remove(command)
         done = command.wait(1)
         self.result.jobs += 1
         if done.code:
@@ -264,6 +270,8 @@ class Soak:
         self._compare("the consumer", "consumed.jl", self.shop, result.consumed)
         for node in trial.nodes:
             node.wait_idle()
+        for command in list(self._plain):
+            self._finish_job(command)
         for job, state in self._states().items():
             if state != "finished":
                 result.lost.append(f"the plain job {job} is {state}")
