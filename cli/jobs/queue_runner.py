@@ -1,7 +1,7 @@
 """Works off the plain jobs that wait in the store: starts what may start, and waits for its own.
 
 The rules it keeps: a job is taken by one process, in one step of the store; what a process leaves behind when it ends
-is taken up by the next one; no node that is silent is waited for without an end.
+is taken up by the next one; no node that is silent or drained is waited for without an end.
 """
 
 import json
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Annotated
 
 from scrapyd_dist.errors import ConfigError, NoNodeReachable, NothingMatched
@@ -36,7 +36,7 @@ from ..context import Context, key_of, project_name
 from ..crawls.watcher import looked_out_for
 from ..options import option
 from ..output import say, waiting
-from .job_fleet import JobFleet, fleet_of, post
+from .job_fleet import JobFleet, fleet_of, is_draining, post
 from .job_memory import TRIES, JobMemory
 from .jobs_table import look_back
 
@@ -144,6 +144,8 @@ class QueueRunner:
     timeout: float  #: seconds that a node gets for each answer
     own: Collection[str]  #: the jobs that are waited for, by the ids of their first attempts
     quiet: bool = False
+    _nodes: tuple[Node, ...] = ()  #: as they are listed now
+    _met: dict[str, Node] = field(default_factory=dict)  #: by base address, with those that are not listed any more
     _silent: dict[str, float] = field(default_factory=dict)  #: base address of a node -> since when it does not answer
     _stuck: float | None = None  #: since when no job is out, and none that may start has a node
 
@@ -153,6 +155,7 @@ class QueueRunner:
         with looked_out_for() as pause, silence if self.quiet else waiting() as show:
             try:
                 while left := self._left():
+                    self._follow()
                     self._settle()
                     self._start()
                     show(_standing(left))
@@ -164,12 +167,17 @@ class QueueRunner:
         last = chains(self._store.jobs())
         return [last[name] for name in self.own if name in last]
 
-    @cached_property
-    def _nodes(self) -> tuple[Node, ...]:
-        """All nodes, whatever the command was told: it also starts what others have left."""
-        nodes = self.context.nodes()
-        name = self.project or project_name(self.context.project, nodes, None)
-        return tuple(replace(one, project=one.project or name) for one in nodes)
+    def _follow(self) -> None:
+        """Read the lists of nodes again: all, whatever the command was told, since it also starts what others left."""
+        try:
+            nodes = self.context.nodes_now()
+        except ConfigError:  # as while scrapy.cfg is being written
+            if not self._nodes:
+                raise
+            return
+        self.project = self.project or project_name(self.context.project, nodes, None)
+        self._nodes = tuple(replace(one, project=one.project or self.project) for one in nodes)
+        self._met |= {node.url: node for node in self._nodes}
 
     @property
     def _store(self) -> Store:
@@ -181,14 +189,13 @@ class QueueRunner:
 
     def _settle(self) -> None:
         """Write down which jobs have ended, and give up those on nodes that are gone."""
-        every = self.context.nodes()
-        memory = look_back(self.context, every, timeout=self.timeout, since=OPEN_ONLY)
-        now, urls = time.monotonic(), {node.url for node in every}
+        memory = look_back(self.context, [*self._met.values()], timeout=self.timeout, since=OPEN_ONLY)
+        now = time.monotonic()
         self._silent = {url: self._silent.get(url, now) for url in memory.silent}
         ends = {}
         for record in memory.records.values():
             if not record.state.over and record.state is not Outcome.WAITING:
-                why = "" if record.url in urls else "its node is no target any more"
+                why = "" if record.url in self._met else "its node is no target any more"
                 since, name = self._silent.get(record.url, now), "NODE" if record.attempt <= record.retries else "FLEET"
                 if now - since > self.context.written_number(f"DISTRIBUTED_{name}_TIMEOUT"):
                     why = f"its node has not answered for {now - since:.0f} s"
@@ -214,7 +221,8 @@ class QueueRunner:
             begun = [(_begun(one, node), node) for one, node in places if node is not None]
             # A node that is silent or drained may have what is missing.
             is_sure = fleet is not None and not fleet.errors and not fleet.draining
-            if fleet and fleet.errors and not begun and not any(one.posted and not one.state.over for one in records):
+            is_idle = not begun and not any(one.posted and not one.state.over for one in records)
+            if fleet and is_idle and not is_sure:
                 self._give_up(fleet)
             else:
                 self._stuck = None
@@ -231,8 +239,9 @@ class QueueRunner:
         now = time.monotonic()
         self._stuck = now if self._stuck is None else self._stuck
         if now - self._stuck > self.context.written_number("DISTRIBUTED_FLEET_TIMEOUT"):
-            errors = " ".join(map(str, fleet.errors.values()))
-            raise NoNodeReachable(f"No node that answers may take the jobs that wait. {errors}")
+            why = [is_draining(fleet.draining)] if fleet.draining else []
+            texts = " ".join(map(str, [*why, *fleet.errors.values()]))
+            raise NoNodeReachable(f"No node that answers may take the jobs that wait. {texts}")
 
     def _post(self, begun: Sequence[tuple[JobRecord, Node]]) -> None:
         key, ends = key_of(self.context.root), dict[str, Callable[[JobRecord], JobRecord]]()

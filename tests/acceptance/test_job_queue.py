@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -170,6 +171,37 @@ def test_a_job_whose_only_node_is_silent_is_left_in_the_store_and_not_waited_for
         shop.nodes[0].restart()
     assert [(one.state, one.attempt) for one in records(shop, "stuck")] == [(Outcome.UNKNOWN, 1), (Outcome.WAITING, 2)]
     assert [(row["state"], row["attempt"]) for row in rows_of(shop, "--resume", code=0)] == [("finished", 2)]
+
+
+@pytest.mark.black_box
+def test_drained_nodes_are_named_and_not_waited_for_without_an_end_and_one_that_joins_gets_the_job(
+    shop: Shop, start_fleet: StartFleet
+) -> None:
+    shop.project.settings(DISTRIBUTED_FLEET_TIMEOUT=1)
+    (third,) = start_fleet(1)
+    third.name = "third"
+    shop.project.targets([*shop.nodes, third])
+    shop.run("deploy-all", code=0)
+    shop.scheduled("good", "--on", "third", "--label", "drained")
+    shop.project.targets(shop.nodes)
+    (record,) = records(shop, "drained")
+    with closing(open_store(shop.project.path / ".sdist" / "store.db")) as store:
+        waits = replace(record, id="waits", state=Outcome.WAITING, posted=None, node="", url="", project="")
+        store.keep_jobs([waits])
+    shop.run("nodes", "drain", "--all", code=0)
+    try:
+        shop.start("schedule", "--resume").wait(60, code=5).expect(5, "node1, node2 are draining", "nodes resume")
+        shop.project.settings(DISTRIBUTED_FLEET_TIMEOUT=60)
+        command = shop.start("schedule", "--resume")
+        command.wait_text("1 waiting")
+        shop.project.targets([*shop.nodes, third])
+        command.wait(120, code=0)
+    finally:
+        shop.project.targets(shop.nodes)
+        shop.run("nodes", "resume", "--all", code=0)
+    assert {(one.state, one.node) for one in records(shop, "drained") if one.id == "waits"} == {
+        (Outcome.FINISHED, "third")
+    }
 
 
 @pytest.mark.parametrize(
