@@ -68,7 +68,8 @@ def key_of_limit(record: JobRecord, name: str) -> str | None:
 
 def again(record: JobRecord, job: str, now: float) -> JobRecord | None:
     """Return the next attempt of a job that has ended, with this id; None if there is to be none."""
-    if not (record.state in _TRIED_AGAIN or record.lost) or record.attempt > record.retries:
+    failed = record.state in _TRIED_AGAIN or record.lost
+    if not failed or record.signals or record.attempt > record.retries:
         return None
     return JobRecord(
         id=job, spider=record.spider, project=record.project, version=record.version, created=now,
@@ -88,6 +89,12 @@ def chains(records: Iterable[JobRecord]) -> dict[str, JobRecord]:
         if name not in last or last[name].attempt < record.attempt:
             last[name] = record
     return last
+
+
+def attempts_of(records: Sequence[JobRecord], names: Collection[str]) -> list[JobRecord]:
+    """Return all attempts of the jobs of these ids, whichever attempt an id is of."""
+    firsts = {one.first or one.id for one in records if one.id in names or one.first in names}
+    return [one for one in records if (one.first or one.id) in firsts]
 
 
 def predecessors_in(records: Sequence[JobRecord]) -> list[Predecessor]:

@@ -68,6 +68,12 @@ class JobRecord:
     on: str = ""  #: name of the one node that will do
     among: tuple[str, ...] = ()  #: names of the nodes that will do; () for all
     tried: tuple[str, ...] = ()  #: urls of the nodes of its earlier attempts
+    signals: tuple[str, ...] = ()  #: that `sdist cancel` was about to send it: it is not tried again
+
+    @property
+    def had_no_time(self) -> bool:
+        """Whether it was sent KILL or a second INT, and so could not log how it ends."""
+        return "KILL" in self.signals or len(self.signals) > 1
 
     @property
     def at(self) -> float:

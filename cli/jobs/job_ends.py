@@ -5,13 +5,15 @@ is cancelled.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Annotated, Any
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
+from scrapyd_dist.job_queue import attempts_of, chains
 from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
 from scrapyd_dist.joblogs.log_reads import look
 from scrapyd_dist.nodes import Node
@@ -28,7 +30,7 @@ from ..crawls.wording import counted
 from ..options import Nodes, Timeout, Yes, argument, crawls, option, seconds, span
 from ..output import Output, complain, complain_each, confirm, poll_until, say, some_of
 from .job_list import TIMEOUT, JobQuery, Listed, ask_jobs, place_row, remembered
-from .job_memory import JobMemory, is_quiet
+from .job_memory import JobMemory, Judged, is_quiet
 from .jobs_table import Judge, note, verdict_row
 
 #: seconds between two questions to the nodes
@@ -117,20 +119,21 @@ def _for_crawls(context: Context, names: Sequence[str | None], deadline: float, 
 def wait_for_jobs(
     context: Context, names: Sequence[str], nodes: Sequence[Node], deadline: float = float("inf")
 ) -> tuple[int, dict[str, Any]]:
-    """Wait until these jobs are over, and say how those ended that were not good; the exit code, and what all did."""
-    store = context.store_if_any
-    for record in store.jobs(OPEN_ONLY) if store is not None else ():
-        if record.id in names and record.state is Outcome.WAITING:
+    """Wait until these jobs are over, with their later attempts, and say how those ended that were not good.
+
+    Gives the exit code, and what the last attempt of each did.
+    """
+    for record in _waiting_in(context, names):
+        if record.attempt == 1:
             raise ConfigError(
                 f"The job {record.id} waits in the store ({record.waits_for}), and is on no node."
                 " `sdist schedule --resume` starts what may start, and waits until it is over."
             )
-    known = remembered(context, names, nodes)
-    waited = Waited(sender=context.sender, nodes=nodes, names=tuple(dict.fromkeys(names)), remembered=known)
-    _wait_for(waited.left, ASK, deadline, "job", "sdist logs -f")
-    rows = [replace(row, state=JobState.FINISHED) for row in waited.jobs.values()]
-    judge = Judge(context, rows)
-    ended = judge.all(rows)
+    last = _last_attempts(context, names, deadline)
+    ended = _judged(context, last, nodes, deadline)
+    while (following := _last_attempts(context, last, deadline)) != last:  # which the judgement may have brought about
+        last = following
+        ended = _judged(context, last, nodes, deadline)
     told = [{**place_row(one.row), **verdict_row(one.verdict), "reason": one.verdict.reason} for one in ended]
     bad = [one for one in ended if one.verdict.outcome is not Outcome.FINISHED]
     for one in bad:
@@ -138,6 +141,45 @@ def wait_for_jobs(
         reason = f": {one.verdict.reason}" if one.verdict.reason else ""
         complain(f"The job {one.row.job} on {one.row.node.name} {how}{reason.rstrip('.')}.")
     return combined(int(one in bad) for one in ended), {"jobs": told}
+
+
+def _waiting_in(context: Context, names: Collection[str]) -> list[JobRecord]:
+    """Those of these jobs that wait in the store."""
+    store = context.store_if_any
+    records = store.jobs(OPEN_ONLY) if store is not None else []
+    return [one for one in records if one.state is Outcome.WAITING and {one.id, one.first} & {*names}]
+
+
+def _last_attempts(context: Context, names: Sequence[str], deadline: float) -> tuple[str, ...]:
+    """The ids of the last attempts of these jobs, once none of those waits in the store."""
+    told = set[str]()
+
+    def left() -> list[str]:
+        waits = [one.id for one in _waiting_in(context, names)]
+        for name in (name for name in waits if name not in told):
+            say(f"{name}, the next attempt, waits in the store. If no `sdist schedule` runs: sdist schedule --resume")
+        told.update(waits)
+        return waits
+
+    store = context.store_if_any
+    if store is None:
+        return tuple(dict.fromkeys(names))
+    records = store.jobs()
+    firsts = {one.id: one.first or one.id for one in records}
+    names = [firsts.get(name, name) for name in names]
+    _wait_for(left, ASK, deadline, "job", "sdist jobs; sdist wait --job")
+    last = chains(attempts_of(store.jobs(), names))
+    return tuple(dict.fromkeys(last[name].id if name in last else name for name in names))
+
+
+def _judged(context: Context, names: Sequence[str], nodes: Sequence[Node], deadline: float) -> list[Judged]:
+    """How these jobs ended, once all are over."""
+    known, store = remembered(context, names, nodes), context.store_if_any
+    over = {one.id for one in store.jobs() if one.id in names and one.state.over} if store is not None else set()
+    waited = Waited(sender=context.sender, nodes=nodes, names=tuple(names), remembered=known, over=over)
+    _wait_for(waited.left, ASK, deadline, "job", "sdist logs -f")
+    rows = [replace(row, state=JobState.FINISHED) for row in waited.jobs.values()]
+    return Judge(context, rows).all(rows)
 
 
 @dataclass(kw_only=True)
@@ -148,23 +190,29 @@ class Waited:
     nodes: Sequence[Node]
     names: tuple[str, ...]
     remembered: Mapping[str, Sequence[Listed]] = field(default_factory=dict)  #: by name, what the store knows
+    over: Collection[str] = ()  #: the jobs of which the store knows that they are over
     jobs: dict[tuple[str, str], Listed] = field(default_factory=dict)  #: by base address of the node, and id
     _told: set[str] = field(default_factory=set)  #: which nodes do not answer, and why
 
     def left(self) -> list[str]:
         """Ask the nodes once; gives the ids of the jobs that are not over."""
+        if all(name in self.over and name in self.remembered for name in self.names):
+            self.jobs = {row.key: row for name in self.names for row in self.remembered[name]}
+            return []
         found = ask_jobs(self.sender, self.nodes, timeout=TIMEOUT)
+        if not self.jobs:
+            found.must_answer()
         texts = {str(error) for error in found.errors}
         complain_each(texts - self._told)  # once: it is waited for these nodes
         self._told = texts
         listed = {row.key: row for row in found.jobs}
         if not self.jobs:
-            if len(found.errors) == found.asked:
-                raise found.errors[0]
             self.jobs = {row.key: row for row in found.named(self.names, self.remembered)}
         left = []
         for key, row in self.jobs.items():
             self.jobs[key] = now = listed.get(key, row)
+            if now.job in self.over:
+                continue
             if not (now.over if key in listed else key[0] not in found.silent and self._is_silent(now)):
                 left.append(now.job)
         return left
@@ -242,8 +290,21 @@ def _cancelled_waiting(record: JobRecord) -> JobRecord:
     return _cancelled(record) if record.state is Outcome.WAITING else record  # it may have been started meanwhile
 
 
+def _sent(record: JobRecord, signal: str) -> JobRecord:
+    return replace(record, signals=(*record.signals, signal))
+
+
 def _cancelled(record: JobRecord) -> JobRecord:
     return replace(record, state=Outcome.CANCELLED, ended=time.time(), reason="by sdist cancel, before it began")
+
+
+def _open_attempts(records: Sequence[JobRecord], names: Sequence[str]) -> list[str]:
+    """The same names, but of a job that has an attempt which is not over the id of that one."""
+    found = list[str]()
+    for name in names:
+        attempts = [one.id for one in attempts_of(records, [name]) if not one.state.over]
+        found += attempts or [name]
+    return found
 
 
 class _Cancellation:
@@ -253,6 +314,8 @@ class _Cancellation:
         self._context, self._query, self._how, self._names = context, query, how, names
         self._span = seconds("--wait", how.wait)
         store = context.store_if_any if names else None
+        if store is not None:
+            self._names = _open_attempts(store.jobs(), names)
         crawls = [crawl for crawl in store.crawls() if crawl.id in names] if store is not None else []
         self._crawls = {crawl.id for crawl in crawls}
         # Producers that run: they would send the batches of what is cancelled to other nodes.
@@ -271,7 +334,7 @@ class _Cancellation:
             running = f" and {many} producers" if many > 1 else " and the producer" if many else ""
             count = f"{counted(len(rows) + len(waits), 'job')}{running}"
             confirm(f"Cancel {count}?", lines, most=SHOWN, refusal=f"{count} would be cancelled")
-        self._memory.end({one.id: _cancelled_waiting for one in waits})  # before any room is made for them
+        self._memory.change({one.id: _cancelled_waiting for one in waits})  # before any room is made for them
         for producer in self._producers:
             self._stop_producer(producer)
         if self._producers:  # what they sent while they stopped is cancelled with the rest
@@ -280,7 +343,7 @@ class _Cancellation:
         errors = self._signal(rows, "KILL" if self._how.kill else "INT")
         self._wait([row for row in rows if row not in errors])
         gone = [row for row in rows if row not in errors and row.state is JobState.PENDING]  # which leave no log
-        self._memory.end({row.job: _cancelled for row in gone if self._memory.of(row) is not None})
+        self._memory.change({row.job: _cancelled for row in gone if self._memory.of(row) is not None})
         told: list[dict[str, Any]] = [
             {"node": None, "project": one.project, "spider": one.spider, "job": one.id, "was": one.state.value,
              "state": "gone"}
@@ -298,14 +361,14 @@ class _Cancellation:
         """The jobs that wait in the store, of those that are to be cancelled."""
         query, records = self._query, [one for one in self._memory.records.values() if one.state is Outcome.WAITING]
         if self._names:
-            return [one for one in records if one.id in self._names or one.first in self._names]
+            return [one for one in records if one.id in self._names]
         spider, project = query.spider or "*", query.project
         meant = (one for one in records if fnmatchcase(one.spider, spider) and project in (None, one.project))
         return [] if query.node else list(meant)
 
     def _named(self) -> list[Listed]:
         stopped = {producer.id for producer in self._producers}
-        stopped |= {name for one in self._waiting() for name in (one.id, one.first)}
+        stopped |= {one.id for one in self._waiting()}
         if left := [name for name in self._names if name not in stopped]:
             self._listed.named(left, {})  # says which one there is not
         rows = self._alive()
@@ -344,6 +407,8 @@ class _Cancellation:
             call = api.cancel(row.project, row.job, signal)
             self._context.sender.send(row.node, call, timeout=self._query.timeout)
 
+        # Before it is sent: what a command sees end then is not tried again.
+        self._memory.change({row.job: partial(_sent, signal=signal) for row in rows if self._memory.of(row)})
         for row in rows:
             if row.state is JobState.RUNNING:
                 note(self._context.root, row, signal)

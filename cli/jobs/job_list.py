@@ -26,6 +26,8 @@ from ..options import JobProject, Nodes, Spider, Timeout
 
 #: seconds that a node gets for each answer
 TIMEOUT = 15.0
+#: the node of a job that waits
+NOWHERE = "-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,10 +172,11 @@ def remembered(context: Context, names: Sequence[str], nodes: Sequence[Node]) ->
     if store is None:
         return {}
     by_url = {node.url: node for node in nodes}
+    nowhere = {"": Node(name=NOWHERE, url="")}  # of a job that was cancelled before it began
     found: dict[str, list[Listed]] = {}
     for record in store.jobs() if set(names) - {crawl.id for crawl in store.crawls()} else ():
-        if record.id in names and record.url in by_url:
-            found[record.id] = [listed_again(record, by_url[record.url])]
+        if record.id in names and (node := (by_url | nowhere).get(record.url)):
+            found[record.id] = [listed_again(record, node)]
     for crawl in store.crawls():
         if crawl.id not in names:
             continue

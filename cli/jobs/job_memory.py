@@ -21,7 +21,7 @@ from scrapyd_dist.scrapyd.jobs import job_id
 from scrapyd_dist.store import Store
 
 from ..output import complain
-from .job_list import JobList, JobQuery, Listed, listed_again, utc
+from .job_list import NOWHERE, JobList, JobQuery, Listed, listed_again, utc
 
 #: seconds for which a job that was written down may still be on its way to its node
 ON_ITS_WAY = 300.0
@@ -29,8 +29,6 @@ ON_ITS_WAY = 300.0
 SILENCE = 180.0
 #: tries to make a step that depends on the records while other processes change them
 TRIES = 20
-#: the node of a job that waits
-NOWHERE = "-"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,23 +101,25 @@ class JobMemory:
         offset_of = offsets_of(judged)
         over = {one.record.id: one for one in judged if one.record and one.sure and one.verdict.outcome.over}
         try:
-            self.end({name: partial(_ended, one=one, offset=offset_of(one)) for name, one in over.items()})
+            self.change({name: partial(_ended, one=one, offset=offset_of(one)) for name, one in over.items()})
         except StoreError as error:
             complain(f"How jobs ended is not remembered: {error}")
 
-    def end(self, ends: Mapping[str, Callable[[JobRecord], JobRecord]]) -> None:
-        """Let open jobs end, by their ids; in the same step one that has attempts left waits for its next one."""
-        known = (self.records.get(name) for name in ends)
+    def change(self, changes: Mapping[str, Callable[[JobRecord], JobRecord]]) -> None:
+        """Change open jobs, by their ids; in the same step one that ends and has attempts left waits for its next."""
+        known = (self.records.get(name) for name in changes)
         if self._store is None or not any(one is not None and not one.state.over for one in known):
             return
         for _ in range(TRIES):
             revision = self._store.job_revision()
             changed: list[JobRecord] = []
-            for record in (one for one in self._store.jobs(OPEN_ONLY) if one.id in ends):
-                ended, now = ends[record.id](record), datetime.now(timezone.utc)
-                if ended.state.over:
-                    following = again(ended, job_id(record.spider, record.version, now), now.timestamp())
-                    changed += [replace(ended, sealed=""), *([following] if following else ())]
+            for record in (one for one in self._store.jobs(OPEN_ONLY) if one.id in changes):
+                new, now = changes[record.id](record), datetime.now(timezone.utc)
+                if new.state.over:
+                    following = again(new, job_id(record.spider, record.version, now), now.timestamp())
+                    changed += [replace(new, sealed=""), *([following] if following else ())]
+                elif new != record:
+                    changed.append(new)
             if not changed or self._store.keep_jobs(changed, revision):
                 self.records.update((one.id, one) for one in changed)
                 return
@@ -131,7 +131,7 @@ def _ended(record: JobRecord, one: Judged, offset: timedelta) -> JobRecord:
     started, ended = one.times(offset)
     return replace(
         record,
-        state=verdict.outcome,
+        state=Outcome.KILLED if verdict.outcome is Outcome.DIED and record.had_no_time else verdict.outcome,
         started=started.timestamp() if started else None,
         ended=max(record.created, (ended or datetime.now(timezone.utc)).timestamp()),
         reason=verdict.reason,

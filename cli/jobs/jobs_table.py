@@ -105,6 +105,7 @@ class Judge:
                 row=row, verdict=Verdict(outcome=Outcome.UNKNOWN, reason=row.silent), record=record, sure=False
             )
         signalled = (row.node.url, row.project, row.job) in self._signalled
+        signalled = signalled or (record is not None and record.had_no_time)
         if row.state is JobState.PENDING:
             return Judged(row=row, verdict=by_log(row.state, None), record=record)
         try:

@@ -201,7 +201,7 @@ class QueueRunner:
                     why = f"its node has not answered for {now - since:.0f} s"
                 if why:
                     ends[record.id] = partial(_ended, state=Outcome.UNKNOWN, reason=why, lost=True)
-        memory.end(ends)
+        memory.change(ends)
 
     def _start(self) -> None:
         """Take the jobs that may start, and post them."""
@@ -263,7 +263,7 @@ class QueueRunner:
         for _ in sweep(begun, send, threads=4 * len(self._nodes)):  # so that no node is run over
             pass
         if ends:
-            JobMemory(self._store, OPEN_ONLY).end(ends)
+            JobMemory(self._store, OPEN_ONLY).change(ends)
 
 
 def _begun(record: JobRecord, node: Node) -> JobRecord:

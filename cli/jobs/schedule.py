@@ -24,7 +24,8 @@ from ..options import NewLabels, Nodes, Timeout, argument, checked_labels, nodes
 from ..output import Output, complain, complain_each, say, some_of
 from .job_ends import combined, wait_for_jobs
 from .job_fleet import JobFleet, fleet_of, post
-from .job_memory import NOWHERE, verdict_of
+from .job_list import NOWHERE
+from .job_memory import verdict_of
 from .jobs_table import verdict_row
 from .queue_runner import QueueOptions, QueueRunner, call_of, check_conditions, left_behind, sealed
 

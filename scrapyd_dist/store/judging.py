@@ -263,7 +263,7 @@ JOB = {
     "lost": flag, "posted": maybe(moment), "attempt": whole(1, _MANY), "first": line(), "retries": whole(0, _MANY),
     "limits": tuple_of(line()), "after": tuple_of(line()), "priority": maybe(_real), "place": _count,
     "sealed": line(SEALED_MAX), "wanted_project": _name, "on": _name, "among": tuple_of(_name),
-    "tried": tuple_of(line(URL_MAX)),
+    "tried": tuple_of(line(URL_MAX)), "signals": tuple_of(_name),
 }  # fmt: skip
 MISS = {"url": words, "kind": among("gone", "failed", "dead", "index"), "reason": words, "batch": whole(0, _MANY)}
 NODE = {

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from rig.fixtures import StartFleet
+from rig.nodes import free_port
 from rig.shops import SPIDERS, Shop
 from rig.waiting import wait_for
 
@@ -174,11 +175,44 @@ def test_a_job_whose_only_node_is_silent_is_left_in_the_store_and_not_waited_for
 
 
 @pytest.mark.black_box
+def test_later_attempts_are_waited_for_and_cancelled_by_the_first_id_and_one_that_was_killed_stays_so(
+    shop: Shop,
+) -> None:
+    signals = shop.project.path / ".sdist" / "signals.jsonl"
+    signals.unlink(missing_ok=True)
+    signals.symlink_to("/dev/null")  # as if another machine had sent them
+    words = ("flaky", "--retries", "2", "-a", "pages=6000", "-s", "CLOSESPIDER_ERRORCOUNT=1")
+    command = shop.start("schedule", *words, "-s", "DOWNLOAD_DELAY=0.3", "--label", "followed", "--json")
+    try:
+        first = wait_for(lambda: next((one.id for one in records(shop, "followed") if one.posted), ""), 60, "a job")
+        waiting = shop.start("wait", "--job", first, "--json")
+        second = wait_for(lambda: next((one.id for one in records(shop, "followed") if one.first), ""), 60, "attempt 2")
+        shop.wait_pid(second)
+        assert waiting.running()
+        shop.run("cancel", first, "--kill", "--yes", code=0)
+        (row,) = command.wait(60, code=1).json()["jobs"]
+        (waited,) = waiting.wait(60, code=1).json()["jobs"]
+    finally:
+        signals.unlink()
+    assert (row["job"], row["state"], row["attempt"]) == (second, "killed", 2)
+    assert (waited["job"], waited["state"]) == (second, "killed")
+
+
+def test_of_nodes_that_are_all_down_the_wait_for_a_job_tells_once(shop: Shop) -> None:
+    shop.project.targets([], f"[deploy:gone]\nurl = http://127.0.0.1:{free_port()}/\nproject = shop")
+    try:
+        told = shop.start("wait", "--job", "any").wait(code=5).err
+    finally:
+        shop.project.targets(shop.nodes)
+    assert told.count("connection refused") == 1
+
+
+@pytest.mark.black_box
 def test_drained_nodes_are_named_and_not_waited_for_without_an_end_and_one_that_joins_gets_the_job(
-    shop: Shop, start_fleet: StartFleet
+    shop: Shop, fleet: StartFleet
 ) -> None:
     shop.project.settings(DISTRIBUTED_FLEET_TIMEOUT=1)
-    (third,) = start_fleet(1)
+    (third,) = fleet(1)
     third.name = "third"
     shop.project.targets([*shop.nodes, third])
     shop.run("deploy-all", code=0)
