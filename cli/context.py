@@ -310,6 +310,13 @@ class Context:
                 raise NothingMatched(f"No target is called {pattern!r}.{near} The targets are: {names_of(named)}.")
         return distinct(node for node in named if any(fnmatchcase(node.name, pattern) for pattern in patterns))
 
+    def nodes_if_any(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
+        """`nodes`, for a command that also tells what the store remembers: with a word, none where there is none."""
+        if patterns or self.all_nodes or self.store_if_any is None:
+            return self.nodes(patterns)
+        say(f"{self.root / 'scrapy.cfg'} names no node, and no local one runs: this is what the store remembers.")
+        return ()
+
     def nodes_now(self) -> tuple[Node, ...]:
         """`nodes`, for a command that stays: scrapy.cfg, and which local nodes run, are read again."""
         fresh = Context(self._folder)

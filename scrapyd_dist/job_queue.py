@@ -32,8 +32,12 @@ class Predecessor:
     finished: bool = False  #: whether its outcome is good
 
     def is_called(self, name: str, before: float = math.inf) -> bool:
-        """Whether it has this name, or this label and came before a moment: what came later may wait itself."""
-        return name in self.names or (name in self.labels and self.created < before)
+        """Whether it has this name, or this label and came before a moment: what came later may wait itself.
+
+        A name without `=` is that of a label with any value, too.
+        """
+        has_label = any(name in (label, label.partition("=")[0]) for label in self.labels)
+        return name in self.names or (has_label and self.created < before)
 
 
 @dataclass(frozen=True, kw_only=True)

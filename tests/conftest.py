@@ -65,7 +65,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
 @pytest.fixture(autouse=True)
 def _no_settings_module(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scrapy puts the name into the environment; a command that ran in this process may have left it there."""
-    monkeypatch.delenv("SCRAPY_SETTINGS_MODULE", raising=False)
+    monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", "")  # so that it is taken out again if a test leaves one
+    monkeypatch.delenv("SCRAPY_SETTINGS_MODULE")
 
 
 @pytest.fixture(scope="session")

@@ -123,7 +123,8 @@ def _site(items: int, folder: Path) -> Iterator[dict[str, Any]]:
             if not line:
                 raise DistError("The demo site did not start; its own words are above.")
             said: dict[str, Any] = json.loads(line)
-            say(f"The site: {said['url']} with {items:,} properties on {said['pages']:,} index pages")
+            pages = counted(said["pages"], "index page")
+            say(f"The site: {said['url']} with {counted(items, 'property', 'properties')} on {pages}")
             yield said
         finally:
             process.terminate()

@@ -102,8 +102,8 @@ class JobQuery:
     spider: Spider = None
     timeout: Timeout = TIMEOUT
 
-    def ask(self, context: Context) -> JobList:
-        nodes = context.nodes(self.node)
+    def ask(self, context: Context, nodes: Sequence[Node] | None = None) -> JobList:
+        nodes = context.nodes(self.node) if nodes is None else nodes
         return ask_jobs(context.sender, nodes, project=self.project, spider=self.spider, timeout=self.timeout)
 
     def named(self, context: Context, names: Sequence[str]) -> tuple[JobList, tuple[Listed, ...]]:

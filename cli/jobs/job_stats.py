@@ -75,7 +75,7 @@ def _window(
     context: Context, since: float, labels: Sequence[str] | None, spider: str | None, query: JobQuery, output: Output
 ) -> int:
     """The stats of all jobs that have ended since this moment."""
-    nodes, store = context.nodes(query.node), context.store_if_any
+    nodes, store = context.nodes_if_any(query.node), context.store_if_any
     states, told = Counter[str](), list[Mapping[str, Any]]()
 
     def is_meant(labels_there: Sequence[str], name: str) -> bool:

@@ -241,9 +241,10 @@ def jobs(
 
     Example: sdist jobs --state failed --since 24h
     """
-    listed = query.ask(context)
+    nodes = context.nodes_if_any(query.node)
+    listed = query.ask(context, nodes)
     memory = JobMemory(context.store_if_any)
-    rows = [*listed.jobs, *memory.unlisted(listed, context.nodes(query.node), query)]
+    rows = [*listed.jobs, *memory.unlisted(listed, nodes, query)]
     # No log is read of a job that cannot be in one of the states.
     possible = {
         JobState.PENDING: {Outcome.PENDING},

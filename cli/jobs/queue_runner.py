@@ -63,8 +63,8 @@ class QueueOptions:
     ] = None  # fmt: skip
     after: Annotated[
         list[str] | None,
-        _option("Start when this job or crawl, or all with this label, finished; or failed, or are over. Repeatable.",
-                metavar="NAME[:failed|:over]"),
+        _option("Start when this job or crawl, or all with this label (NAME=VALUE; NAME with any value), finished; or"
+                " failed, or are over. Repeatable.", metavar="NAME[:failed|:over]"),
     ] = None  # fmt: skip
     resume: Annotated[bool, _option("Start nothing new; work off what waits in the store.")] = False
 

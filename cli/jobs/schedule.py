@@ -310,6 +310,8 @@ def _resume(context: Context, timeout: float, finish: EventHook, output: Output)
     own = left_behind(store.jobs(OPEN_ONLY)) if store is not None else set()
     if not own:
         say("No job waits in the store.")
+        output.document({"jobs": []})
+        return _notify(finish, 0, {"jobs": []})
     runner = QueueRunner(context=context, project=None, timeout=timeout, own=own, quiet=output.as_json)
     return _work_off(runner, [], finish, output)
 

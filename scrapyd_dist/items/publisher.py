@@ -79,7 +79,7 @@ class PartPublisher:
                 )
             self._write()
         except (OSError, ValueError) as error:
-            why = str(error).rstrip(".")
+            why = _words(error)
             raise ConfigError(
                 f"Items cannot be delivered to {self._sink.shown} (--deliver, DISTRIBUTED_DELIVER): {why}. Nothing"
                 " was started. Correct it and try again, or name another place."
@@ -133,7 +133,7 @@ class PartPublisher:
             try:
                 self._deliver()
             except Exception as error:  # noqa: BLE001 - a driver may raise anything
-                self._failed(str(error) or type(error).__name__)
+                self._failed(_words(error))
                 self._over.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
                 continue
@@ -225,6 +225,13 @@ def _entries_in(manifest: bytes | None, home: str) -> list[dict[str, Any]]:
 
 def _entry(name: str, items: int, size: int, digest: str) -> dict[str, Any]:
     return {"name": str(name), "items": int(items), "bytes": int(size), "sha256": str(digest)}
+
+
+def _words(error: Exception) -> str:
+    """What an error says, without the number of the system's."""
+    said = isinstance(error, OSError) and error.strerror
+    place = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
+    return f"{said}{place}" if said else str(error).rstrip(".") or type(error).__name__
 
 
 def _lines_of(path: Path) -> int:

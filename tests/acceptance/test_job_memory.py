@@ -102,6 +102,21 @@ def test_the_stats_of_a_window_are_those_of_all_jobs_that_ended_in_it(shop: Shop
     assert numbers["sdist_recent_job_ends"].value(window="15m", spider="broken", state="failed") >= 1
 
 
+def test_what_is_remembered_is_told_where_no_node_is_named_and_none_runs(shop: Shop) -> None:
+    (row,) = shop.scheduled("good", "--label", "alone=1")
+    shop.wait_idle()
+    listed(shop)
+    shop.project.targets([])
+    try:
+        shown = shop.run("jobs", "--label", "alone", "--json", code=0)
+        sums = shop.run("stats", "--since", "1h", "--label", "alone", "--json", code=0)
+        shop.run("jobs", "--node", "node1").expect(2, "names no node")
+    finally:
+        shop.project.targets(shop.nodes)
+    assert [(one["job"], one["state"]) for one in shown.json()["jobs"]] == [(row["job"], "finished")]
+    assert (shown.err.count("names no node"), sums.json()["states"]) == (1, {"finished": 1})
+
+
 @pytest.mark.black_box
 def test_jobs_go_from_the_memory_after_a_time(shop: Shop) -> None:
     (row,) = shop.scheduled("good")

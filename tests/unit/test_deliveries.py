@@ -83,6 +83,13 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishing, "LOOK", 0.01)
 
 
+def test_a_refusal_has_the_words_of_the_system_and_not_its_numbers(home: Home, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError) as refused, home.publisher(open_sink(str(tmp_path / "file" / "out"), tmp_path)):
+        pass
+    assert ("Not a directory" in str(refused.value), "Errno" in str(refused.value)) == (True, False)
+
+
 def words(files: dict[str, bytes]) -> list[str]:
     return [item["item"] for item in delivered(files)]
 
@@ -117,6 +124,7 @@ def test_parts_arrive_as_they_are_accepted_and_the_next_process_delivers_the_res
         first.add(home.accept(3, "c"))
         wait_for(lambda: words(files()) == ["a", "b", "c"], 10, "the one that was accepted then")
         assert not manifest_in(files())["complete"]
+    wait_for(lambda: all(one.name != "sdist-deliver" for one in threading.enumerate()), 10, "the first thread's end")
     home.accept(4, "d")
     own = home.folder / "own-0.jl"
     own.write_text('{"item": "own"}\n')

@@ -57,6 +57,18 @@ def test_what_is_no_limit_is_refused(text: str) -> None:
     assert read_limit("a=b=2") == ("a=b", 2)
 
 
+@pytest.mark.parametrize(("name", "fate"), [("night", "dropped"), ("night=1", "dropped"), ("nigh", ""), ("1", "")])
+def test_the_name_of_a_label_means_any_value_of_it(name: str, fate: str) -> None:
+    rows = (posted("x", created=1.0, state=Outcome.FAILED, labels=("night=1",)), job("next", after=(name,)))
+    assert dropped(*rows)["next"].endswith("did not finish well" if fate else "is not known any more")
+
+
+def test_what_was_told_to_end_is_not_tried_again() -> None:
+    died = posted("x", state=Outcome.DIED, retries=2)
+    assert again(died, "y", 20.0) is not None
+    assert again(replace(died, signals=("INT",)), "y", 20.0) is None
+
+
 def test_a_name_may_have_colons() -> None:
     assert read_condition("easy-1") == ("easy-1", "finished")
     assert read_condition("site=http://x:over") == ("site=http://x", "over")
