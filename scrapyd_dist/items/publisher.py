@@ -30,6 +30,8 @@ PAUSE, LONGEST_PAUSE = 1.0, 8.0
 EVERY, REST = 1.0, 10.0
 #: bytes per second of a part whose driver, as that of sftp://, does not tell how it moves on; less is a standstill
 SLOWEST = 1 << 17
+#: seconds that the sink gets to show that it takes files
+BEGIN = 120.0
 #: seconds between two looks at how long nothing has moved
 LOOK = 1.0
 
@@ -58,6 +60,7 @@ class PartPublisher:
         self._entries: dict[str, dict[str, Any]] = {}  #: by name, in the order of delivery
         self._retries: list[Attempt] = []  #: delivered attempts that had failed requests, or have retried some
         self._waiting: deque[AcceptedPart] = deque()
+        self._away: list[AcceptedPart] = []  #: to be delivered, and not at home: on another machine, or lost
         self._news, self._over, self._complete = threading.Event(), threading.Event(), threading.Event()
         self._problem = ""  #: why the last try failed
         self._unwritten = self._last = False
@@ -67,27 +70,42 @@ class PartPublisher:
 
     def begin(self, accepted: Sequence[Attempt]) -> None:
         """Read what earlier processes have delivered, and see that the sink takes files; ConfigError if not."""
-        try:
-            entries = _entries_in(self._sink.read(self._manifest), self._home)
-            self._entries = {entry["name"]: entry for entry in entries}
-            for attempt in accepted:
-                self.add(attempt)
-            if away := sum(not part.path.is_file() for part in self._waiting):
-                raise FileNotFoundError(
-                    f"{away:,} parts are not in {self._folder}: they came home to the machine where it was worked on"
-                    " before, and can be delivered from there"
-                )
-            self._write()
-        except (OSError, ValueError) as error:
-            why = _words(error)
+        problem: list[Exception | None] = [TimeoutError(f"it has not answered within {BEGIN:g} seconds")]
+
+        def begin() -> None:
+            try:
+                self._begin(accepted)
+                problem[0] = None
+            except Exception as error:  # noqa: BLE001 - raised below
+                problem[0] = error
+
+        # A daemon, as in `start`.
+        thread = threading.Thread(target=begin, name="sdist-deliver-begin", daemon=True)
+        thread.start()
+        thread.join(BEGIN)
+        error = problem[0]
+        if isinstance(error, OSError | ValueError):
             raise ConfigError(
-                f"Items cannot be delivered to {self._sink.shown} (--deliver, DISTRIBUTED_DELIVER): {why}. Nothing"
-                " was started. Correct it and try again, or name another place."
+                f"Items cannot be delivered to {self._sink.shown} (--deliver, DISTRIBUTED_DELIVER): {_words(error)}."
+                " Nothing was started. Correct it and try again, or name another place."
             ) from error
+        if error is not None:
+            raise error
+
+    def _begin(self, accepted: Sequence[Attempt]) -> None:
+        entries = _entries_in(self._sink.read(self._manifest), self._home)
+        self._entries = {entry["name"]: entry for entry in entries}
+        for attempt in accepted:
+            self.add(attempt)
+        self._away = [part for part in self._waiting if not part.path.is_file()]
+        self._waiting = deque(part for part in self._waiting if part not in self._away)
+        self._write()
 
     def start(self, warn: Callable[[str], object]) -> None:
         """Deliver from now on; `warn` is called when that fails, from another thread."""
         self._warn = warn
+        if self._away:
+            warn(f"{self._lacks()}. The crawl goes on, and its manifest does not become complete.")
         # A daemon: a server that never answers must not keep the process.
         threading.Thread(target=self._work, name="sdist-deliver", daemon=True).start()
 
@@ -111,14 +129,24 @@ class PartPublisher:
             name, items = f"{self._home}.{path.name}", _lines_of(path)
             if items and name not in self._entries:
                 self._waiting.append(AcceptedPart(name=name, path=path, items=items))
+        self._waiting += [part for part in self._away if part.path.is_file()]
+        self._away = [part for part in self._away if not part.path.is_file()]
         self._heard, self._last = time.monotonic(), True
         self._news.set()
         while not self._complete.wait(min(LOOK, patience)):
+            if self._away and not (self._waiting or self._unwritten):
+                return f"{self._lacks()}."
             if self._over.is_set() or time.monotonic() - self._heard >= patience + self._allowed:
-                left, why = len(self._waiting), self._problem or "it does not answer"
+                left, why = len(self._waiting) + len(self._away), self._problem or "it does not answer"
                 what = f"{left:,} of the crawl's parts are" if left else "The manifest is"
                 return f"{what} not delivered to {self._sink.shown}: {why.rstrip('.')}."
         return ""
+
+    def _lacks(self) -> str:
+        return (
+            f"{len(self._away):,} of the crawl's parts are not delivered to {self._sink.shown}, since they are not in"
+            f" {self._folder}: they came home to another machine, and can be delivered from there, or they are lost"
+        )
 
     def close(self) -> None:
         """Begin no other delivery."""
@@ -162,7 +190,7 @@ class PartPublisher:
                 if time.monotonic() >= self._due:
                     self._write()
         finally:
-            ended = self._last and not (self._waiting or self._complete.is_set())
+            ended = self._last and not (self._waiting or self._away or self._complete.is_set())
             if ended or (self._unwritten and (self._last or time.monotonic() >= self._due)):
                 self._write(complete=ended)
 

@@ -85,14 +85,25 @@ class NodeMonitor:
             member.unfit = await self.prepare(member)
             member.prepared = not member.unfit
             self.state.check_unfit()
+        # Before the looks: a job that the node tells nothing about may keep their turn from its end.
+        uncancelled = await self._cancel(member)
         for out in list(member.out.values()):
             if self._is_ours(out):
                 await self._look_in_time(out)
-        while member.cancel_later:
-            await self.state.client.cancel(member, member.cancel_later[0])
-            await self.workers.cancelled(member.cancel_later.pop(0).job)
+        if uncancelled is not None:
+            raise uncancelled
         if member.wedged_since is not None and not member.trial:
             await self._take_back(member)
+
+    async def _cancel(self, member: NodeState) -> NodeError | None:
+        """Cancel what was given up while the node did not answer; the error if it does not take that."""
+        try:
+            while member.cancel_later:
+                await self.state.client.cancel(member, member.cancel_later[0])
+                await self.workers.cancelled(member.cancel_later.pop(0).job)
+        except NodeError as error:
+            return error
+        return None
 
     async def _take_back(self, member: NodeState) -> None:
         """The node starts nothing: its waiting jobs go elsewhere."""

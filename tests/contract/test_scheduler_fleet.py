@@ -11,10 +11,10 @@ from rig.nodemodel import ModelJob, ModelNode, model
 from rig.scheduling import CRAWL, QUICK, Bench, left_behind, make, sending, until
 
 from scrapyd_dist.batches import AttemptState
-from scrapyd_dist.errors import ConnectionRefused
+from scrapyd_dist.errors import ConnectionRefused, NoReply
 from scrapyd_dist.nodes import Node, NodeRecord
 from scrapyd_dist.scheduling import node_state
-from scrapyd_dist.scheduling.node_state import NodeState
+from scrapyd_dist.scheduling.node_state import AbandonedJob, NodeState
 from scrapyd_dist.scrapyd.api import JobState
 
 
@@ -252,6 +252,20 @@ async def test_what_was_given_up_before_is_cancelled_by_the_next_producer(tmp_pa
         await until(lambda: job in one.cancels, "the old job is cancelled")
         await b.over(whole=1)
         assert {a.state for a in b.attempts()} == {AttemptState.FAILED, AttemptState.ACCEPTED}
+
+
+async def test_cancellations_are_not_behind_jobs_that_the_node_tells_nothing_of(tmp_path: Path) -> None:
+    one = model("one", quick=False)
+    async with sending(tmp_path, one, limits=replace(QUICK, node_timeout=600.0)) as b:
+        await b.seal()
+        await until(lambda: one.posts == ["c.b1.a1"], "it has a job")
+        one.failing["status.json"] = NoReply
+        await until(lambda: b.state.members[0].out["c.b1.a1"].untold_since, "nothing is told of the job")
+        b.state.members[0].cancel_later.append(AbandonedJob("c.b0.a1"))
+        await until(lambda: not b.state.members[0].cancel_later, "the old job is cancelled")
+        one.failing.clear()
+        one.finish("c.b1.a1")
+        await until(lambda: b.states() == ["done"], "the looks go on")
 
 
 async def test_a_node_that_dies_while_it_joins_is_only_one_that_is_down(tmp_path: Path) -> None:

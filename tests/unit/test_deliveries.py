@@ -211,13 +211,27 @@ def test_a_delivery_that_comes_to_nothing_holds_nothing_up_and_loses_nothing(
     assert str(out) in wrong and "1 of the crawl's parts" in wrong
     assert words(files_of(out)) == (["b"] if trouble == "lost" else [])
     if trouble == "lost":
-        with pytest.raises(ConfigError, match="1 parts are not in"):
-            home.publisher(FolderSink(out)).__enter__()
+        said: list[str] = []
+        with home.publisher(FolderSink(out), said) as goes_on:
+            goes_on.add(home.accept(3, "c"))
+            assert "1 of the crawl's parts" in goes_on.finish([], 30) and "another machine" in said[0]
+        assert (words(files_of(out)), manifest_in(files_of(out))["complete"]) == (["b", "c"], False)
         (tmp_path / "away").rename(home.folder / "shop.b1.a1.jl")
     with home.publisher(FolderSink(out)) as next_one:
         assert next_one.finish([], 30) == ""
-    assert sorted(words(files_of(out))) == (["a", "b"] if trouble == "lost" else ["a"])
+    assert sorted(words(files_of(out))) == (["a", "b", "c"] if trouble == "lost" else ["a"])
     sink.open.set()
+
+
+def test_a_place_that_never_answers_is_refused_after_a_time(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "BEGIN", 0.1)
+    sink, answers = BadSink(tmp_path / "out"), threading.Event()
+    monkeypatch.setattr(sink, "read", lambda name: answers.wait() and None)
+    with pytest.raises(ConfigError, match="has not answered within"):
+        home.publisher(sink).__enter__()
+    answers.set()
 
 
 def test_items_of_a_request_that_was_tried_again_do_not_count(home: Home, tmp_path: Path) -> None:
