@@ -109,7 +109,7 @@ def wait_accepted(project: Project, count: int = 1, node: str = "") -> list[Atte
         found = accepted_on(project, node)
         return found if len(found) >= count else []
 
-    return wait_for(enough, 90, f"{count} accepted attempts on {node or 'any node'}")
+    return wait_for(enough, 180, f"{count} accepted attempts on {node or 'any node'}")
 
 
 def wait_state(project: Project, state: CrawlState) -> None:
