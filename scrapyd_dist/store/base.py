@@ -20,6 +20,7 @@ from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.store.frontier_rows import BatchStep, check_parts, check_rows, handed_down
 from scrapyd_dist.store.judging import object_in
 from scrapyd_dist.store.rows import CRAWL_COLUMNS, CRAWL_FIELDS, SIGNED, Door, check_fields, signed_row
+from scrapyd_dist.strategy.links import Link, LinkChange, LinkEvent, StrategyBacklog, StrategyStep
 from scrapyd_dist.throttle.permits import (
     DomainLook,
     DomainState,
@@ -346,16 +347,17 @@ class BatchStore(Protocol):
         new: Sequence[NewBatch] = (),
         now: float,
         counts: Mapping[str, int] = MappingProxyType({}),
+        events: Sequence[LinkEvent] = (),
     ) -> None:
         """The holder has ended it: its report is kept, its lease is over, and what it has found is added, in one step.
 
-        Raises `StepRefused` when the attempt is over, or another worker has the lease; `SeenBefore` as
+        `events` are for the crawl's strategy. Raises `StepRefused` when the attempt is over, or another worker has the lease; `SeenBefore` as
         `add_batches`; nothing was done then.
         """
         self._step(
             BatchStep(
                 crawl, batch, attempt, AttemptState.ACKED, {"report": report, "ended_at": now}, holder=holder, new=new,
-                unseen=True, counts=counts,
+                unseen=True, counts=counts, events=events,
             )
         )  # fmt: skip
 
@@ -476,7 +478,72 @@ class JobStore(Protocol):
         """Remove jobs that ended before this time, or were posted before it and are open; gives how many."""
 
 
-class Store(CrawlStore, BatchStore, ThrottleStore, JobStore, Protocol):
+class StrategyStore(Protocol):
+    """Links, events and domain metadata of crawling strategies; a strategy is stored as a frontier.
+
+    Workers add events in the step that acks their batch. Each partition is held by one strategy process for a limited
+    time, by the store's clock; only its holder changes what belongs to it.
+    """
+
+    def hold_partitions(self, crawl: str, process: str, seconds: float, *, finished: bool = False) -> list[int]:
+        """Say that the process lives, and take its share of the partitions, for `seconds` from now; which they are.
+
+        The share is an equal part, rounded up, among the processes that live; what a process has beyond it is given
+        back, and it takes no partition that another one holds. Events of a partition that no process holds wait.
+        """
+
+    def leave_partitions(self, crawl: str, process: str) -> None:
+        """The process ends: its partitions are free at once."""
+
+    def events(self, crawl: str, partitions: Collection[int], limit: int) -> list[LinkEvent]:
+        """The oldest events of these partitions that wait, at most so many, by number."""
+
+    def links(self, crawl: str, fingerprints: Collection[bytes]) -> dict[bytes, Link]:
+        """Those of these links that are there, without their requests; one question, however many they are."""
+
+    def domains(self, crawl: str, names: Collection[str]) -> dict[str, dict[str, Any]]:
+        """The metadata of those of these sites that have any."""
+
+    def queue_heads(
+        self, crawl: str, partitions: Collection[int], *, ahead: int, limit: int, now: float
+    ) -> list[Link]:
+        """The links to be requested next, with their requests; they stay in the queue until a step takes them out.
+
+        Of each slot the highest scores, the oldest first among equals, and no more than there are requests fewer than
+        `ahead` waiting in its batches; the slots in turn, those first that had their turn longest ago; `limit` in all.
+        Links that are due later than `now` are left out; those that have expired are among them. Costs the same however
+        long the queue is. Empty when the strategy has ended, or the crawl is to rest or to end.
+        """
+
+    def apply(self, step: StrategyStep) -> list[Batch]:
+        """Make the step; the new batches are the answer.
+
+        Raises `StepRefused` when the process does not hold one of the partitions any more: nothing was done then.
+        """
+
+    def strategy_backlog(self, crawl: str) -> StrategyBacklog:
+        """How far the strategy is; costs the same however much is stored."""
+
+    def end_strategy(self, crawl: str, *, ended: bool = True) -> None:
+        """No link is taken from the queue any more; `ended=False` takes that back."""
+
+    def changes(self, crawl: str, after: int = 0, limit: int = 10_000) -> list[LinkChange]:
+        """The log of changes behind that number, at most so many, in order."""
+
+    def dead_events(self, crawl: str, limit: int = 1_000) -> list[LinkEvent]:
+        """Dead letters, by number."""
+
+    def replay(self, crawl: str, numbers: Collection[int] | None = None) -> int:
+        """Let these dead letters wait again, or all; how many there were."""
+
+    def reset_strategy(self, crawl: str) -> None:
+        """Forget the links, events, metadata and log, and all batches; the crawl's row stays.
+
+        Raises `StepRefused` when a batch is out, or a process holds a partition.
+        """
+
+
+class Store(CrawlStore, BatchStore, ThrottleStore, JobStore, StrategyStore, Protocol):
     """All of them, as callers have it."""
 
     def close(self) -> None: ...

@@ -9,6 +9,7 @@ from typing import Any
 from scrapyd_dist.batches import OUT, Attempt, AttemptState, Batch, BatchState, Miss, check_step
 from scrapyd_dist.errors import NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import NewBatch, SlotCount
+from scrapyd_dist.strategy.links import LinkEvent
 
 #: the length of a fingerprint is kept in one byte
 _LONGEST = 255
@@ -38,6 +39,7 @@ class BatchStep:
     dropped: bool = False  #: the batch, which is not out, is removed
     forget: bool = False  #: with its fingerprints
     counts: Mapping[str, int] = field(default_factory=dict)  #: to be added to the account
+    events: Sequence[LinkEvent] = ()  #: to be kept for the crawl's strategy
 
 
 def joined(prints: Iterable[bytes]) -> bytes:

@@ -1,0 +1,137 @@
+"""What a store keeps for a crawling strategy: links with their states, events of workers, and the steps that change them.
+
+A link is a request that the strategy knows of, under its fingerprint. It belongs to the partition of its site, and each
+partition is worked by one strategy process at a time. Part of the worker half: imports the standard library only.
+"""
+
+import zlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Any
+
+from scrapyd_dist.frontier.backlog import NewBatch
+from scrapyd_dist.payload import RequestValue
+
+#: partitions of every strategy: the most processes that one can have
+PARTITIONS = 64
+#: greatest number of links in one event; a page with more has several
+EVENT_LINKS = 1_000
+
+
+class States(IntEnum):
+    """The state of a link; the numbers are those of Frontera."""
+
+    NOT_CRAWLED = 0  #: not in the store
+    QUEUED = 1
+    CRAWLED = 2
+    ERROR = 3
+
+
+class EventKind(str, Enum):
+    """What a worker tells a strategy."""
+
+    CRAWLED = "crawled"  #: the page of a link has come
+    LINKS = "links"  #: links of such a page, of the sites of one partition
+    ERROR = "error"  #: a link gave no page, or its callback raised
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Link:
+    """A link as the store keeps it."""
+
+    fingerprint: bytes
+    url: str
+    state: States
+    score: float = 1.0  #: from 0.0 to 1.0; the higher, the earlier
+    slot: str = ""  #: the slot of its batches
+    partition: int = 0
+    depth: int = 0  #: links from a seed
+    request: RequestValue | None = None  #: while it waits in the queue; None when it is in a batch, or was crawled
+    due: float = 0.0  #: seconds since the epoch before which it is not requested
+    expires: float = 0.0  #: seconds since the epoch after which it is not requested; 0: never
+    reason: str = ""  #: why it is in this state, for the log of changes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundLink:
+    """A link that a page had, as its worker found it."""
+
+    fingerprint: bytes
+    request: RequestValue
+    slot: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkEvent:
+    """What a worker tells of one link of its batch; kept in the step that acks the batch."""
+
+    kind: EventKind
+    fingerprint: bytes  #: of the link that was requested
+    request: RequestValue  #: as it was requested, with its meta
+    partition: int
+    number: int = 0  #: given by the store; events are handled in this order
+    url: str = ""  #: of the page, after redirects
+    status: int = 0
+    body: str | None = None  #: where the request asked for it
+    error: str = ""  #: name of the exception's class, or a reason in words
+    links: Sequence[FoundLink] = ()
+    fault: str = ""  #: of a dead letter: what its handler raised
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyStep:
+    """What one round of a strategy process changes, all of it or nothing."""
+
+    crawl: str
+    process: str  #: has to hold all these partitions still
+    partitions: Collection[int]
+    handled: Collection[int] = ()  #: events, which are removed
+    dead: Mapping[int, str] = field(default_factory=dict)  #: events that become dead letters -> what was raised
+    links: Sequence[Link] = ()  #: to be kept, each in the place of that of its fingerprint; its change is logged
+    domains: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)  #: site -> its metadata; None: removed
+    new: Sequence[NewBatch] = ()  #: batches of links, which are in no queue any more
+    dropped: Collection[int] = ()  #: batches that are dead, and whose links have been told of as errors
+    counts: Mapping[str, int] = field(default_factory=dict)  #: to be added to the account
+    now: float = 0.0  #: time of the changes in the log, seconds since the epoch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkChange:
+    """One change in the log of a strategy."""
+
+    number: int
+    at: float  #: seconds since the epoch
+    fingerprint: bytes
+    url: str
+    before: States
+    after: States
+    score: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyProcess:
+    """A process that works on a strategy."""
+
+    name: str
+    partitions: Collection[int]
+    finished: bool = False  #: what its `finished()` said last
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyBacklog:
+    """How far a strategy is."""
+
+    states: Mapping[States, int]  #: state -> links
+    queued: int = 0  #: links in the queue that may be requested now
+    later: int = 0  #: links in the queue that are not due
+    events: int = 0  #: to be handled
+    dead: int = 0  #: dead letters
+    processes: Sequence[StrategyProcess] = ()
+    ended: bool = False  #: the strategy has finished: no link is taken from the queue any more
+
+
+def partition_of(site: str) -> int:
+    """The partition of a site (registered domain), the same on every machine."""
+    return zlib.crc32(site.encode("utf-8", "surrogatepass")) % PARTITIONS
