@@ -351,8 +351,8 @@ class BatchStore(Protocol):
     ) -> None:
         """The holder has ended it: its report is kept, its lease is over, and what it has found is added, in one step.
 
-        `events` are for the crawl's strategy. Raises `StepRefused` when the attempt is over, or another worker has the lease; `SeenBefore` as
-        `add_batches`; nothing was done then.
+        `events` are for the crawl's strategy. Raises `StepRefused` when the attempt is over, or another worker has the
+        lease; `SeenBefore` as `add_batches`; nothing was done then.
         """
         self._step(
             BatchStep(
@@ -504,9 +504,7 @@ class StrategyStore(Protocol):
     def domains(self, crawl: str, names: Collection[str]) -> dict[str, dict[str, Any]]:
         """The metadata of those of these sites that have any."""
 
-    def queue_heads(
-        self, crawl: str, partitions: Collection[int], *, ahead: int, limit: int, now: float
-    ) -> list[Link]:
+    def queue_heads(self, crawl: str, partitions: Collection[int], *, ahead: int, limit: int, now: float) -> list[Link]:
         """The links to be requested next, with their requests; they stay in the queue until a step takes them out.
 
         Of each slot the highest scores, the oldest first among equals, and no more than there are requests fewer than
@@ -543,7 +541,7 @@ class StrategyStore(Protocol):
         """
 
 
-class Store(CrawlStore, BatchStore, ThrottleStore, JobStore, StrategyStore, Protocol):
+class Store(CrawlStore, BatchStore, ThrottleStore, JobStore, Protocol):
     """All of them, as callers have it."""
 
     def close(self) -> None: ...

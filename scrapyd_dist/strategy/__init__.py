@@ -1,1 +1,1 @@
-"""Crawling strategies: one class decides what a crawl requests next, and its links, states and events are in the store."""
+"""Crawling strategies: one class decides what a crawl requests next; its links and their states are in the store."""

@@ -1,4 +1,4 @@
-"""What a store keeps for a crawling strategy: links with their states, events of workers, and the steps that change them.
+"""What a store keeps for a crawling strategy: links with their states, events of workers, and steps that change them.
 
 A link is a request that the strategy knows of, under its fingerprint. It belongs to the partition of its site, and each
 partition is worked by one strategy process at a time. Part of the worker half: imports the standard library only.
@@ -89,7 +89,7 @@ class StrategyStep:
     handled: Collection[int] = ()  #: events, which are removed
     dead: Mapping[int, str] = field(default_factory=dict)  #: events that become dead letters -> what was raised
     links: Sequence[Link] = ()  #: to be kept, each in the place of that of its fingerprint; its change is logged
-    domains: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)  #: site -> its metadata; None: removed
+    domains: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)  #: site -> metadata; None: removed
     new: Sequence[NewBatch] = ()  #: batches of links, which are in no queue any more
     dropped: Collection[int] = ()  #: batches that are dead, and whose links have been told of as errors
     counts: Mapping[str, int] = field(default_factory=dict)  #: to be added to the account
