@@ -516,7 +516,9 @@ class StrategyStore(Protocol):
     def apply(self, step: StrategyStep) -> list[Batch]:
         """Make the step; the new batches are the answer.
 
-        Raises `StepRefused` when the process does not hold one of the partitions any more: nothing was done then.
+        Raises `StepRefused` when the process does not hold one of the partitions any more, when an event that it has
+        handled does not wait any more, when a link of `new` is not in the queue, or when a batch that it drops is not
+        DEAD: nothing was done then.
         """
 
     def strategy_backlog(self, crawl: str) -> StrategyBacklog:

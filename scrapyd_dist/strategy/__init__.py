@@ -1,1 +1,29 @@
-"""Crawling strategies: one class decides what a crawl requests next; its links and their states are in the store."""
+"""Crawling strategies: one class decides what a crawl requests next; its links and their states are in the store.
+
+The names below are what a project's strategy imports. They are loaded on first use, because every worker imports this
+package for its values.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scrapyd_dist.strategy.basic import BasicStrategy
+    from scrapyd_dist.strategy.interface import CrawlingStrategy, Request, Response
+    from scrapyd_dist.strategy.links import States
+
+_HOMES = {
+    "BasicStrategy": "basic",
+    "CrawlingStrategy": "interface",
+    "Request": "interface",
+    "Response": "interface",
+    "States": "links",
+}
+__all__ = ["BasicStrategy", "CrawlingStrategy", "Request", "Response", "States"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        from importlib import import_module  # noqa: PLC0415 - see the module docstring
+
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,6 +15,8 @@ from scrapyd_dist.payload import RequestValue
 
 #: partitions of every strategy: the most processes that one can have
 PARTITIONS = 64
+#: request meta: what the worker is told of a link that it requests and what it tells of a link found
+LINK_META = "distributed_link"
 #: greatest number of links in one event; a page with more has several
 EVENT_LINKS = 1_000
 
@@ -34,6 +36,8 @@ class EventKind(str, Enum):
     CRAWLED = "crawled"  #: the page of a link has come
     LINKS = "links"  #: links of such a page, of the sites of one partition
     ERROR = "error"  #: a link gave no page, or its callback raised
+    #: another strategy process has scheduled this link, which is of a partition that it does not hold
+    SCHEDULED = "scheduled"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,9 +78,18 @@ class LinkEvent:
     url: str = ""  #: of the page, after redirects
     status: int = 0
     body: str | None = None  #: where the request asked for it
+    digest: str = ""  #: hash of the page's body, in hex: the same as long as the page stays the same
     error: str = ""  #: name of the exception's class, or a reason in words
     links: Sequence[FoundLink] = ()
     fault: str = ""  #: of a dead letter: what its handler raised
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkMove:
+    """Another place in the queue for a link that is in the store as QUEUED."""
+
+    score: float
+    due: float | None = None  #: None: as it was
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +102,15 @@ class StrategyStep:
     handled: Collection[int] = ()  #: events, which are removed
     dead: Mapping[int, str] = field(default_factory=dict)  #: events that become dead letters -> what was raised
     links: Sequence[Link] = ()  #: to be kept, each in the place of that of its fingerprint; its change is logged
+    #: links that get another score, and those of them that wait in the queue another place there; the rest of each
+    #: stays as it is, and one that is not QUEUED any more is left alone
+    moved: Mapping[bytes, LinkMove] = field(default_factory=dict)
+    events: Sequence[LinkEvent] = ()  #: to be kept behind all others, for partitions of any process; numbered anew
     domains: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)  #: site -> metadata; None: removed
-    new: Sequence[NewBatch] = ()  #: batches of links, which are in no queue any more
-    dropped: Collection[int] = ()  #: batches that are dead, and whose links have been told of as errors
+    #: batches of links, which are in no queue any more (their `fingerprints`), stay QUEUED, and may have been in a
+    #: batch before
+    new: Sequence[NewBatch] = ()
+    dropped: Collection[int] = ()  #: DEAD batches, to be removed; `events` tell of their links
     counts: Mapping[str, int] = field(default_factory=dict)  #: to be added to the account
     now: float = 0.0  #: time of the changes in the log, seconds since the epoch
 
@@ -130,6 +149,23 @@ class StrategyBacklog:
     dead: int = 0  #: dead letters
     processes: Sequence[StrategyProcess] = ()
     ended: bool = False  #: the strategy has finished: no link is taken from the queue any more
+
+
+def link_meta(value: RequestValue) -> dict[str, Any]:
+    """What a request's meta says of its link; empty when that is nothing."""
+    meta = value.get("meta", {})
+    told = meta.get("$dict", meta).get(LINK_META)  # the codec's form of a dict with keys that begin with $
+    return told if isinstance(told, dict) else {}
+
+
+def with_link_meta(value: RequestValue, told: Mapping[str, Any]) -> RequestValue:
+    """The request with this in its meta in place of what that said of its link; nothing of it when that is empty."""
+    outer = value.get("meta", {})
+    meta = {name: item for name, item in outer.get("$dict", outer).items() if name != LINK_META}
+    if told:
+        meta[LINK_META] = dict(told)
+    left = {name: item for name, item in value.items() if name != "meta"}
+    return {**left, "meta": {"$dict": meta} if "$dict" in outer else meta} if meta else left
 
 
 def partition_of(site: str) -> int:

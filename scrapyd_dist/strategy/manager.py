@@ -1,0 +1,464 @@
+"""The manager of a strategy process: calls the strategy for what workers told, and cuts the next batches.
+
+One call of `work` is one round; it has no thread and does not wait. What a round changes is kept in one step, which
+the store refuses when another process has the partitions by now: then all of it is thrown away.
+
+Partitions of other processes: a request of one, from a handler or a seed, is handed over as an event of kind SCHEDULED,
+in the same step, and placed by the manager that holds the partition. So seeds need no process that holds all
+partitions, several may read seeds at once, and the queue of a partition has one writer only.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any, Protocol
+
+from scrapyd_dist.batches import Batch, BatchState
+from scrapyd_dist.errors import StepRefused
+from scrapyd_dist.frontier.backlog import Backlog
+from scrapyd_dist.frontier.intake import FAIR_SIZE
+from scrapyd_dist.frontier.slots import site_of
+from scrapyd_dist.payload import PayloadError, RequestValue, decode
+from scrapyd_dist.strategy.interface import CrawlingStrategy, Request, Response
+from scrapyd_dist.strategy.links import (
+    PARTITIONS,
+    EventKind,
+    Link,
+    LinkEvent,
+    States,
+    StrategyBacklog,
+    StrategyStep,
+    link_meta,
+    partition_of,
+)
+from scrapyd_dist.strategy.queue_cutter import cut
+from scrapyd_dist.strategy.round_draft import (
+    BEYOND_DEPTH,
+    DraftRules,
+    RoundDraft,
+    ScheduledRequest,
+    found_requests,
+    site_slot,
+)
+
+logger = logging.getLogger(__name__)
+
+#: seconds for which partitions are held without a sign of life
+HELD = 30.0
+#: requests of a slot that wait in batches: the order at a site is exact but for these, and what workers hold
+AHEAD = 64
+#: events and links of a round, and links that one step takes from the queue
+ROUND_EVENTS, ROUND_LINKS, ROUND_CUT = 500, 10_000, 1_000
+#: seeds of one step
+SEEDS = 1_000
+#: times that a step of seeds is tried, with the partitions as they are by then
+_TRIES = 5
+#: seconds between two looks at how far the crawl is, and two signs of life
+_PACE = 1.0
+#: the prefixes of a strategy process among the producers of its frontier: as such, and while it reads seeds
+PRODUCER, SEEDING = "strategy@", "seeds@"
+#: dead batches that one step tells of
+_DEAD_BATCHES = 100
+#: the error of a link whose batch has killed its workers, or could not be ended by any
+WORKER_DIED = "WorkerDied"
+#: names of counts in the crawl's account
+SEALED, EXPIRED, REFUSED, FAULTS = "sealed", "expired", "refused", "handler_errors"
+
+
+class ManagerStore(Protocol):
+    """What a manager needs of the store; each verb as `store.Store` has it."""
+
+    def hold_partitions(self, crawl: str, process: str, seconds: float, *, finished: bool = False) -> list[int]: ...
+    def leave_partitions(self, crawl: str, process: str) -> None: ...
+    def events(self, crawl: str, partitions: Collection[int], limit: int) -> list[LinkEvent]: ...
+    def links(self, crawl: str, fingerprints: Collection[bytes]) -> dict[bytes, Link]: ...
+    def domains(self, crawl: str, names: Collection[str]) -> dict[str, dict[str, Any]]: ...
+    def queue_heads(
+        self, crawl: str, partitions: Collection[int], *, ahead: int, limit: int, now: float
+    ) -> list[Link]: ...
+    def apply(self, step: StrategyStep) -> list[Batch]: ...
+    def strategy_backlog(self, crawl: str) -> StrategyBacklog: ...
+    def end_strategy(self, crawl: str, *, ended: bool = True) -> None: ...
+    def backlog(self, crawl: str) -> Backlog: ...
+    def batches(self, crawl: str, states: Collection[BatchState] = ()) -> list[Batch]: ...
+    def payload(self, crawl: str, number: int) -> dict[str, str]: ...
+    def register_producer(self, crawl: str, producer: str, seconds: float) -> None: ...
+    def sign_off(self, crawl: str, producer: str) -> None: ...
+
+
+@dataclass(kw_only=True)
+class StrategyManager:
+    """One process of a strategy."""
+
+    store: ManagerStore
+    crawl: str
+    process: str  #: its name, which no other process has
+    strategy: CrawlingStrategy
+    fingerprint: Callable[[RequestValue], bytes]
+    slot_of: Callable[[str], str] = site_slot  #: of a URL, for requests that name none
+    key: bytes | None = None  #: the Fernet key for requests that must be encrypted
+    max_depth: int = 0  #: links from a seed; 0: any
+    standing: bool = False  #: the crawl does not end when nothing is left
+    clock: Callable[[], float] = time.time
+    ahead: int = AHEAD
+    size: int = FAIR_SIZE  #: most requests in a batch
+    held_for: float = HELD
+    over: bool = field(default=False, init=False)  #: the strategy has ended, and all that was told is handled
+    _held: frozenset[int] = field(default=frozenset(), init=False)
+    _finished: bool = field(default=False, init=False)
+    _voted: bool = field(default=False, init=False)
+    _life_at: float | None = field(default=None, init=False)
+    _look_at: float | None = field(default=None, init=False)
+    _cut_at: float | None = field(default=None, init=False)
+    _registered: dict[str, float] = field(default_factory=dict, init=False)  #: prefix -> when it was registered last
+    _unreadable: set[int] = field(default_factory=set, init=False)  #: dead batches
+
+    def work(self) -> bool:
+        """Make one round; whether there was something to do, so that the next is due at once.
+
+        Raises `StoreError` when the store does not answer: call it again, as nothing was lost.
+        """
+        self._live()
+        try:
+            did = self._handle()
+            did = (not self._vote() and self._cut()) or did
+            if not did or self._finished or self._is_due(self._look_at):
+                did = self._look() or did
+        except StepRefused as refused:
+            logger.info("Crawl %s: this round is made again: %s", self.crawl, refused)
+            self._life_at = None  # the partitions are read anew
+            return False
+        return did
+
+    def read_seeds(self, stream: Iterable[str] | None) -> int:
+        """Have the strategy read its seeds; how many were new, or were handed over to other processes.
+
+        What it schedules is kept in steps of a bounded number, and requests begin meanwhile. Reading the same seeds
+        again requests none of them twice.
+        """
+        self._live(SEEDING)
+        draft = self._draft()
+        made = 0
+
+        def flush(least: int) -> None:
+            nonlocal made
+            if len(draft.wishes) >= least:
+                made += self._keep_seeds(draft)
+
+        draft.seeded = lambda: flush(SEEDS)
+        self.strategy.context = draft
+        self.strategy.read_seeds(stream)
+        flush(0)
+        # Those that were lost while they read seeds are made up for by this reading.
+        lost = [name for name in self.store.backlog(self.crawl).lost if name.startswith(SEEDING)]
+        for name in (*lost, f"{SEEDING}{self.process}"):
+            self.store.sign_off(self.crawl, name)
+        return made
+
+    def close(self, *, leave: bool = True) -> None:
+        """The process ends; without `leave` the frontier goes on waiting for a strategy process, as in a pause."""
+        try:
+            self.strategy.close()
+        finally:
+            self.store.leave_partitions(self.crawl, self.process)
+            if leave:
+                self.store.sign_off(self.crawl, f"{PRODUCER}{self.process}")
+
+    # signs of life
+
+    def _is_due(self, last: float | None, seconds: float = _PACE) -> bool:
+        return last is None or not 0.0 <= self.clock() - last < seconds
+
+    def _live(self, *roles: str) -> None:
+        """Hold the partitions, and tell the vote."""
+        for role in (PRODUCER, *roles):
+            if self._is_due(self._registered.get(role), self.held_for / 3):
+                self.store.register_producer(self.crawl, f"{role}{self.process}", self.held_for)
+                self._registered[role] = self.clock()
+        if self._is_due(self._life_at) or self._voted is not self._finished:
+            self._voted = self._finished
+            held = self.store.hold_partitions(self.crawl, self.process, self.held_for, finished=self._voted)
+            self._held = frozenset(held)
+            self._life_at = self.clock()
+
+    # events
+
+    def _draft(self) -> RoundDraft:
+        rules = DraftRules(
+            crawl=self.crawl, fingerprint=self.fingerprint, slot_of=self.slot_of, max_depth=self.max_depth
+        )
+        return RoundDraft(store=self.store, rules=rules, partitions=self._held, clock=self.clock)
+
+    def _handle(self) -> bool:
+        """Handle the oldest events, in one step; whether there were any."""
+        events = _within(self.store.events(self.crawl, self._held, ROUND_EVENTS) if self._held else [], ROUND_LINKS)
+        if not events:
+            return False
+        draft = self._draft()
+        self.strategy.context = draft
+        calls = [call for event in events if (call := self._prepared(draft, event))]
+        draft.look_up(print_ for call in calls for print_ in call.fingerprints(draft))
+        for call in calls:
+            self._call(draft, call)
+        draft.resolve()
+        self.store.apply(draft.step(self.process))
+        return True
+
+    def _prepared(self, draft: RoundDraft, event: LinkEvent) -> "HandlerCall | None":
+        """What has to be called for an event; None when it is done with."""
+        told = link_meta(event.request)
+        depth = int(told.get("depth", 0))
+        request = Request.of(event.request, event.fingerprint)
+        request.meta["depth"] = depth
+        call = HandlerCall(event=event, request=request)
+        if event.kind is EventKind.LINKS:
+            try:
+                links = found_requests(event.links, depth + 1)
+                call.links = list(self.strategy.filter_extracted_links(request, links))
+                draft.keep()
+            except Exception as error:  # noqa: BLE001 - of the user's code
+                self._fail(draft, event, error)
+                return None
+            if not call.links:
+                draft.handled.append(event.number)
+                return None
+        return call
+
+    def _call(self, draft: RoundDraft, call: "HandlerCall") -> None:
+        event, request = call.event, call.request
+        try:
+            if event.kind is EventKind.SCHEDULED:
+                draft.accept(event)
+            else:
+                draft.own = b"" if event.kind is EventKind.LINKS else event.fingerprint
+                draft.give([request, *call.links])
+                self._tell(call)
+            draft.keep()
+        except Exception as error:  # noqa: BLE001 - of the user's code
+            self._fail(draft, event, error)
+            return
+        draft.end_event(event, *_end_of(event))
+
+    def _tell(self, call: "HandlerCall") -> None:
+        event, request = call.event, call.request
+        if event.kind is EventKind.CRAWLED:
+            page = Response(event.url or request.url, event.status, event.body, request, event.digest)
+            self.strategy.page_crawled(page)
+        elif event.kind is EventKind.ERROR:
+            self.strategy.request_error(request, event.error)
+        else:
+            self.strategy.links_extracted(request, call.links)
+
+    def _fail(self, draft: RoundDraft, event: LinkEvent, error: Exception) -> None:
+        """A handler has raised: its event becomes a dead letter."""
+        where = event.url or event.request["url"]
+        logger.error("Crawl %s: the strategy raised at %s", self.crawl, where, exc_info=error)
+        draft.forget()
+        draft.count(FAULTS)
+        draft.end_event(event, *_end_of(event), fault=_fault(error))
+
+    # seeds
+
+    def _keep_seeds(self, draft: RoundDraft) -> int:
+        """Keep what was scheduled so far, whatever becomes of the partitions meanwhile."""
+        draft.domains.keep(lambda site: partition_of(site) in self._held)
+        wishes, draft.wishes = draft.wishes, []
+        counts, draft.beyond = {BEYOND_DEPTH: draft.beyond} if draft.beyond else {}, 0
+        changes = draft.domains.changes()
+        for left in reversed(range(_TRIES)):
+            self._live(SEEDING)
+            try:
+                made = self._seed_step(wishes, counts, changes)
+                break
+            except StepRefused:
+                self._life_at = None
+                if not left:
+                    raise
+        draft.domains.stored()
+        self._cut_meanwhile()
+        return made
+
+    def _seed_step(
+        self,
+        wishes: Sequence[ScheduledRequest],
+        counts: Mapping[str, int],
+        changes: Mapping[str, dict[str, Any] | None],
+    ) -> int:
+        step = self._draft()
+        step.counts.update(counts)
+        step.wishes = list(wishes)
+        step.keep()
+        step.resolve()
+        self.store.apply(replace(step.step(self.process), domains=changes))
+        return len(step.links) + len(step.events)
+
+    def _cut_meanwhile(self) -> None:
+        if self._is_due(self._cut_at):
+            self._cut_at = self.clock()
+            try:
+                self._cut()
+            except StepRefused:
+                self._life_at = None
+
+    # batches
+
+    def _cut(self) -> bool:
+        """Cut the next batches; whether there was anything to cut."""
+        now = self.clock()
+        heads = (
+            self.store.queue_heads(self.crawl, self._held, ahead=self.ahead, limit=ROUND_CUT, now=now)
+            if self._held
+            else []
+        )
+        if not heads:
+            return False
+        result = cut(heads, size=self.size, key=self.key, now=now)
+        numbers = {
+            SEALED: sum(batch.size for batch in result.new), EXPIRED: result.expired,
+            REFUSED: len(result.errors) - result.expired,
+        }  # fmt: skip
+        step = StrategyStep(
+            crawl=self.crawl, process=self.process, partitions=self._held, links=result.errors, new=result.new, now=now,
+            counts={name: number for name, number in numbers.items() if number},
+        )  # fmt: skip
+        self.store.apply(step)
+        return True
+
+    def _tell_of_dead(self, backlog: Backlog) -> bool:
+        """Drop batches that are dead, and tell the processes of their links; whether there were any."""
+        if sum(slot.batches.get(BatchState.DEAD.value, 0) for slot in backlog.slots) <= len(self._unreadable):
+            return False
+        dead = [one for one in self.store.batches(self.crawl, {BatchState.DEAD}) if one.number not in self._unreadable]
+        events: list[LinkEvent] = []
+        dropped = []
+        for batch in dead[:_DEAD_BATCHES]:
+            try:
+                values = decode(self.store.payload(self.crawl, batch.number).get, key=self.key)
+            except PayloadError as error:
+                logger.warning("Crawl %s: the dead batch %d cannot be read: %s", self.crawl, batch.number, error)
+                self._unreadable.add(batch.number)
+                continue
+            events += map(_died, values)
+            dropped.append(batch.number)
+        if dropped:
+            # Events of any partition: no process has to hold them for that. Of two that do this, one is refused.
+            self.store.apply(
+                StrategyStep(
+                    crawl=self.crawl, process=self.process, partitions=(), dropped=dropped, events=events,
+                    now=self.clock(),
+                )
+            )  # fmt: skip
+        return bool(dropped)
+
+    # the end
+
+    def _vote(self) -> bool:
+        """Ask the strategy whether it has finished."""
+        try:
+            self._finished = bool(self.strategy.finished())
+        except Exception:
+            logger.exception("Crawl %s: finished() of the strategy raised; this counts as False", self.crawl)
+            self._finished = False
+        return self._finished
+
+    def _look(self) -> bool:
+        """See how far the crawl is, and end it when it is time; whether there was something to do."""
+        self._look_at = self.clock()
+        # The batches first: what they lead to afterwards is in the second answer.
+        backlog, strategy = self._backlogs()
+        if self._tell_of_dead(backlog):
+            return True
+        for name in backlog.lost:
+            if name.startswith(PRODUCER):  # its partitions go to others, so nothing is missing
+                self.store.sign_off(self.crawl, name)
+        self.over = strategy.ended and _is_drained(backlog) and not strategy.events
+        if strategy.ended:
+            return False
+        if _all_finished(strategy):
+            logger.info("Crawl %s: all processes of the strategy have finished", self.crawl)
+            self.store.end_strategy(self.crawl)
+            return True
+        if not self.standing and any(strategy.states.values()) and _is_empty(backlog, strategy):
+            return self._end_empty()
+        return False
+
+    def _end_empty(self) -> bool:
+        """End a crawl of which nothing is left.
+
+        What another process had under way during the look was in neither answer. From the end on no batch is cut, so a
+        second look finds it; then the end is taken back.
+        """
+        self.store.end_strategy(self.crawl)
+        if not _is_empty(*self._backlogs()):
+            self.store.end_strategy(self.crawl, ended=False)
+            return True
+        logger.info("Crawl %s: nothing is left to be requested", self.crawl)
+        self.over = True
+        return False
+
+    def _backlogs(self) -> tuple[Backlog, StrategyBacklog]:
+        return self.store.backlog(self.crawl), self.store.strategy_backlog(self.crawl)
+
+
+@dataclass(kw_only=True)
+class HandlerCall:
+    """A handler that is to be called for an event."""
+
+    event: LinkEvent
+    request: Request
+    links: list[Request] = field(default_factory=list)
+
+    def fingerprints(self, draft: RoundDraft) -> list[bytes]:
+        """The links whose states have to be known."""
+        return [self.event.fingerprint, *map(draft.fingerprint_of, self.links)]
+
+
+def _within(events: Sequence[LinkEvent], links: int) -> list[LinkEvent]:
+    """The first events, at least one, that have no more links than that."""
+    taken: list[LinkEvent] = []
+    for event in events:
+        links -= len(event.links)
+        if taken and links < 0:
+            break
+        taken.append(event)
+    return taken
+
+
+def _end_of(event: LinkEvent) -> tuple[States, str]:
+    """The state of a link after its own event, unless the strategy has another one, and the reason for the log."""
+    return (States.ERROR, event.error) if event.kind is EventKind.ERROR else (States.CRAWLED, str(event.status or ""))
+
+
+def _fault(error: Exception) -> str:
+    """What a handler raised, and where."""
+    frames = extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+def _died(value: RequestValue) -> LinkEvent:
+    """What is told of a request whose batch is dead."""
+    return LinkEvent(
+        kind=EventKind.ERROR, fingerprint=bytes.fromhex(link_meta(value).get("fingerprint", "")), request=value,
+        partition=partition_of(site_of(value["url"])), url=value["url"], error=WORKER_DIED,
+    )  # fmt: skip
+
+
+def _is_drained(backlog: Backlog) -> bool:
+    """Whether no batch can lead to anything any more."""
+    return not (backlog.waiting or backlog.out)
+
+
+def _is_empty(backlog: Backlog, strategy: StrategyBacklog) -> bool:
+    """Whether nothing is left to be requested or handled, and no process reads seeds."""
+    seeding = [name for name in backlog.producers if not name.startswith(PRODUCER)]
+    return _is_drained(backlog) and not (strategy.queued or strategy.later or strategy.events or seeding)
+
+
+def _all_finished(strategy: StrategyBacklog) -> bool:
+    """Whether all partitions are held, by processes that have finished."""
+    held = {partition for process in strategy.processes for partition in process.partitions}
+    return len(held) == PARTITIONS and all(one.finished for one in strategy.processes if one.partitions)

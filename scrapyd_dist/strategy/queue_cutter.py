@@ -1,0 +1,76 @@
+"""Cuts links of the queue into batches: late, in the order of their scores, and told what the worker has to know."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import attrgetter
+
+from scrapyd_dist.frontier.backlog import NewBatch
+from scrapyd_dist.frontier.intake import FrontierIntake, pack
+from scrapyd_dist.payload import PayloadError, RequestValue
+from scrapyd_dist.strategy.links import Link, States, link_meta, with_link_meta
+
+#: a score of 1.0 as a priority, which is a whole number
+PRIORITY = 1_000_000
+#: the reason of a link that was not requested in time
+EXPIRED = "expired"
+
+
+@dataclass(kw_only=True)
+class QueueCut:
+    """Links that leave the queue: in batches, or as errors."""
+
+    new: list[NewBatch] = field(default_factory=list)
+    errors: list[Link] = field(default_factory=list)
+    expired: int = 0
+
+
+def cut(heads: Sequence[Link], *, size: int, key: bytes | None, now: float) -> QueueCut:
+    """Cut links, each slot's in order of score, into batches of at most `size` requests."""
+    result = QueueCut()
+    alive = []
+    for link in heads:
+        if link.expires and link.expires <= now:
+            result.errors.append(_failed(link, EXPIRED))
+            result.expired += 1
+        else:
+            alive.append(link)
+    slot = attrgetter("slot")
+    for _, group in groupby(sorted(alive, key=slot), key=slot):  # sorted is stable: the order of scores stays
+        links = sorted(group, key=attrgetter("score"), reverse=True)
+        for start in range(0, len(links), size):
+            _pack(links[start : start + size], key, result)
+    return result
+
+
+def priority_of(score: float) -> int:
+    return round(score * PRIORITY)
+
+
+def _pack(links: Sequence[Link], key: bytes | None, result: QueueCut) -> None:
+    first = priority_of(links[0].score)
+    try:
+        found = [
+            FrontierIntake(value=_told(one), fingerprint=one.fingerprint, slot=one.slot, priority=first)
+            for one in links
+        ]
+        result.new += pack(found, size=len(links), key=key)
+    except PayloadError as error:  # of one of them: it is too large, or needs a key that there is not
+        if len(links) == 1:
+            result.errors.append(_failed(links[0], str(error)))
+        for link in links if len(links) > 1 else ():
+            _pack([link], key, result)
+
+
+def _told(link: Link) -> RequestValue:
+    """The request as the worker gets it."""
+    value = link.request or {"url": link.url}
+    told = {
+        "read": "page", **link_meta(value), "fingerprint": link.fingerprint.hex(), "depth": link.depth,
+        "score": link.score, "expires": link.expires,
+    }  # fmt: skip
+    return {**with_link_meta(value, told), "priority": priority_of(link.score)}
+
+
+def _failed(link: Link, reason: str) -> Link:
+    return replace(link, state=States.ERROR, request=None, reason=reason)
