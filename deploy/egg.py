@@ -40,6 +40,7 @@ WORKER_MODULES = {
         "__init__", "addon", "assignment", "classifier", "codec", "engine_compat", "goal_keeper", "pause_gate",
         "slot_routing", "store_access", "targets", "watchdog",
     ),
+    "scrapyd_dist.strategy": ("__init__", "links"),
     "scrapyd_dist.throttle": ("__init__", "domain_status", "permits"),
 }  # fmt: skip
 #: packages that are included as a whole, with these suffixes

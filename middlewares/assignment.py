@@ -48,6 +48,11 @@ def _is_enabled(settings: BaseSettings) -> bool:
         return True  # the producer refuses it, in words
 
 
+def has_strategy(settings: BaseSettings) -> bool:
+    """Whether the workers of this crawl work for a crawling strategy."""
+    return bool(settings.get("DISTRIBUTED_STRATEGY"))
+
+
 def is_filler(settings: BaseSettings) -> bool:
     """A producer that only fills a frontier, and has nothing to do with nodes."""
     return is_producer(settings) and bool(settings.get(FRONTIER))

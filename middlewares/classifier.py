@@ -51,7 +51,8 @@ class FrontierFeed:
     key: bytes | None  #: the key that the nodes have, for what must be hidden
     stay: str = "local"  #: DISTRIBUTED_UNSENDABLE: whether what cannot travel is crawled here, or refused
     slotting: SlotRouting | None = None  #: where requests go; None when batches are sent to nodes: there are no slots
-    salt: str = ""  #: makes requests with dont_filter differ from those that other processes found
+    #: makes requests with dont_filter differ from those that other processes found; None: they differ from none
+    salt: str | None = ""
     counts: Counter[str] = field(default_factory=Counter)  #: since they were last taken; SEALED counts with its batch
     reasons: Counter[str] = field(default_factory=Counter)  #: why requests stayed
     undelivered: Counter[str] = field(default_factory=Counter)  #: why those for other spiders go nowhere
@@ -154,8 +155,11 @@ class FoundRequests(FrontierFeed):
     found: list[FrontierIntake] = field(default_factory=list)
     _prints: set[bytes] = field(default_factory=set)
 
-    def take(self, request: Request) -> Disposition:
-        """Keep it for the frontier, if that is its fate; LOCAL is for the worker to crawl itself."""
+    def take(self, request: Request, source: int | None = None) -> Disposition:
+        """Keep it for the frontier, if that is its fate; LOCAL is for the worker to crawl itself.
+
+        `source` is the request of the batch that has led to it.
+        """
         fate, found = self.sort(request)
         if found is not None:
             self.found.append(found)

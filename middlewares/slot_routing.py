@@ -75,7 +75,8 @@ class SlotRouting:
     def from_settings(cls, settings: BaseSettings, **more: str) -> SlotRouting:
         """The slots that the settings name, with `more` fields; ConfigError if a value is not of its kind."""
         read = SettingReader(settings).value
-        by = str(settings.get("DISTRIBUTED_SLOT_BY") or (SITE if settings.get("DISTRIBUTED_FAIR") else WAYS[0]))
+        by_site = settings.get("DISTRIBUTED_FAIR") or settings.get("DISTRIBUTED_STRATEGY")
+        by = str(settings.get("DISTRIBUTED_SLOT_BY") or (SITE if by_site else WAYS[0]))
         return cls(
             usual=SlotRule(prefix=read("DISTRIBUTED_SLOT_PREFIX"), number=read("DISTRIBUTED_SLOTS"), by=by),
             callbacks={
@@ -132,7 +133,7 @@ class SlotPlacement:
     """The slot and the fingerprint of each request."""
 
     def __init__(
-        self, fingerprint: Callable[[Request], bytes], slotting: SlotRouting | None, *, salt: str = ""
+        self, fingerprint: Callable[[Request], bytes], slotting: SlotRouting | None, *, salt: str | None = ""
     ) -> None:
         """Place requests by Scrapy's fingerprint; `slotting` and `salt` as in a `FrontierFeed`."""
         self._fingerprint, self._slotting, self._salt = fingerprint, slotting, salt
@@ -150,7 +151,7 @@ class SlotPlacement:
         slot = "" if self._slotting is None else self._slotting.slot(request, callback, to, known)
         if slot.startswith(OTHER_SPIDER):  # two spiders may both want a page
             known = _hash(slot, known)
-        if not request.dont_filter:
+        if not request.dont_filter or self._salt is None:
             return slot, known
         # Wanted every time it is found. Which time it is makes it known all the same when a shard is walked again.
         self._times[known, where] += 1

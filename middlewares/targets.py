@@ -15,6 +15,7 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.settings import SettingReader
 
+from .assignment import has_strategy
 from .codec import DEFAULT_CALLBACK, rule_of
 
 #: request meta that marks a target request whatever its callback: True, or the other spider that it is for
@@ -40,6 +41,16 @@ class Target:
         return (rule is not None and rule in self.rules) or callback_name(request, spider) in self.callbacks
 
 
+@dataclass(frozen=True)
+class LinkTarget(Target):
+    """What makes a request a link for a crawling strategy: a rule has made it, or the target takes it."""
+
+    every: bool = False  #: no target is named: all requests of callbacks are links
+
+    def takes(self, request: Request, spider: Spider, *, start: bool = False) -> bool:
+        return self.every or rule_of(request, spider) is not None or super().takes(request, spider, start=start)
+
+
 def callback_name(request: Request, spider: Spider) -> str:
     """The name of what a request's page goes to; of a rule's request, the name of the rule's callback."""
     rule = rule_of(request, spider)
@@ -54,6 +65,16 @@ def find_target(spider: Spider, settings: BaseSettings) -> Target:
     others, seeds = frozenset(SettingReader(settings).value(SPIDER_CALLBACKS)), settings.getbool("DISTRIBUTED_SEEDS")
     target = _own_target(spider, settings, others)
     return replace(target, callbacks=target.callbacks | others, seeds=seeds)
+
+
+def find_links(spider: Spider, settings: BaseSettings) -> LinkTarget:
+    """What the strategy of this crawl is told of as links; ConfigError if the settings name what there is not."""
+    read = SettingReader(settings).value
+    is_named = read("DISTRIBUTED_TARGET_RULE") >= 0 or read("DISTRIBUTED_TARGET_CALLBACKS")
+    if not is_named and not settings.getbool("DISTRIBUTED_TARGET_BY_META"):
+        return LinkTarget(every=True)
+    named = find_target(spider, settings)
+    return LinkTarget(named.rules, named.callbacks, named.how)
 
 
 def _own_target(spider: Spider, settings: BaseSettings, others: frozenset[str]) -> Target:
@@ -91,6 +112,8 @@ def with_target(value: RequestValue, crawler: Crawler) -> RequestValue:
     if "rule" in value or "callback" in value:
         return value
     settings, spider = crawler.settings, crawler.spider
+    if has_strategy(settings) and _has_parse(spider):
+        return _with_pattern(value, spider)
     rule = settings.getint("DISTRIBUTED_TARGET_RULE", -1)
     if rule >= 0 and isinstance(spider, CrawlSpider):
         return {"rule": rule, **value}
@@ -98,6 +121,22 @@ def with_target(value: RequestValue, crawler: Crawler) -> RequestValue:
         return {"callback": callbacks[0], **value}
     only = only_rule(spider)
     return value if only is None else {"rule": only, **value}
+
+
+def _has_parse(spider: Spider | None) -> bool:
+    """Whether the spider has a callback for pages of no other: seeds of a strategy are such."""
+    kind = type(spider)
+    own = (getattr(kind, name, None) is not getattr(Spider, name, None) for name in ("parse", "_parse"))
+    return any(own)
+
+
+def _with_pattern(value: RequestValue, spider: Spider | None) -> RequestValue:
+    """A bare URL with the first rule whose link extractor names URLs like it: that would have found it."""
+    for number, rule in enumerate(_rules(spider)):
+        extractor = rule.link_extractor
+        if getattr(extractor, "allow_res", None) and extractor.matches(value["url"]):
+            return {"rule": number, **value}
+    return value
 
 
 def _plain_target(spider: Spider, settings: BaseSettings, others: frozenset[str]) -> Target:

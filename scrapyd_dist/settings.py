@@ -233,6 +233,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
        option="consume --idle", least=0),
     _s("LEASE", _SECONDS, 60.0, "seconds after which the lease of a worker that stands still expires"
        " ([more](store.md#leases-and-fencing))"),
+    _s("STRATEGY", _TEXT, None, "the crawling strategy that the workers tell of each page and its links, as"
+       " `module:Class`, such as `shop.strategies:News`; `sdist strategy run` sets it", travels=_LEASING),
     _s("LOGIN", _TEXT, None, "a method of the spider whose requests each worker makes before its first batch, and"
        " again when a callback raises `scrapyd_dist.SessionExpired`", pull_only=True, travels=_LEASING),
     _s("REQUEST_HOOK", _TEXT, None, "a method of the spider that gets each request of a batch and returns it, another"

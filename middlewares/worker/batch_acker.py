@@ -123,7 +123,9 @@ class BatchAcker:
             good = reason == "finished" and not batch.problem
             if good:  # before the ack: better twice than never; as the batch's own, which no walk forgets
                 await self._client.missed([replace(one, batch=batch.key[0]) for one in finds.take_misses()])
-            kept = await self._client.ack(batch.key, report, finds.found, finds.take_counts())
+            # One that is not good is made again, and told of then.
+            events = batch.events() if good else ()
+            kept = await self._client.ack(batch.key, report, finds.found, finds.take_counts(), events)
             if kept is None:
                 fate = "lost"
             else:

@@ -17,6 +17,7 @@ from scrapyd_dist.frontier.backlog import Leased, LeaseRequest, Lessee, NewBatch
 from scrapyd_dist.frontier.intake import REGISTERED, FrontierIntake, add_unseen
 from scrapyd_dist.store.base import Store
 from scrapyd_dist.store.worker_thread import StoreThread
+from scrapyd_dist.strategy.links import LinkEvent
 
 from ..assignment import Assignment
 from ..classifier import FoundRequests
@@ -157,15 +158,19 @@ class LeaseClient:
         return time.monotonic() - self._drained > MAY_RETURN
 
     async def ack(
-        self, key: tuple[int, int], report: Mapping[str, Any], found: Sequence[FrontierIntake], counts: Counts
-    ) -> dict[str, int] | None:
+        self, key: tuple[int, int], report: Mapping[str, Any], found: Sequence[FrontierIntake], counts: Counts,
+        events: Sequence[LinkEvent] = (),
+    ) -> dict[str, int] | None:  # fmt: skip
         """Ack a batch that has led to these requests: their counts as kept; None when its lease was lost."""
         kept: dict[str, int] = {}
 
         def keep(new: Sequence[NewBatch], told: Counts) -> None:
             kept.clear()
             kept.update(told)  # before: it may be only the answer that is lost, and the next time says no
-            self._db.ack(self._job.crawl, *key, self._job.name, report=report, new=new, now=time.time(), counts=told)
+            self._db.ack(
+                self._job.crawl, *key, self._job.name, report=report, new=new, now=time.time(), counts=told,
+                events=events,
+            )  # fmt: skip
 
         add = partial(add_unseen, keep, found, size=self._job.batch_size, key=self.key, counts=counts)
         if await self._let_go(key, add) or await self._was_acked(*key):

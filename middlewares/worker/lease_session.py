@@ -19,19 +19,20 @@ from scrapyd_dist.keys import SealError, public_half
 from scrapyd_dist.settings import uploading_feeds
 from scrapyd_dist.store.worker_thread import StoreThread
 
-from ..assignment import Assignment, egg_key
+from ..assignment import Assignment, egg_key, has_strategy
 from ..classifier import FoundRequests, count_found
 from ..engine_compat import each, is_closing, spider_method, under_way
 from ..goal_keeper import GoalKeeper
 from ..pause_gate import PauseGate
 from ..slot_routing import SlotRouting, hides_addon
 from ..store_access import OutOfReach, reach
-from ..targets import Target, find_target
+from ..targets import Target, find_links, find_target
 from ..throttle.install import problem_of as throttle_problem
 from .batch_acker import BatchAcker, LeaseReport, keep_sweeping
 from .files import LOOK
 from .lease_client import LeaseClient, LeaseContext, Notifier, StoreLost
 from .lease_renewer import Key, LeaseLoss, LeaseRenewer
+from .link_events import PageLinks
 from .request_feeder import RequestFeeder
 from .request_tracker import RequestTracker
 from .work_unit import REPEATED, SESSION, BatchUnit, RequestLedger, UnitMark, WorkRefused, WorkUnit, mark_of
@@ -92,7 +93,9 @@ class OwnRequests:
     async def make(self, make: Callable[[], Any]) -> str:
         """Make the requests that `make` gives, and wait for all that follows; why one of them failed, if one did."""
         self._times += 1
-        client, finds = self._context.client, self._context.finds(f"{self._context.job.name}:{self._times}:")
+        finds: FoundRequests | None = self._context.finds(f"{self._context.job.name}:{self._times}:")
+        if isinstance(finds, PageLinks):  # these pages are no links of a strategy, and what they lead to is none
+            finds = None
         own = WorkUnit(0, self._times, finds, RequestLedger([]))
         own.making = True
         self._tracker.enter(own)
@@ -107,11 +110,16 @@ class OwnRequests:
         while not own.over:
             await self._context.notifier.wait()
         self._tracker.leave(own)
+        if finds is not None:
+            await self._keep(finds)
+        return own.ledger.failed
+
+    async def _keep(self, finds: FoundRequests) -> None:
+        client = self._context.client
         await client.missed(finds.take_misses())
         counts = finds.take_counts()
         if finds.found or counts:
             count_found(self._crawler, await client.add(finds.found, counts))
-        return own.ledger.failed
 
     async def enter(self) -> bool:
         """Log in, where the spider has a login; False ends the worker, as it has failed."""
@@ -162,12 +170,9 @@ class LeasedWork:
             crawler.settings, project=crawl.project, spider=crawl.spider, own=job.other_slot
         )
         assert crawler.spider
-        try:
-            target = find_target(crawler.spider, crawler.settings)
-        except ConfigError:  # nothing says which requests go to the frontier: those that are marked
-            target = Target()
         tracker = RequestTracker(
-            crawler, rules_lead_away=crawl.kind == "crawl", changed=self._changed, target=target,
+            crawler, rules_lead_away=crawl.kind == "crawl", changed=self._changed,
+            target=_target(crawler),
             again=lambda *expired: self._own_requests.again(*expired),  # noqa: PLW0108 - they are made below
         )  # fmt: skip
         self.context = context = LeaseContext(
@@ -204,10 +209,11 @@ class LeasedWork:
         return ""
 
     def _finds(self, salt: str) -> FoundRequests:
-        stay = self._crawler.settings.get("DISTRIBUTED_UNSENDABLE")
-        return FoundRequests(
-            crawler=self._crawler, key=self.context.client.key, stay=stay, slotting=self._slotting, salt=salt
-        )
+        crawler, key = self._crawler, self.context.client.key
+        stay = crawler.settings.get("DISTRIBUTED_UNSENDABLE")
+        if has_strategy(crawler.settings):
+            return PageLinks(crawler=crawler, key=key, slotting=self._slotting, stay=stay or "refuse")
+        return FoundRequests(crawler=crawler, key=key, stay=stay, slotting=self._slotting, salt=salt)
 
     def _changed(self, begun: WorkUnit) -> None:
         self.acker.changed(begun)
@@ -245,6 +251,21 @@ class LeasedWork:
         self._renewer.stop()
 
 
+def _target(crawler: Crawler) -> Target:
+    """What goes to the frontier, or to the strategy.
+
+    Raises:
+        ConfigError: the project names links for its strategy that there are not.
+    """
+    assert crawler.spider
+    if has_strategy(crawler.settings):
+        return find_links(crawler.spider, crawler.settings)
+    try:
+        return find_target(crawler.spider, crawler.settings)
+    except ConfigError:  # nothing says which requests go to the frontier: those that are marked
+        return Target()
+
+
 class LeaseSession:
     """The work of a job that leases its batches, from its own start requests and the login to the last ack."""
 
@@ -273,6 +294,11 @@ class LeaseSession:
         """
         if self._job.introduce:
             return
+        if self._job.start == "first" and has_strategy(self._crawler.settings):
+            raise WorkRefused(
+                "The spider's own start has no place in a crawl with a strategy, which is told its seeds; set"
+                " DISTRIBUTED_START to skip."
+            )
         self._work = work = await self._open()
         self.tracker = work.context.tracker
         if problem := throttle_problem(self._crawler):

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from ..targets import with_target
 from .batch_acker import BatchAcker
 from .files import PartFile
 from .lease_client import LeaseContext, Notifier, is_suspect
+from .link_events import PageLinks, StrategyBatch
 from .request_tracker import RequestTracker
 from .work_unit import BatchUnit, count
 
@@ -61,21 +63,23 @@ class RequestBuilder:
         while batch.todo:
             index = batch.todo[0]
             await self._take_attributes(batch.values[index])
-            made = await self._made(batch, batch.values[index])
+            made = await self._made(batch, index)
             if batch.key not in self._tracker.begun:  # its lease was lost meanwhile
                 return
             batch.todo.popleft()
             if isinstance(made, Request):
                 count(self._crawler, "requests_returned")
-                yield self._tracker.watched(made, batch, index)
+                yield self._tracker.watched(batch.made(made, index), batch, index)
             else:
                 count(self._crawler, made.stat)
                 batch.ledger.missed(index, made.kind, made.reason)
         self._tracker.changed(batch)  # it may have been nothing but requests that cannot be made
 
-    async def _made(self, batch: BatchUnit, value: RequestValue) -> Request | UnbuiltRequest:
-        spider = self._crawler.spider
+    async def _made(self, batch: BatchUnit, index: int) -> Request | UnbuiltRequest:
+        spider, value = self._crawler.spider, batch.values[index]
         assert spider
+        if why := batch.unwanted(index):
+            return UnbuiltRequest("gone", why)
         if self._key is None and not batch.sent and (why := _unproven(value)):
             return UnbuiltRequest("dead", why)
         try:
@@ -199,10 +203,9 @@ class RequestFeeder:
         # One small batch among large ones must not make this worker take all the rest.
         self._size = max(1, min(len(values), self._of_a_site), self._size // 2)
         part = PartFile(self._folder, f"{job.crawl}.b{row.number}.a{leased.attempt}")
-        batch = BatchUnit(
-            row.number, leased.attempt, values, part, finds=self._context.finds(f"b{row.number}:"), slot=row.slot,
-            size=row.size,
-        )  # fmt: skip
+        finds = self._context.finds(f"b{row.number}:")
+        kind = partial(StrategyBatch, finds=finds) if isinstance(finds, PageLinks) else partial(BatchUnit, finds=finds)
+        batch = kind(row.number, leased.attempt, values, part, slot=row.slot, size=row.size)
         self._acker.held[batch.key] = batch
         self._context.tracker.enter(batch)
         count(crawler, "batches_leased")

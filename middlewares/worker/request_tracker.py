@@ -23,6 +23,7 @@ from twisted.python.failure import Failure
 
 from scrapyd_dist.errors import SessionExpired
 
+from ..assignment import has_strategy
 from ..classifier import Disposition
 from ..codec import WatchedDict, own_errback
 from ..engine_compat import each, is_offsite
@@ -55,6 +56,7 @@ class BatchDupeFilter(BaseDupeFilter):
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._filters: dict[tuple[int, int] | None, BaseDupeFilter] = {}
+        self._each = has_strategy(crawler.settings)  #: each request of a batch has its own answer
         crawler.signals.connect(self._over, attempt_over)
 
     @classmethod
@@ -70,7 +72,10 @@ class BatchDupeFilter(BaseDupeFilter):
         return self._filters[key]
 
     def request_seen(self, request: Request) -> bool:
-        return self._filter(request).request_seen(request)
+        seen = self._filter(request).request_seen(request)
+        if seen and self._each and (mark := mark_of(request)) is not None and mark.position is not None:
+            return False  # it is another link than the one that has led here, or that it was redirected to
+        return seen
 
     def log(self, request: Request, spider: Spider) -> None:
         self._filter(request).log(request, spider)
@@ -161,9 +166,9 @@ class RequestTracker:
             if self._limited and self._rules_lead_away:  # the producer alone counts how many there are
                 count(self._crawler, "links_beyond_limit")
                 return None
-            if begun.finds.take(request) is not Disposition.LOCAL:
+            if begun.finds.take(request, source) is not Disposition.LOCAL:
                 return None
-        return self.watched(request, begun, source=source)
+        return self.watched(begun.followed(request, source), begun, source=source)
 
     def _failed(self, mark: UnitMark, errback: Any, failure: Failure) -> Any:
         begun = self.begun.get(mark.key)
@@ -179,11 +184,11 @@ class RequestTracker:
             output = failure if errback is None else errback(failure)
         except Exception as error:
             if not self._expired(error, begun, mark, failure):
-                begun.ledger.missed(mark.position, *judge(failure))
+                begun.ledger.missed(mark.position, *judge(failure), failure.value)
                 self._ended(begun, mark)
                 raise
             return None
-        begun.ledger.missed(mark.position, *judge(failure))
+        begun.ledger.missed(mark.position, *judge(failure), failure.value)
         if output is None or isinstance(output, Failure):
             self._ended(begun, mark)
             return output
@@ -224,7 +229,7 @@ class RequestTracker:
                     yield output
             return
         begun.begin_again(mark)
-        begun.ledger.pages += 1
+        begun.ledger.page(mark.position, response)
         if self._goals is not None:
             self._goals.count("pages")
         self._in_output.add(mark)
@@ -233,7 +238,7 @@ class RequestTracker:
                 if (kept := self._carried(begun, mark, output)) is not None:
                     yield kept
         except Exception as error:
-            begun.ledger.missed(mark.position, "failed", _in_callback(error))
+            begun.ledger.missed(mark.position, "failed", _in_callback(error), error)
             self._ended(begun, mark)
             raise
         else:  # one that was broken off has not ended: the process ends
@@ -252,7 +257,7 @@ class RequestTracker:
         if self._expired(error, begun, mark, response):
             return ()
         if not isinstance(error, HttpError):  # that one came by the errback, and is judged there
-            begun.ledger.missed(mark.position, "failed", _in_callback(error))
+            begun.ledger.missed(mark.position, "failed", _in_callback(error), error)
         self._ended(begun, mark)
         return None
 

@@ -8,15 +8,19 @@ import logging
 import time
 from array import array
 from collections import deque
+from collections.abc import Sequence
 from itertools import count as numbers
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+from scrapy import Request
 from scrapy.crawler import Crawler
+from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
 from scrapyd_dist.batches import PUT_OFF, PUT_OFF_REASON
 from scrapyd_dist.payload import REPLACES, RequestValue
+from scrapyd_dist.strategy.links import LinkEvent
 
 from ..classifier import FoundRequests
 from ..codec import PagesUsedUp
@@ -51,8 +55,12 @@ class RequestLedger:
         if index is not None and index not in self._missed:
             self._done.add(index)
 
-    def missed(self, index: int | None, kind: str, reason: str) -> None:
-        """It gave no result."""
+    def page(self, index: int | None, response: Response) -> None:
+        """Its page, or that of one that followed from it, goes to a callback."""
+        self.pages += 1
+
+    def missed(self, index: int | None, kind: str, reason: str, error: BaseException | None = None) -> None:
+        """It gave no result; `error` is what was raised, where that is the reason."""
         self.failed = self.failed or reason
         if index is not None:
             self._done.discard(index)
@@ -93,16 +101,27 @@ class RequestLedger:
             "items": self.items,
         }
 
+    def outcome(self, index: int) -> tuple[str, str] | None:
+        """Kind and reason of a request that gave no result; None if it is done."""
+        if index in self._done:
+            return None
+        if index in self._redirected and index not in self._missed:
+            return "gone", f"redirected to {self._redirected[index]}, which was filtered"
+        return self._missed.get(index, self.rest)
+
+    def address(self, index: int) -> str:
+        """Where a request has gone, with redirects, as far as that is known."""
+        return self._redirected.get(index, self._urls[index])
+
     def close(self) -> dict[str, Any]:
         """The account at the end; `unended` are requests that nothing was heard of."""
         kinds: dict[str, list[dict[str, str]]] = {"gone": [], "failed": [], "dead": [], "unended": [], PUT_OFF: []}
         missed: list[list[Any]] = []
         for index, url in enumerate(self._urls):
-            if index in self._done:
+            outcome = self.outcome(index)
+            if outcome is None:
                 continue
-            kind, reason = self._missed.get(index, self.rest)
-            if index in self._redirected and index not in self._missed:
-                kind, reason = "gone", f"redirected to {self._redirected[index]}, which was filtered"
+            kind, reason = outcome
             kinds[kind].append({"url": url, "reason": reason})
             if kind != "gone":
                 missed.append([index, "failed" if kind == "unended" else kind, self._places(index)])
@@ -195,6 +214,10 @@ class WorkUnit:
         """It has ended, and something more comes of it."""
         self._open.add(mark.serial)
 
+    def followed(self, request: Request, source: int | None) -> Request:
+        """A request that has followed from the `source`, as it is made."""
+        return request
+
     def end(self, mark: UnitMark) -> None:
         """Its page or its failure was handled, or it is gone."""
         self.touched = True
@@ -237,12 +260,14 @@ class BatchUnit(WorkUnit):
     the crawl's own scheduler.
     """
 
+    _ledger_class: ClassVar[type[RequestLedger]] = RequestLedger
+
     def __init__(
         self, batch: int, attempt: int, values: list[RequestValue], part: PartFile | None, *,
         finds: FoundRequests | None = None, slot: str = "", size: int | None = None, row: str = "", sent: bool = False,
     ) -> None:  # fmt: skip
         again = any(REPLACES in value for value in values)
-        ledger = RequestLedger([row] if row else [value["url"] for value in values], again=again)
+        ledger = self._ledger_class([row] if row else [value["url"] for value in values], again=again)
         super().__init__(batch, attempt, finds, ledger)
         self.values, self.part, self.slot, self.row, self.sent = values, part, slot, row, sent
         self._size = len(values) if size is None else size
@@ -258,6 +283,18 @@ class BatchUnit(WorkUnit):
     @property
     def over(self) -> bool:
         return not self.todo and super().over
+
+    def unwanted(self, index: int) -> str:
+        """Why a request of it is not made any more; empty when it is."""
+        return ""
+
+    def made(self, request: Request, index: int) -> Request:
+        """A request of it as Scrapy gets it."""
+        return request
+
+    def events(self) -> Sequence[LinkEvent]:
+        """What a strategy is told of it; none without one."""
+        return ()
 
     def item(self, item: Any, mark: UnitMark) -> None:
         """Write an item to the part; one that has no JSON form is lost, and the report says so."""

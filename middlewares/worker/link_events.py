@@ -1,0 +1,310 @@
+"""What a leasing worker tells a crawling strategy: whether the page of each link came, and the links that it led to.
+
+The rule it keeps: each request of a batch that is done leads to one event, CRAWLED or ERROR, but for those that are put
+off, which are made again in another batch. Part of the worker half: imports Scrapy and the standard library only.
+"""
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+from urllib.parse import urljoin, urlsplit
+
+from scrapy import Request
+from scrapy.http import Response, TextResponse
+from scrapy.utils.gz import gunzip, gzip_magic_number
+from scrapy.utils.sitemap import Sitemap
+
+from scrapyd_dist.batches import PUT_OFF
+from scrapyd_dist.frontier.intake import FrontierIntake
+from scrapyd_dist.frontier.slots import site_of
+from scrapyd_dist.payload import REPLACES, RequestValue
+from scrapyd_dist.strategy.links import (
+    EVENT_LINKS,
+    LINK_META,
+    EventKind,
+    FoundLink,
+    LinkEvent,
+    link_meta,
+    partition_of,
+    with_link_meta,
+)
+
+from ..classifier import Disposition, FoundRequests
+from ..codec import plain_request
+from ..slot_routing import Addressee, Undeliverable
+from .work_unit import BatchUnit, RequestLedger, mark_of
+
+logger = logging.getLogger(__name__)
+#: a score of 1.0 as the priority of a request
+PRIORITY = 1_000_000
+#: the reason of a request that was not made in time
+EXPIRED = "expired"
+#: what a link's page is for: the spider's callback, or the strategy itself
+PAGE, BODY, SITEMAP = "page", "body", "sitemap"
+#: bytes of text in one event
+BODY_BYTES = 512 << 10
+#: bytes and links of one sitemap, by the protocol
+SITEMAP_BYTES, SITEMAP_LINKS = 50 << 20, 50_000
+#: links of a sitemap between two turns of the event loop
+TURN = 100
+#: how Twisted calls, and Scrapy before 2.14, what newer ones have exceptions of their own for
+_ERRORS = {
+    "CannotResolveHostError": "DNSLookupError",
+    "DownloadCancelledError": "CancelledError",
+    "DownloadConnectionRefusedError": "ConnectionRefusedError",
+    "DownloadFailedError": "ResponseFailed",
+    "DownloadTimeoutError": "TimeoutError",
+    "UnsupportedURLSchemeError": "SchemeNotSupported",
+}
+
+
+def error_name(error: BaseException) -> str:
+    """The name of an exception's class, the same on every version of Scrapy."""
+    name = type(error).__name__
+    return _ERRORS.get(name, name)
+
+
+class LinkRequest(NamedTuple):
+    """What the strategy says of one request of a batch."""
+
+    fingerprint: bytes
+    priority: int = PRIORITY
+    expires: float = 0.0  #: seconds since the epoch; 0: never
+    read: str = PAGE
+
+    @classmethod
+    def of(cls, value: RequestValue, fingerprint: Callable[[RequestValue], bytes]) -> "LinkRequest":
+        """As its meta has it; `fingerprint` is asked where that has none."""
+        told = link_meta(value)
+        return cls(
+            fingerprint=bytes.fromhex(told["fingerprint"]) if told.get("fingerprint") else fingerprint(value),
+            priority=round(float(told.get("score", 1.0)) * PRIORITY),
+            expires=float(told.get("expires") or 0.0),
+            read=told.get("read") or PAGE,
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class PageLinks(FoundRequests):
+    """The links that the requests of one batch led to: of each request, each link once."""
+
+    stay: str = "refuse"  #: what would be crawled here would lead on and on, and the strategy would not know of it
+    salt: str | None = None  #: the strategy alone decides what is requested again
+    _pages: dict[int | None, dict[bytes, FoundLink]] = field(default_factory=dict)
+    _page: dict[bytes, FoundLink] = field(default_factory=dict)
+
+    def take(self, request: Request, source: int | None = None) -> Disposition:
+        """Keep a link that the request `source` led to."""
+        request.meta.pop(LINK_META, None)  # a spider has passed on the meta of its page
+        fate, found = self._judged(request, source)
+        if found is not None:
+            self._page[found.fingerprint] = FoundLink(
+                fingerprint=found.fingerprint, request=found.value, slot=found.slot
+            )
+        return fate
+
+    def take_address(self, url: str, source: int | None, read: str) -> None:
+        """Keep an address that a sitemap had; its callback is the one that the project has for such."""
+        _, found = self._judged(Request(url), source)
+        if found is not None:
+            value = {"url": found.value["url"]}
+            self._page[found.fingerprint] = FoundLink(
+                fingerprint=found.fingerprint, slot=found.slot,
+                request=value if read == PAGE else with_link_meta(value, {"read": read}),
+            )  # fmt: skip
+
+    def of(self, source: int) -> Iterable[FoundLink]:
+        return self._pages.get(source, {}).values()
+
+    def _judged(self, request: Request, source: int | None) -> tuple[Disposition, FrontierIntake | None]:
+        self._page = self._pages.setdefault(source, {})
+        known = len(self.reasons)
+        fate, found = self.sort(request)
+        if len(self.reasons) > known:
+            logger.warning(
+                "The link %s, and all like it, cannot go to the strategy: %s", request.url, [*self.reasons][-1]
+            )
+        return fate, found
+
+    def _is_known(self, fingerprint: bytes) -> Disposition | None:
+        return Disposition.DUPLICATE if fingerprint in self._page else None
+
+    def _addressee(self, request: Request) -> Addressee | None:
+        to = super()._addressee(request)
+        if to is not None:
+            raise Undeliverable(
+                f"it is for the spider {to.spider}, and all work of a crawl with a strategy is that of its own spider;"
+                " give it to a frontier of its own"
+            )
+        return None
+
+
+class PageNote(NamedTuple):
+    """The answer to a request, as far as its event has it."""
+
+    url: str
+    status: int
+    digest: str = ""
+
+
+class LinkLedger(RequestLedger):
+    """The account of a batch, with what the strategy is told of each request."""
+
+    def __init__(self, urls: list[str], *, again: bool = False) -> None:
+        super().__init__(urls, again=again)
+        self.notes: dict[int, PageNote] = {}
+        self.bodies: dict[int, str] = {}
+        self._errors: dict[int, str] = {}
+
+    def page(self, index: int | None, response: Response) -> None:
+        super().page(index, response)
+        if index is not None:
+            digest = hashlib.blake2b(response.body, digest_size=16).hexdigest()
+            self.notes[index] = PageNote(response.url, response.status, digest)
+
+    def missed(self, index: int | None, kind: str, reason: str, error: BaseException | None = None) -> None:
+        super().missed(index, kind, reason)
+        if index is None or index in self._errors:
+            return
+        self._errors[index] = reason if error is None else error_name(error)
+        response = getattr(error, "response", None)
+        if isinstance(response, Response):  # of an HttpError, which no callback sees
+            self.notes[index] = PageNote(response.url, response.status)
+
+    def error(self, index: int) -> str | None:
+        """What the strategy is told of a request that gave no page; "" for one that did, None if it is put off."""
+        outcome = self.outcome(index)
+        if outcome is None:
+            return ""
+        kind, reason = outcome
+        return None if kind == PUT_OFF else self._errors.get(index, reason)
+
+
+class StrategyBatch(BatchUnit):
+    """A batch of links: in the order of their scores, each told of in the end."""
+
+    ledger: LinkLedger
+    finds: PageLinks
+    _ledger_class: ClassVar[type[RequestLedger]] = LinkLedger
+
+    def __init__(self, *args: Any, finds: PageLinks, **more: Any) -> None:
+        super().__init__(*args, finds=finds, **more)
+        self._links = [LinkRequest.of(value, self._fingerprint) for value in self.values]
+
+    def _fingerprint(self, value: RequestValue) -> bytes:
+        """Of a request that the strategy has not made: the project's own."""
+        fingerprinter = self.finds.crawler.request_fingerprinter
+        assert fingerprinter is not None
+        return fingerprinter.fingerprint(plain_request(value))
+
+    # requests
+
+    def unwanted(self, index: int) -> str:
+        expires = self._links[index].expires
+        return EXPIRED if expires and expires <= time.time() else ""
+
+    def made(self, request: Request, index: int) -> Request:
+        link = self._links[index]
+        request.priority = link.priority
+        if link.read != PAGE:
+            request.callback = self._read_sitemap if link.read == SITEMAP else self._read_body
+            request.errback = None
+            if urlsplit(request.url).path == "/robots.txt":  # it cannot forbid itself (RFC 9309, 2.2.2)
+                request.meta["dont_obey_robotstxt"] = True
+        return request
+
+    def followed(self, request: Request, source: int | None) -> Request:
+        priority = PRIORITY if source is None else self._links[source].priority
+        if request.priority < priority / 2:  # else it is a copy of its page's request
+            request.priority += priority
+        return request
+
+    # pages that are for the strategy itself
+
+    def _read_body(self, response: Response, **_: Any) -> None:
+        mark = mark_of(response)
+        if mark is not None and mark.position is not None:
+            data = response.body[:BODY_BYTES]
+            text = response.text if isinstance(response, TextResponse) else data.decode("utf-8", "replace")
+            self.ledger.bodies[mark.position] = _cut(text)
+
+    async def _read_sitemap(self, response: Response, **_: Any) -> None:
+        mark = mark_of(response)
+        if mark is None:
+            return
+        try:
+            for number, (url, read) in enumerate(sitemap_links(response)):
+                if number % TURN == 0:
+                    await asyncio.sleep(0)
+                if number >= SITEMAP_LINKS:
+                    logger.warning("the sitemap %s has more than %d links; the rest is left", response.url, number)
+                    break
+                try:
+                    self.finds.take_address(url, mark.source, read)
+                except ValueError as error:  # it is no address
+                    logger.debug("the sitemap %s has %r: %s", response.url, url, error)
+        except Exception as error:  # noqa: BLE001 - whatever a site may send, it is no fault of the project's code
+            logger.warning("the sitemap %s cannot be read: %s: %s", response.url, type(error).__name__, error)
+            self.ledger.missed(mark.position, "failed", f"it cannot be read as a sitemap: {error}", error)
+
+    # what is told
+
+    def events(self) -> list[LinkEvent]:
+        return [event for index, value in enumerate(self.values) for event in self._of(index, value)]
+
+    def _of(self, index: int, value: RequestValue) -> Iterator[LinkEvent]:
+        """The page first, and then its links, by the partitions of their sites."""
+        error = self.ledger.error(index)
+        if error is None:
+            return
+        request = {name: item for name, item in value.items() if name != REPLACES}
+        fingerprint, note = self._links[index].fingerprint, self.ledger.notes.get(index)
+        url, status, digest = note or PageNote(self.ledger.address(index), 0)
+        yield LinkEvent(
+            kind=EventKind.ERROR if error else EventKind.CRAWLED, fingerprint=fingerprint, request=request, url=url,
+            partition=partition_of(site_of(value["url"])), status=status, error=error, digest=digest,
+            body=None if error else self.ledger.bodies.get(index),
+        )  # fmt: skip
+        parts: dict[int, list[FoundLink]] = {}
+        for link in self.finds.of(index):
+            parts.setdefault(partition_of(site_of(link.request["url"])), []).append(link)
+        for partition, links in parts.items():
+            for start in range(0, len(links), EVENT_LINKS):
+                yield LinkEvent(
+                    kind=EventKind.LINKS, fingerprint=fingerprint, request=request, partition=partition, url=url,
+                    status=status, links=links[start : start + EVENT_LINKS],
+                )  # fmt: skip
+
+
+class NoSitemap(ValueError):
+    """A page that was to be a sitemap is none."""
+
+
+def sitemap_links(response: Response) -> Iterator[tuple[str, str]]:
+    """The addresses that a sitemap has, and what each is to be read as.
+
+    Whatever it raises says that this is no sitemap, or none that can be read.
+    """
+    body = gunzip(response.body, max_size=SITEMAP_BYTES) if gzip_magic_number(response) else response.body
+    if not body.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):  # the protocol allows plain text, an address a line
+        lines = [line.strip() for line in body.decode("utf-8", "replace").splitlines()]
+        if not any(line.startswith(("http://", "https://")) for line in lines):
+            raise NoSitemap("it has neither XML nor addresses")
+        yield from ((line, PAGE) for line in lines if line)
+        return
+    sitemap = Sitemap(body)
+    if sitemap.type not in {"urlset", "sitemapindex"}:
+        raise NoSitemap(f"it is a <{sitemap.type}>")
+    read = SITEMAP if sitemap.type == "sitemapindex" else PAGE
+    yield from ((urljoin(response.url, entry["loc"].strip()), read) for entry in sitemap if entry.get("loc"))
+
+
+def _cut(text: str) -> str:
+    """At most as much of the text as an event may have."""
+    if len(text) * 4 <= BODY_BYTES:
+        return text
+    return text.encode("utf-8", "replace")[:BODY_BYTES].decode("utf-8", "ignore")
