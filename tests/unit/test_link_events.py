@@ -216,7 +216,7 @@ def test_every_request_is_a_link_where_no_target_is_named() -> None:
 
 
 def test_where_one_is_named_its_requests_are_and_those_of_all_rules() -> None:
-    named = {"DISTRIBUTED_TARGET_CALLBACKS": ["parse_article"]}
+    named: dict[str, Any] = {"DISTRIBUTED_TARGET_CALLBACKS": ["parse_article"]}
     assert takes(Plain, "parse_article", **named)
     assert not takes(Plain, **named)
     assert takes(Ruled, rule=0, DISTRIBUTED_TARGET_RULE=1)
@@ -230,7 +230,7 @@ def test_an_address_of_the_strategy_goes_to_the_rule_that_names_such_or_to_parse
     article, page = {"url": "http://web/article/1"}, {"url": "http://web/"}
     assert with_target(article, crawler_of(Ruled)) == {"rule": 1, **article}
     assert with_target(page, crawler_of(Ruled)) == page
-    named = {"DISTRIBUTED_TARGET_CALLBACKS": ["parse_article"]}
+    named: dict[str, Any] = {"DISTRIBUTED_TARGET_CALLBACKS": ["parse_article"]}
     assert with_target(page, crawler_of(Plain, **named)) == page
     assert with_target(page, crawler_of(OwnParse, **named)) == {"callback": "parse_article", **page}
 
