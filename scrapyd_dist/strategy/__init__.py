@@ -8,17 +8,38 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scrapyd_dist.strategy.basic import BasicStrategy
+    from scrapyd_dist.strategy.best_first import BestFirst
+    from scrapyd_dist.strategy.breadth_first import BreadthFirst
+    from scrapyd_dist.strategy.depth_first import DepthFirst
     from scrapyd_dist.strategy.interface import CrawlingStrategy, Request, Response
     from scrapyd_dist.strategy.links import States
+    from scrapyd_dist.strategy.revisit import Revisit
+    from scrapyd_dist.strategy.site_discovery import Discovery
 
 _HOMES = {
     "BasicStrategy": "basic",
+    "BestFirst": "best_first",
+    "BreadthFirst": "breadth_first",
     "CrawlingStrategy": "interface",
+    "DepthFirst": "depth_first",
+    "Discovery": "site_discovery",
     "Request": "interface",
     "Response": "interface",
+    "Revisit": "revisit",
     "States": "links",
 }
-__all__ = ["BasicStrategy", "CrawlingStrategy", "Request", "Response", "States"]
+__all__ = [
+    "BasicStrategy",
+    "BestFirst",
+    "BreadthFirst",
+    "CrawlingStrategy",
+    "DepthFirst",
+    "Discovery",
+    "Request",
+    "Response",
+    "Revisit",
+    "States",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,13 +1,28 @@
-"""The basic strategy: every link once, all with the same score; the base of the other strategies that are shipped."""
+"""The basic strategy: every link once, all with the same score; the base of other strategies that are shipped."""
 
 from collections.abc import Iterable
 
 from scrapyd_dist.strategy.interface import CrawlingStrategy, Request, Response
 from scrapyd_dist.strategy.links import States
+from scrapyd_dist.strategy.traps import Traps
 
 
 class BasicStrategy(CrawlingStrategy):
-    """Requests every link that the crawl does not know yet; `score` may be overridden."""
+    """Requests every link that the crawl does not know yet, but for those beyond the limits that its arguments set."""
+
+    traps = Traps()
+
+    def __init__(
+        self,
+        *,
+        max_depth: int | str = 0,
+        max_pages: int | str = 0,
+        max_variants: int | str = 0,
+        max_repeats: int | str = 0,
+    ) -> None:
+        self.traps = Traps.of(
+            max_depth=max_depth, max_pages=max_pages, max_variants=max_variants, max_repeats=max_repeats
+        )
 
     def read_seeds(self, stream: Iterable[str] | None) -> None:
         for line in stream or ():
@@ -19,9 +34,12 @@ class BasicStrategy(CrawlingStrategy):
     def page_crawled(self, response: Response) -> None:
         response.meta["state"] = States.CRAWLED
 
+    def filter_extracted_links(self, request: Request, links: list[Request]) -> Iterable[Request]:  # noqa: ARG002 - for strategies below
+        return [link for link in links if self.traps.passes(link)]
+
     def links_extracted(self, request: Request, links: list[Request]) -> None:  # noqa: ARG002 - for strategies below
         for link in links:
-            if link.meta["state"] == States.NOT_CRAWLED:
+            if link.meta["state"] == States.NOT_CRAWLED and self.traps.admit(self.domains, link):
                 self.schedule(link, self.score(link))
 
     def score(self, link: Request) -> float:  # noqa: ARG002 - for strategies below

@@ -61,7 +61,7 @@ class Request:
     `page_crawled`, "sitemap" the links of a sitemap to `links_extracted`, and the spider's callback has neither.
     """
 
-    __slots__ = ("__dict__", "_hidden", "_known", "_value", "meta", "method", "url")
+    __slots__ = ("__dict__", "_hidden", "_known", "_site", "_value", "meta", "method", "url")
 
     def __init__(
         self,
@@ -80,6 +80,7 @@ class Request:
         self.meta.update(meta or {})
         self.body = _text(body)
         self._value: RequestValue = {}
+        self._site = ("", "")
         self._hidden: dict[str, Any] = {}
         self._known = b""
 
@@ -94,6 +95,7 @@ class Request:
         # A spider's own meta may have these names as well: it is put back before the request travels on.
         self._hidden = {name: self.meta.pop(name) for name in OWN_META & self.meta.keys()}
         self._value = value
+        self._site = ("", "")
         self._known = fingerprint
         told = self._hidden.pop(LINK_META, None)
         if isinstance(told, dict) and told.get(READ, PAGE) != PAGE:
@@ -127,7 +129,9 @@ class Request:
     @property
     def site(self) -> str:
         """The registered domain, such as `example.co.uk`: the key of `domains`, and what decides the partition."""
-        return site_of(self.url)
+        if self._site[0] != self.url:
+            self._site = (self.url, site_of(self.url))
+        return self._site[1]
 
     def to_value(self) -> RequestValue:
         """Return the request as it travels: without what only speaks to the strategy."""

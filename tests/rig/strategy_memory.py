@@ -13,6 +13,7 @@ from scrapyd_dist.errors import StepRefused
 from scrapyd_dist.frontier.backlog import Backlog, SlotCount
 from scrapyd_dist.frontier.slots import site_of
 from scrapyd_dist.payload import RequestValue, decode
+from scrapyd_dist.strategy import BasicStrategy, CrawlingStrategy
 from scrapyd_dist.strategy.links import (
     PARTITIONS,
     EventKind,
@@ -27,6 +28,7 @@ from scrapyd_dist.strategy.links import (
     StrategyStep,
     partition_of,
 )
+from scrapyd_dist.strategy.manager import StrategyManager
 
 
 def fingerprint_of(value: RequestValue) -> bytes:
@@ -295,6 +297,54 @@ class MemoryWorker:
             for number, links in by_partition.items()
         ]
         return [crawled, *told_of]
+
+
+class HandClock:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.time = 1_000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+class StrategyRig:
+    """A strategy with its store, its worker and its manager."""
+
+    def __init__(
+        self, strategy: CrawlingStrategy | None = None, pages: Mapping[str, Page] | None = None, **options: Any
+    ) -> None:
+        self.clock = HandClock()
+        self.store = MemoryStore(clock=self.clock)
+        self.strategy = strategy or BasicStrategy()
+        self.worker = MemoryWorker(self.store, {} if pages is None else pages, key=options.get("key"))
+        self.options = options
+        self.manager = self.another("one", self.strategy)
+
+    def another(self, name: str, strategy: CrawlingStrategy | None = None) -> StrategyManager:
+        return StrategyManager(
+            store=self.store, crawl="c", process=name, strategy=strategy or type(self.strategy)(),
+            fingerprint=fingerprint_of, clock=self.clock, **self.options,
+        )  # fmt: skip
+
+    def seed(self, *urls: str) -> int:
+        return self.manager.read_seeds(iter(urls))
+
+    def crawl(self, *managers: StrategyManager, rounds: int = 200) -> None:
+        """Go on until all managers see the end, or for so many rounds."""
+        every = managers or (self.manager,)
+        for _ in range(rounds):
+            self.clock.time += 1
+            for manager in every:
+                manager.work()
+            self.worker.work()
+            if all(manager.over for manager in every):
+                break
+
+    def seen(self, url: str) -> bytes:
+        """The fingerprint of a URL."""
+        return fingerprint_of({"url": url})
 
 
 def body_of(text: str) -> dict[str, str]:

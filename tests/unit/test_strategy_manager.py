@@ -1,67 +1,17 @@
 """The manager of a strategy, round by round, against a store in memory."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
-from rig.strategy_memory import MemoryStore, MemoryWorker, Page, body_of, fingerprint_of
+from rig.strategy_memory import Page, StrategyRig, body_of, fingerprint_of
 
 from scrapyd_dist.batches import BatchState
 from scrapyd_dist.errors import StepRefused
 from scrapyd_dist.frontier.slots import site_of
-from scrapyd_dist.strategy import BasicStrategy, CrawlingStrategy, Request, Response, States
+from scrapyd_dist.strategy import BasicStrategy, Request, Response, States
 from scrapyd_dist.strategy.links import EventKind, FoundLink, LinkEvent, partition_of
-from scrapyd_dist.strategy.manager import StrategyManager
-
-
-class Clock:
-    """A clock that is moved by hand."""
-
-    def __init__(self) -> None:
-        self.time = 1_000.0
-
-    def __call__(self) -> float:
-        return self.time
-
-
-class Rig:
-    """A strategy with its store, its worker and its manager."""
-
-    def __init__(
-        self, strategy: CrawlingStrategy | None = None, pages: Mapping[str, Page] | None = None, **options: Any
-    ) -> None:
-        self.clock = Clock()
-        self.store = MemoryStore(clock=self.clock)
-        self.strategy = strategy or BasicStrategy()
-        self.worker = MemoryWorker(self.store, pages or {}, key=options.get("key"))
-        self.options = options
-        self.manager = self.another("one", self.strategy)
-
-    def another(self, name: str, strategy: CrawlingStrategy | None = None) -> StrategyManager:
-        return StrategyManager(
-            store=self.store, crawl="c", process=name, strategy=strategy or type(self.strategy)(),
-            fingerprint=fingerprint_of, clock=self.clock, **self.options,
-        )  # fmt: skip
-
-    def seed(self, *urls: str) -> int:
-        return self.manager.read_seeds(iter(urls))
-
-    def crawl(self, *managers: StrategyManager, rounds: int = 200) -> None:
-        """Go on until all managers see the end, or for so many rounds."""
-        every = managers or (self.manager,)
-        for _ in range(rounds):
-            self.clock.time += 1
-            for manager in every:
-                manager.work()
-            self.worker.work()
-            if all(manager.over for manager in every):
-                break
-
-    def seen(self, url: str) -> bytes:
-        """The fingerprint of a URL."""
-        return fingerprint_of({"url": url})
-
 
 A, B, C, D = (f"http://{name}.example/" for name in "abcd")
 #: a site of the other half of the partitions
@@ -70,7 +20,7 @@ RING = {A: Page(links=[B, C]), B: Page(links=[C, D]), C: Page(links=[A]), D: Pag
 
 
 def test_every_link_is_requested_once_and_the_crawl_ends() -> None:
-    rig = Rig(pages=RING)
+    rig = StrategyRig(pages=RING)
     rig.seed(A)
     rig.crawl()
     assert rig.manager.over
@@ -83,14 +33,14 @@ def test_every_link_is_requested_once_and_the_crawl_ends() -> None:
 
 
 def test_an_empty_store_is_not_the_end() -> None:
-    rig = Rig()
+    rig = StrategyRig()
     rig.crawl(rounds=20)
     assert not rig.manager.over
     assert not rig.store.ended
 
 
 def test_a_standing_crawl_does_not_end_by_itself() -> None:
-    rig = Rig(pages=RING, standing=True)
+    rig = StrategyRig(pages=RING, standing=True)
     rig.seed(A)
     rig.crawl(rounds=50)
     assert len(rig.worker.made) == 4
@@ -102,7 +52,7 @@ def test_what_is_due_later_keeps_the_crawl_from_its_end() -> None:
         def read_seeds(self, stream: Iterable[str] | None) -> None:
             self.schedule(self.create_request(A, meta={"crawl_at": 1_500.0}))
 
-    rig = Rig(Later(), {A: Page()})
+    rig = StrategyRig(Later(), {A: Page()})
     rig.seed()
     rig.crawl(rounds=100)
     assert not rig.store.ended
@@ -114,7 +64,7 @@ def test_what_is_due_later_keeps_the_crawl_from_its_end() -> None:
 
 
 def test_seeds_are_requested_once_however_often_they_are_read() -> None:
-    rig = Rig(pages=RING)
+    rig = StrategyRig(pages=RING)
     assert rig.seed(A, B, A) == 2
     assert rig.seed(A, B) == 0
     rig.crawl()
@@ -123,7 +73,7 @@ def test_seeds_are_requested_once_however_often_they_are_read() -> None:
 
 
 def test_seeds_are_kept_in_steps() -> None:
-    rig = Rig()
+    rig = StrategyRig()
     most = 0
 
     def stream() -> Iterable[str]:
@@ -138,7 +88,7 @@ def test_seeds_are_kept_in_steps() -> None:
 
 
 def test_seeds_of_partitions_of_others_are_handed_over() -> None:
-    rig = Rig(pages=RING)
+    rig = StrategyRig(pages=RING)
     other = rig.another("two")
     other.work()  # it takes what there is
     rig.seed(A, B, C, D)
@@ -149,7 +99,7 @@ def test_seeds_of_partitions_of_others_are_handed_over() -> None:
 
 
 def test_two_processes_share_the_partitions() -> None:
-    rig = Rig(pages=RING)
+    rig = StrategyRig(pages=RING)
     other = rig.another("two")
     rig.seed(A)
     rig.crawl(rig.manager, other)
@@ -161,7 +111,7 @@ def test_two_processes_share_the_partitions() -> None:
 
 
 def test_partitions_of_a_killed_process_move_and_nothing_is_lost() -> None:
-    rig = Rig(pages=RING)
+    rig = StrategyRig(pages=RING)
     other = rig.another("two")
     other.work()
     rig.seed(A, B)  # handed over to the other, which is never heard of again
@@ -179,7 +129,7 @@ def test_the_highest_score_of_a_site_is_requested_first() -> None:
         def score(self, link: Request) -> float:
             return int(link.url.rpartition("/")[2]) / 100
 
-    rig = Rig(Ordered(), size=3, ahead=7)
+    rig = StrategyRig(Ordered(), size=3, ahead=7)
     urls = [f"http://a.example/{number * 37 % 100}" for number in range(100)]
     rig.seed(*urls)
     rig.crawl()
@@ -193,7 +143,7 @@ def test_the_highest_score_of_a_site_is_requested_first() -> None:
 
 
 def test_no_more_of_a_slot_than_ahead_waits_in_batches() -> None:
-    rig = Rig(ahead=7, size=3)
+    rig = StrategyRig(ahead=7, size=3)
     rig.seed(*(f"http://a.example/{number}" for number in range(100)))
     for _ in range(3):
         rig.clock.time += 1
@@ -206,11 +156,11 @@ def test_what_expired_is_an_error_once() -> None:
         def read_seeds(self, stream: Iterable[str] | None) -> None:
             self.schedule(self.create_request(A, meta={"expires": 1_000.5}))
 
-    rig = Rig(Short(), pages=RING)
+    rig = StrategyRig(Short(), pages=RING)
     rig.seed()  # at 1000.0 it is cut at once
     rig.crawl()
     assert rig.worker.values[0]["meta"]["distributed_link"]["expires"] == 1_000.5
-    late = Rig(Short(), pages=RING)
+    late = StrategyRig(Short(), pages=RING)
     late.clock.time = 2_000.0
     late.seed()
     late.crawl()
@@ -222,7 +172,7 @@ def test_what_expired_is_an_error_once() -> None:
 
 def test_links_beyond_the_maximum_depth_are_not_scheduled() -> None:
     pages = {f"http://a.example/{number}": Page(links=[f"http://a.example/{number + 1}"]) for number in range(9)}
-    rig = Rig(pages=pages, max_depth=2)
+    rig = StrategyRig(pages=pages, max_depth=2)
     rig.seed("http://a.example/0")
     rig.crawl()
     assert [url[-1] for url in rig.worker.made] == ["0", "1", "2"]
@@ -246,7 +196,7 @@ class Failing(BasicStrategy):
 
 def test_a_handler_that_raises_leaves_a_dead_letter_and_nothing_else() -> None:
     strategy = Failing()
-    rig = Rig(strategy, {A: Page(), B: Page(links=[D]), C: Page()})
+    rig = StrategyRig(strategy, {A: Page(), B: Page(links=[D]), C: Page()})
     rig.seed(A, B, C)
     rig.crawl()
     assert {f"{A}next", f"{C}next"} < set(rig.worker.made)
@@ -274,7 +224,7 @@ def test_a_handler_that_raises_leaves_a_dead_letter_and_nothing_else() -> None:
 def test_a_round_that_is_refused_is_thrown_away_and_made_again() -> None:
     strategy = Failing()
     strategy.broken = False
-    rig = Rig(strategy, {A: Page()})
+    rig = StrategyRig(strategy, {A: Page()})
     rig.seed(A)
     refused = 0
 
@@ -304,7 +254,7 @@ def test_requests_of_a_dead_batch_are_errors_and_may_be_tried_again() -> None:
 
     strategy = Stubborn()
     strategy.errors = []
-    rig = Rig(strategy, pages=RING)
+    rig = StrategyRig(strategy, pages=RING)
     rig.seed(A, B)
     for number in list(rig.store.cut):
         rig.store.set_state(number, BatchState.DEAD)
@@ -329,7 +279,7 @@ def test_finished_ends_the_crawl_when_all_processes_say_so() -> None:
             return self.seen >= self.wanted
 
     pages = {f"http://a.example/{number}": Page(links=[f"http://a.example/{number + 1}"]) for number in range(99)}
-    rig = Rig(Enough(), pages)
+    rig = StrategyRig(Enough(), pages)
     idle = Enough()
     idle.wanted = 0
     other = rig.another("two", idle)
@@ -343,7 +293,7 @@ def test_finished_ends_the_crawl_when_all_processes_say_so() -> None:
 
 
 def test_what_was_under_way_during_the_look_takes_the_end_back() -> None:
-    rig = Rig(pages=RING)
+    rig = StrategyRig(pages=RING)
     rig.seed(A)
     rig.crawl(rounds=1)
     rig.store.cut.clear()
@@ -369,7 +319,7 @@ def event_of(url: str, *, links: Iterable[str] = (), kind: EventKind = EventKind
 
 
 def test_a_round_looks_states_up_once() -> None:
-    rig = Rig()
+    rig = StrategyRig()
     urls = [f"http://a.example/{number}" for number in range(100)]
     rig.manager.work()
     rig.store.tell(event_of(A, links=[f"{url}/{at}" for at in range(100)]) for url in urls)
@@ -388,7 +338,7 @@ def test_a_filter_that_lets_nothing_pass_ends_the_event() -> None:
         def links_extracted(self, request: Request, links: list[Request]) -> None:
             raise AssertionError
 
-    rig = Rig(Closed(), RING)
+    rig = StrategyRig(Closed(), RING)
     rig.seed(A)
     rig.crawl()
     assert rig.worker.made == [A]
@@ -402,7 +352,7 @@ def test_a_score_outside_0_to_1_is_refused(score: float) -> None:
             return score
 
     with pytest.raises(ValueError, match=r"has to be from 0\.0 to 1\.0"):
-        Rig(Wrong()).seed(A)
+        StrategyRig(Wrong()).seed(A)
 
 
 def test_a_created_request_has_its_state_after_a_refresh_only() -> None:
@@ -419,7 +369,7 @@ def test_a_created_request_has_its_state_after_a_refresh_only() -> None:
             if request.meta["state"] == States.NOT_CRAWLED:
                 self.schedule(request)
 
-    rig = Rig(Curious(), {A: Page(), B: Page()})
+    rig = StrategyRig(Curious(), {A: Page(), B: Page()})
     rig.seed(A)
     rig.crawl()
     rig.store.ended = False
@@ -438,7 +388,7 @@ def test_a_link_may_be_scheduled_again_by_its_own_page() -> None:
             if times < 3:
                 self.schedule(response.request, 0.3)
 
-    rig = Rig(Twice(), {A: Page()})
+    rig = StrategyRig(Twice(), {A: Page()})
     rig.seed(A)
     rig.crawl()
     assert rig.worker.made == [A, A, A]
@@ -460,7 +410,7 @@ def test_dont_queue_changes_the_score_only() -> None:
         def links_extracted(self, request: Request, links: list[Request]) -> None:
             pass
 
-    rig = Rig(Rescoring(), RING)
+    rig = StrategyRig(Rescoring(), RING)
 
     class Waiting(BasicStrategy):
         def read_seeds(self, stream: Iterable[str] | None) -> None:
@@ -483,7 +433,7 @@ def test_a_queued_link_is_moved_and_not_requested_twice() -> None:
             for link in links:
                 self.schedule(link, 0.5)
 
-    rig = Rig(Mover(), {A: Page(links=[C]), B: Page(links=[C]), C: Page()})
+    rig = StrategyRig(Mover(), {A: Page(links=[C]), B: Page(links=[C]), C: Page()})
     rig.seed(A, B)
     rig.worker.work(1)
     rig.crawl(rounds=1)
@@ -498,7 +448,7 @@ def test_a_link_of_another_site_is_handed_over_with_all_that_was_said() -> None:
                 meta = {"crawl_at": 1_200.0, "depth": 4, "colour": "red", "read": "body", "slot": "own"}
                 self.schedule(self.create_request(FAR, "POST", {"X-A": "b"}, {"c": "d"}, meta, "text"), 0.125)
 
-    rig = Rig(Crossing(), {A: Page(), FAR: Page(body="whole")}, key=Fernet.generate_key())
+    rig = StrategyRig(Crossing(), {A: Page(), FAR: Page(body="whole")}, key=Fernet.generate_key())
     other = rig.another("two", Crossing())
     other.work()
     rig.manager.work()
@@ -536,7 +486,7 @@ def test_metadata_of_another_process_cannot_be_changed() -> None:
         def links_extracted(self, request: Request, links: list[Request]) -> None:
             self.domains[request.site]["links"] = len(links)
 
-    rig = Rig(Meddling(), {A: Page(links=[FAR])})
+    rig = StrategyRig(Meddling(), {A: Page(links=[FAR])})
     other = rig.another("two", Meddling())
     other.work()
     rig.manager.work()
@@ -554,7 +504,7 @@ def test_metadata_that_json_cannot_carry_is_a_fault_of_the_handler() -> None:
         def page_crawled(self, response: Response) -> None:
             self.domains["a.example"]["seen"] = {1, 2}
 
-    rig = Rig(Strange(), {A: Page()})
+    rig = StrategyRig(Strange(), {A: Page()})
     rig.seed(A)
     rig.crawl()
     [letter] = rig.store.dead.values()
@@ -563,7 +513,7 @@ def test_metadata_that_json_cannot_carry_is_a_fault_of_the_handler() -> None:
 
 
 def test_meta_of_a_spider_with_the_names_of_ours_travels_on() -> None:
-    rig = Rig()
+    rig = StrategyRig()
     rig.manager.work()
     found = FoundLink(
         fingerprint=rig.seen(B), request={"url": B, "callback": "parse_b", "meta": {"state": "CA", "slot": 7, "x": 1}}

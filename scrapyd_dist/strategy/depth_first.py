@@ -1,0 +1,12 @@
+"""Depth first: the more links a page is away from a seed, the earlier it is requested."""
+
+from scrapyd_dist.strategy.basic import BasicStrategy
+from scrapyd_dist.strategy.interface import Request
+
+
+class DepthFirst(BasicStrategy):
+    """Scores a link with depth / (depth + 1)."""
+
+    def score(self, link: Request) -> float:
+        depth = int(link.meta.get("depth", 0))
+        return depth / (depth + 1)
