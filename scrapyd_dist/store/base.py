@@ -543,7 +543,7 @@ class StrategyStore(Protocol):
         """
 
 
-class Store(CrawlStore, BatchStore, ThrottleStore, JobStore, Protocol):
+class Store(CrawlStore, BatchStore, ThrottleStore, JobStore, StrategyStore, Protocol):
     """All of them, as callers have it."""
 
     def close(self) -> None: ...

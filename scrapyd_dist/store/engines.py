@@ -28,7 +28,7 @@ def open_store(where: str | Path, *, durable: bool = True, key: bytes | None = N
     when it cannot be opened, or is not a store that this version can use.
     """
     if not is_url(where):
-        from scrapyd_dist.store.sqlite_batches import sqlite_parts  # noqa: PLC0415 - only the engine asked for is loaded
+        from scrapyd_dist.store.sqlite_strategy import sqlite_parts  # noqa: PLC0415 - only the engine asked for is loaded
 
         parts = sqlite_parts(str(where).removeprefix("sqlite://"), durable=durable, key=key)
         return cast("Store", _Assembled(*parts))

@@ -150,8 +150,12 @@ def line(most: int = NAME_MAX) -> Check:
     return _text(lambda text: len(text) <= most and not _CONTROL.search(text), fault)
 
 
-#: any text of a bearable length, as it is
-words = _text(lambda text: len(text) <= URL_MAX, f"is no text of {URL_MAX} characters at most")
+def text_of(most: int) -> Check:
+    """Any text of a bearable length, as it is."""
+    return _text(lambda text: len(text) <= most, f"is no text of {most} characters at most")
+
+
+words = text_of(URL_MAX)
 
 
 def prose(value: Any) -> str:

@@ -36,6 +36,7 @@ from scrapyd_dist.store.redis_link import (
     whole,
     word,
 )
+from scrapyd_dist.store.redis_strategy import RedisStrategy
 from scrapyd_dist.store.redis_throttle import RedisThrottle
 from scrapyd_dist.store.rows import storable
 
@@ -339,5 +340,5 @@ def _slot_rows(counts: Mapping[str, Any]) -> Iterator[tuple[str, str, int, int]]
 def redis_parts(url: str, *, key: bytes | None) -> tuple[object, ...]:
     """The store on this server, 6.0 or newer: the connection, and the ports that share it."""
     connection = RedisConnection(url, key=key)
-    ports = (RedisCrawls, RedisBatches, RedisThrottle, RedisJobs)
+    ports = (RedisCrawls, RedisBatches, RedisThrottle, RedisJobs, RedisStrategy)
     return connection, *(port(connection) for port in ports)

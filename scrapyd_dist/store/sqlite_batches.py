@@ -13,10 +13,8 @@ from scrapyd_dist.store.base import BatchStore
 from scrapyd_dist.store.frontier_rows import BatchStep, joined, parted, prints_of, retried_before, slot_counts
 from scrapyd_dist.store.judging import whole
 from scrapyd_dist.store.rows import text
-from scrapyd_dist.store.sqlite_crawls import SqliteCrawls
+from scrapyd_dist.store.sqlite_events import SqliteEvents
 from scrapyd_dist.store.sqlite_file import NOW, SqliteConnection, SqlitePort
-from scrapyd_dist.store.sqlite_jobs import SqliteJobs
-from scrapyd_dist.store.sqlite_throttle import SqliteThrottle
 from scrapyd_dist.store.sqlite_turns import SqliteTurns
 
 _count = whole()
@@ -27,7 +25,11 @@ _WAITING = "state IN ('sealed', 'failed')"
 class SqliteBatches(SqlitePort, BatchStore):
     def __init__(self, connection: SqliteConnection) -> None:
         super().__init__(connection)
-        self._turns = SqliteTurns(connection)
+        self._turns, self._events = SqliteTurns(connection), SqliteEvents(connection)
+
+    def make_step(self, step: BatchStep) -> list[Batch]:
+        """The step, as a part of a larger one."""
+        return self._step(step)
 
     def _step(self, step: BatchStep) -> list[Batch]:
         crawl, batch, attempt = step.crawl, step.batch, step.attempt
@@ -51,6 +53,7 @@ class SqliteBatches(SqlitePort, BatchStore):
             if step.forget:
                 rows = [(self._crawl_number(crawl), one) for one in self.batch_fingerprints(crawl, batch)]
                 self._db.executemany("DELETE FROM seen WHERE crawl = ? AND fingerprint = ?", rows)
+            self._events.add(crawl, step.events)
             if step.dropped:
                 self._db.execute("DELETE FROM batches WHERE crawl = ? AND number = ?", (crawl, batch))
             return [self._insert_batch(crawl, one) for one in step.new]
@@ -332,10 +335,3 @@ def in_states(states: Collection[BatchState] | Collection[AttemptState]) -> tupl
     if not states:
         return "", []
     return f" AND state IN ({', '.join('?' * len(states))})", [state.value for state in states]
-
-
-def sqlite_parts(path: str, *, durable: bool, key: bytes | None) -> tuple[object, ...]:
-    """The store in this file: the connection, and the ports that share it."""
-    connection = SqliteConnection(path, durable=durable, key=key)
-    ports = (SqliteCrawls, SqliteBatches, SqliteThrottle, SqliteJobs)
-    return connection, *(port(connection) for port in ports)

@@ -13,11 +13,6 @@ from scrapyd_dist.store.base import CrawlStore
 from scrapyd_dist.store.rows import NODE_FIELDS, check_fields
 from scrapyd_dist.store.sqlite_file import SqlitePort
 
-#: rows that are removed in one step when a crawl is forgotten, so that no other process waits long
-_ROWS = 50_000
-#: pages of the file given back in one step
-_PAGES = 2_000
-
 
 class SqliteCrawls(SqlitePort, CrawlStore):
     def nodes(self) -> list[NodeRecord]:
@@ -58,32 +53,10 @@ class SqliteCrawls(SqlitePort, CrawlStore):
         number = self._value("SELECT number FROM crawls WHERE id = ?", crawl)
         if number is None:
             return
-        for table, key, value in (
-            ("seen", "crawl, fingerprint", number),
-            ("payloads", "crawl, batch", crawl),
-            ("attempts", "crawl, batch, number", crawl),
-            ("batches", "crawl, number", crawl),
-            ("misses", "rowid", crawl),
-            ("samples", "rowid", crawl),
-        ):
-            some = f"SELECT {key} FROM {table} WHERE crawl = ? LIMIT {_ROWS}"  # noqa: S608 - own names
-            removed = _ROWS
-            while removed == _ROWS:
-                with self._file.step():
-                    removed = self._db.execute(f"DELETE FROM {table} WHERE ({key}) IN ({some})", (value,)).rowcount  # noqa: S608 - own names
+        self._change("UPDATE strategies SET crawl = NULL WHERE crawl = ?", (number,))
+        self._file.clear(crawl, number)
+        self._change("DELETE FROM samples WHERE crawl = ?", (crawl,))
         self._change("DELETE FROM crawls WHERE id = ?", (crawl,))
-        self._give_back()
-
-    def _give_back(self) -> None:
-        """Shrink the file, where it was made so that it can."""
-        while True:
-            free = self._value("PRAGMA freelist_count")
-            if not free:
-                return
-            with self._file.step():
-                self._db.execute(f"PRAGMA incremental_vacuum({_PAGES})").fetchall()
-            if self._value("PRAGMA freelist_count") >= free:
-                return
 
     def add_sample(self, crawl: str, at: float, values: Mapping[str, Any]) -> None:
         self._crawl_number(crawl)  # else there is no such crawl

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from scrapyd_dist.errors import NoPlaceForStore, StoreError
 from scrapyd_dist.store.address import check_local
+from scrapyd_dist.store.link_rows import LinkRows
 from scrapyd_dist.store.rows import Door, Signer, storable
 
 V = TypeVar("V")
@@ -19,11 +20,26 @@ BUSY_TIMEOUT = 30.0
 #: pages in the log after which a worker checkpoints it: 64 MB
 WORKERS_CHECKPOINT = 16_384
 #: each version has a script of that number in schema/, which leads to it from the one before
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 #: "sdis": how a file says that it is ours
 APPLICATION_ID = 0x73646973
 #: the time, in seconds since the epoch, as the database tells it
 NOW = "((julianday('now') - 2440587.5) * 86400.0)"
+
+#: rows that are removed in one step, so that no other process waits long
+_ROWS = 50_000
+#: pages of the file given back in one step
+_PAGES = 2_000
+#: what there may be much of: tables, what tells their rows apart, and whether they know the crawl by its number
+_OF_A_CRAWL = (
+    ("seen", "crawl, fingerprint", True), ("payloads", "crawl, batch", False), ("misses", "rowid", False),
+    ("attempts", "crawl, batch, number", False), ("batches", "crawl, number", False),
+)  # fmt: skip
+_OF_A_STRATEGY = {
+    "links": "strategy, fingerprint", "link_queue": "number", "link_slots": "strategy, slot, partition",
+    "link_events": "strategy, number", "link_changes": "strategy, number", "link_domains": "strategy, domain",
+    "strategy_processes": "strategy, name", "strategy_partitions": "strategy, partition",
+}  # fmt: skip
 
 _ELSEWHERE = "Name another file: DISTRIBUTED_STORE in the settings, or SDIST_STORE in the environment."
 
@@ -35,6 +51,7 @@ class SqliteConnection:
         self.path = Path(path)
         # Only its owner can write the file, as the key beside it: what has no signature is older than signatures.
         self.door = Door(Signer(key, believes_unsigned=True), str(self.path))
+        self.link_rows = LinkRows(self.door, key, is_private=True)
         self._in_step = False
         self.db = self._connect()
         try:
@@ -138,6 +155,35 @@ class SqliteConnection:
                 self._in_step = False
         except sqlite3.Error as error:
             raise StoreError(f"the store {self.path} failed: {error}.") from error
+
+    def clear(self, crawl: str, number: int) -> None:
+        """Remove what there is of a crawl but its row, and of strategies that are no crawl's any more, bit by bit."""
+        for table, key, by_number in _OF_A_CRAWL:
+            self._remove(table, key, "crawl", number if by_number else crawl)
+        for (strategy,) in self.db.execute("SELECT number FROM strategies WHERE crawl IS NULL").fetchall():
+            for table, key in _OF_A_STRATEGY.items():
+                self._remove(table, key, "strategy", strategy)
+            with self.step():
+                self.db.execute("DELETE FROM strategies WHERE number = ?", (strategy,))
+        self._give_back()
+
+    def _remove(self, table: str, key: str, column: str, value: object) -> None:
+        some = f"SELECT {key} FROM {table} WHERE {column} = ? LIMIT {_ROWS}"  # noqa: S608 - own names
+        removed = _ROWS
+        while removed == _ROWS:
+            with self.step():
+                removed = self.db.execute(f"DELETE FROM {table} WHERE ({key}) IN ({some})", (value,)).rowcount  # noqa: S608 - own names
+
+    def _give_back(self) -> None:
+        """Shrink the file, where it was made so that it can."""
+        while True:
+            free = self.db.execute("PRAGMA freelist_count").fetchone()[0]
+            if not free:
+                return
+            with self.step():
+                self.db.execute(f"PRAGMA incremental_vacuum({_PAGES})").fetchall()
+            if self.db.execute("PRAGMA freelist_count").fetchone()[0] >= free:
+                return
 
     def warnings(self) -> list[str]:
         return []

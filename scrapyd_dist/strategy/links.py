@@ -55,6 +55,7 @@ class Link:
     due: float = 0.0  #: seconds since the epoch before which it is not requested
     expires: float = 0.0  #: seconds since the epoch after which it is not requested; 0: never
     reason: str = ""  #: why it is in this state, for the log of changes
+    waits: bool = False  #: told by the store: it is in the queue, and no batch has been made of it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
