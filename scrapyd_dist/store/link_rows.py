@@ -57,7 +57,7 @@ LINK_FIELDS = tuple(LINK)
 EVENT = {
     "kind": one_of(EventKind), "fingerprint": _print, "request": _request, "partition": _partition, "url": words,
     "status": whole(0, 1 << 31), "body": judging.maybe(judging.text_of(judging.SEALED_MAX)), "error": judging.prose,
-    "links": judging.tuple_of(_found),
+    "digest": judging.line(), "links": judging.tuple_of(_found),
 }  # fmt: skip
 CHANGE = {
     "number": whole(1), "at": moment, "url": words, "before": _state, "after": _state, "score": number(),
@@ -152,6 +152,7 @@ class LinkRows:
         plain = {
             "kind": event.kind.value, "fingerprint": event.fingerprint.hex(), "request": event.request,
             "partition": event.partition, "url": text(event.url), "status": event.status, "error": text(event.error),
+            "digest": text(event.digest),
             "links": [[one.fingerprint.hex(), one.request, one.slot] for one in event.links],
             "body": None if event.body is None else text(event.body),
         }  # fmt: skip

@@ -8,6 +8,7 @@ from itertools import islice
 from sqlite3 import Row
 from typing import Any
 
+from scrapyd_dist.errors import StepRefused
 from scrapyd_dist.store.link_rows import split_evenly
 from scrapyd_dist.store.sqlite_events import SqliteEvents
 from scrapyd_dist.store.sqlite_file import SqliteConnection, SqlitePort
@@ -57,16 +58,46 @@ class SqliteLinks(SqlitePort):
         before = {row["fingerprint"]: row for row in self.find(strategy, last)}
         changes = _LinkChanges()
         for link in last.values():
-            old = before.get(link.fingerprint)
-            # Another process may have changed it since this one looked.
-            if old is None or link.partition in step.partitions or old["partition"] in step.partitions:
-                self._keep_one(strategy, step, old, link, changes)
+            self._keep_one(strategy, step, before.get(link.fingerprint), link, changes)
         self._db.executemany("DELETE FROM links WHERE strategy = ? AND fingerprint = ?", changes.gone)
         self._db.executemany(_KEEP, changes.kept)
-        number = self._events.numbers(strategy, "changes", len(changes.log))
-        rows = ((strategy, at, *row) for at, row in enumerate(changes.log, number + 1))
-        self._db.executemany(_LOG, rows)
-        self._count(strategy, changes)
+        self._write(strategy, changes)
+
+    def move(self, strategy: int, step: StrategyStep) -> None:
+        """Give links that are QUEUED another score, and another place in the queue; inside of a step."""
+        changes, rows = _LinkChanges(), []
+        for row in list(self.find(strategy, step.moved)):
+            move = step.moved[row["fingerprint"]]
+            if row["state"] != States.QUEUED:
+                continue
+            score, due = float(move.score), row["due"] if move.due is None else float(move.due)
+            rows.append((score, due, strategy, row["fingerprint"]))
+            if row["place"] is not None:
+                self._leave(row["place"], changes)
+                query = "UPDATE link_queue SET score = ?, due = ?, later = ? WHERE number = ?"
+                self._db.execute(query, (score, due, due > step.now, row["place"]))
+                self._enter(row["slot"], row["partition"], later=due > step.now, changes=changes)
+            if score != row["score"]:
+                queued = int(States.QUEUED)
+                changes.log.append((step.now, row["fingerprint"], queued, queued, score, "", None))
+        self._db.executemany("UPDATE links SET score = ?, due = ? WHERE strategy = ? AND fingerprint = ?", rows)
+        self._write(strategy, changes)
+
+    def take(self, strategy: int, step: StrategyStep) -> None:
+        """Take the links of the step's new batches out of the queue, or raise `StepRefused`; inside of a step."""
+        prints = [one for batch in step.new for one in batch.fingerprints]
+        changes, places = _LinkChanges(), list[int]()
+        for row in list(self.find(strategy, prints)):
+            if row["place"] is not None:
+                places.append(row["place"])
+                self._leave(row["place"], changes)
+                changes.taken[row["slot"]] = None
+        if len(places) < len(prints):
+            raise StepRefused(f"links of a new batch of {step.crawl} are not in its queue: another process has them")
+        self._db.executemany("DELETE FROM link_queue WHERE number = ?", [(place,) for place in places])
+        query = "UPDATE links SET place = NULL WHERE strategy = ? AND fingerprint = ?"
+        self._db.executemany(query, [(strategy, one) for one in prints])
+        self._write(strategy, changes)
 
     def _keep_one(self, strategy: int, step: StrategyStep, old: Row | None, link: Link, changes: _LinkChanges) -> None:
         place = self._requeue(strategy, step, old, link, changes)
@@ -99,15 +130,18 @@ class SqliteLinks(SqlitePort):
         if not waits or link.request is None:
             return None
         later = link.due > step.now
-        changes.counts["waiting"] += 1
-        changes.counts["later"] += later
-        changes.slots[link.slot, link.partition] += not later
+        self._enter(link.slot, link.partition, later=later, changes=changes)
         row = {
             "number": place, "strategy": strategy, "fingerprint": link.fingerprint, "slot": link.slot,
             "partition": link.partition, "score": float(link.score), "due": float(link.due), "later": later,
             "request": self._rows.request_text(step.crawl, link.fingerprint, link.request),
         }  # fmt: skip
         return self._insert("link_queue", row, verb="INSERT OR REPLACE")
+
+    def _enter(self, slot: str, partition: int, *, later: bool, changes: _LinkChanges) -> None:
+        changes.counts["waiting"] += 1
+        changes.counts["later"] += later
+        changes.slots[slot, partition] += not later
 
     def _leave(self, place: int, changes: _LinkChanges) -> None:
         slot, partition, later = self._db.execute(
@@ -117,7 +151,10 @@ class SqliteLinks(SqlitePort):
         changes.counts["later"] -= later
         changes.slots[slot, partition] -= not later
 
-    def _count(self, strategy: int, changes: _LinkChanges) -> None:
+    def _write(self, strategy: int, changes: _LinkChanges) -> None:
+        """Log and count what has changed."""
+        number = self._events.numbers(strategy, "changes", len(changes.log))
+        self._db.executemany(_LOG, ((strategy, at, *row) for at, row in enumerate(changes.log, number + 1)))
         counts = {name: number for name, number in changes.counts.items() if number}
         if counts:
             self._events.count(strategy, **counts)
@@ -148,7 +185,7 @@ class SqliteLinks(SqlitePort):
         rows = [(int(States.ERROR), reason, strategy, one) for one in fingerprints]
         self._db.executemany(query, rows)
         changes.counts.update({"queued": -len(rows), "failed": len(rows)})
-        self._count(strategy, changes)
+        self._write(strategy, changes)
 
     # the front of the queue
 

@@ -110,7 +110,8 @@ class SqliteStrategy(SqlitePort, StrategyStore):
 
     def _takes_none(self, crawl: str, strategy: int) -> bool:
         query = (
-            "SELECT 1 FROM strategies, crawls WHERE strategies.number = ? AND crawls.id = ? AND (strategies.ended OR wanted != '')"
+            "SELECT 1 FROM strategies, crawls WHERE strategies.number = ? AND crawls.id = ?"
+            " AND (strategies.ended OR wanted != '')"
         )
         return self._value(query, strategy, crawl) is not None
 
@@ -139,6 +140,9 @@ class SqliteStrategy(SqlitePort, StrategyStore):
             self._events.remove(crawl, strategy, step.handled)
             self._events.bury(crawl, strategy, list(step.dead.items()))
             self._links.keep(strategy, step)
+            self._links.move(strategy, step)
+            self._links.take(strategy, step)
+            self._events.add(crawl, step.events)
             self._keep_domains(strategy, step)
             for number in step.dropped:
                 self._drop(crawl, number)
