@@ -12,6 +12,7 @@ from scrapyd_dist.deploy import local_nodes
 
 from scrapyd_dist.config import STATE_FOLDER, ProjectConfig, read_files, shared_files
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.related_names import NAMES, answers
 from scrapyd_dist.settings import PREFIX, SETTINGS, judge, limits_in, nearest, outdated, unknown
 from scrapyd_dist.store.address import VARIABLE
 
@@ -208,7 +209,7 @@ from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.project import get_project_settings
 found = get_project_settings()
 names = {{value: name for name, value in SETTINGS_PRIORITIES.items()}}
-wanted = [name for name in found if name.startswith("DISTRIBUTED_") or name == "BOT_NAME"]
+wanted = [name for name in found if name.startswith("DISTRIBUTED_") or name in ("BOT_NAME", *{NAMES!r})]
 ours = {{name: [found[name], names.get(found.getpriority(name), "")] for name in wanted}}
 ours["ADDONS"] = [sorted(map(str, found.getdict("ADDONS"))), ""]
 print({_MARK!r} + json.dumps(ours, default=str))
@@ -238,7 +239,7 @@ def config(
     files = ConfigFiles.of(found.root)
     options = [*of_project(found, files, settings), *of_targets(found, files), *of_settings(found, files, settings)]
     misspellings, wrong = misspelt(files, settings), invalid(settings)
-    complain_each(outdated(settings))
+    complain_each([*outdated(settings), *answers({name: value for name, (value, _) in settings.items()})])
     shown = [one for one in options if every or one.origin != "default"]
     document = {
         "options": [one._asdict() for one in options],

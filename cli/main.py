@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 
 from scrapyd_dist.errors import INTERRUPTED, ConfigError, DistError
+from scrapyd_dist.related_names import option_answer
 from scrapyd_dist.version import __version__
 
 from .commands import MARKUP, LazyGroup
@@ -146,7 +147,8 @@ def _report(error: Exception) -> int:
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "sdist"
         text = str(error.format_message()).rstrip(".").replace(": Value error, ", ": ")  # words of typer's own checks
-        complain(f"{text}{'' if text.endswith('?') else '.'} Try: {path} --help")
+        hint = option_answer(str(getattr(error, "option_name", "")))
+        complain(f"{text}{'' if text.endswith('?') else '.'}{hint} Try: {path} --help")
         return int(getattr(error, "exit_code", 2))
     if isinstance(error, OSError) and error.filename:
         complain(f"{os.fsdecode(error.filename)} cannot be read or written: {error.strerror}.")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 WORKER_MODULES = {
     "scrapyd_dist": (
         "__init__", "batches", "config", "errors", "escapes", "goals", "job_record", "keys", "nodes", "payload",
-        "settings", "version",
+        "related_names", "settings", "version",
     ),
     "scrapyd_dist.frontier": ("__init__", "backlog", "intake", "slots"),
     "scrapyd_dist.middlewares": (

@@ -3,7 +3,9 @@
 Part of the worker half (a worker asks who takes a bare URL): Scrapy and the standard library only.
 """
 
+import logging
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from scrapy import Request, Spider
@@ -13,11 +15,13 @@ from scrapy.spiders import CrawlSpider
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.payload import RequestValue
+from scrapyd_dist.related_names import META, meta_answer
 from scrapyd_dist.settings import SettingReader
 
 from .assignment import has_strategy
 from .codec import DEFAULT_CALLBACK, rule_of
 
+logger = logging.getLogger(__name__)
 #: request meta that marks a target request whatever its callback: True, or the other spider that it is for
 MARK = "distribute"
 #: the setting that names callbacks of other spiders
@@ -37,6 +41,9 @@ class Target:
         """Whether this request, or start request, is for the fleet."""
         if request.meta.get(MARK) or (start and self.seeds):
             return True
+        if not META.keys().isdisjoint(request.meta):
+            for key in META.keys() & request.meta.keys():
+                _answer(key)
         rule = rule_of(request, spider)
         return (rule is not None and rule in self.rules) or callback_name(request, spider) in self.callbacks
 
@@ -49,6 +56,12 @@ class LinkTarget(Target):
 
     def takes(self, request: Request, spider: Spider, *, start: bool = False) -> bool:
         return self.every or rule_of(request, spider) is not None or super().takes(request, spider, start=start)
+
+
+@cache
+def _answer(key: str) -> None:
+    """Warn once of a key in meta that marks requests in a related system."""
+    logger.warning("%s", meta_answer(key))
 
 
 def callback_name(request: Request, spider: Spider) -> str:

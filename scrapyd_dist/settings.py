@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from .errors import ConfigError
+from .related_names import answers
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -391,10 +392,12 @@ def outdated(names: Iterable[str]) -> list[str]:
     return [f"The setting {row.name} is old, and still works. Write {row.instead} instead." for row in rows]
 
 
-def complaints(names: Iterable[str]) -> list[str]:
-    """What to warn of where a process begins: unknown and old settings, and misspelt variables."""
-    names = [*names]
-    return unknown(names, os.environ) + outdated(names)
+def complaints(settings: Mapping[str, Any], arguments: Mapping[str, Any] | None = None) -> list[str]:
+    """What to warn of where a process begins: unknown and old settings, misspelt variables, names of related systems.
+
+    `arguments` are those of the spider, or its attributes.
+    """
+    return unknown(settings, os.environ) + outdated(settings) + answers(settings, arguments or {})
 
 
 def judge(settings: Mapping[str, Any] | BaseSettings) -> None:

@@ -130,7 +130,7 @@ class ConsumeProcess:
             await _check_parts(repository)
         await scheduler.recover()
         endangered = await repository.thread(repository.thread.store.warnings)
-        warnings = [*complaints(settings), *endangered, *nodes.prepared.warnings]
+        warnings = [*complaints(settings, self._request.args), *endangered, *nodes.prepared.warnings]
         snapshot = Snapshot(scheduler=scheduler.state, unheeded=why_not_heeded(settings), warnings=warnings)
         reporter = FrontierReporter(
             repository=repository, scheduler=scheduler, snapshot=snapshot, publisher=publisher, show=self.show,

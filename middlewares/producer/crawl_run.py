@@ -87,7 +87,7 @@ class CrawlStart:
         await repository.take_up()
         charge_pages_to(self._crawler, repository.home)
         rules = await self._rules(repository, heeds=options.heeds)
-        warnings = [*complaints(settings), *await thread(thread.store.warnings), *rules]
+        warnings = [*complaints(settings, vars(spider)), *await thread(thread.store.warnings), *rules]
         for warning in warnings:
             logger.warning("%s", warning)
         code = await thread(code_of, row, repository.folder, project.root, request.store)

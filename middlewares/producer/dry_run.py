@@ -84,7 +84,7 @@ def plan(
     prepared = prepare(request, NodeSources(request).read(), code=code, dry_run=True)
     ways, members = ways_to(request.store, prepared.key), prepared.members
     warnings = [
-        *complaints(crawler.settings),
+        *complaints(crawler.settings, vars(made)),
         *prepared.warnings,
         *check_reach(options, members, ways, rules=throttle["rules"]),
         *(

@@ -121,7 +121,7 @@ class Filler(LifecycleMiddleware["FillerRun"]):
         check_crawl_name(frontier, "frontier")
         options = read_options(settings)
         check_parts(settings)
-        for warning in complaints(settings):
+        for warning in complaints(settings, vars(spider)):
             logger.warning("%s", warning)
         if options.crawl is not None:
             raise ConfigError(

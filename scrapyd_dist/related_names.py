@@ -1,0 +1,185 @@
+"""Names that users of related systems write, and what is written here instead.
+
+Part of the worker half: imports the standard library only.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+FRONTERA, HCF, CLUSTER = "Frontera", "HCF", "Scrapy Cluster"
+_RUN = "`sdist strategy run`"
+_CONSUME = "`sdist consume SPIDER FRONTIER`"
+_NOT_NEEDED = "Leave it out"
+
+#: system -> its setting -> what to do instead; {value} is that of the setting
+SETTINGS_OF: Mapping[str, Mapping[str, str]] = {
+    FRONTERA: {
+        "FRONTERA_SETTINGS": f"{_NOT_NEEDED}: a strategy reads the settings of the project",
+        "STRATEGY": f"Write {_RUN} with {{value}}, a subclass of scrapyd_dist.strategy.CrawlingStrategy",
+        "CRAWLING_STRATEGY": f"Write {_RUN} with {{value}}, a subclass of scrapyd_dist.strategy.CrawlingStrategy",
+        "STRATEGY_ARGS": f"Write {_RUN} with {{value}}",
+        "SEEDS_SOURCE": f"Write --seeds FILE, or an address, at {_RUN}",
+        "SEEDS_S3_BUCKET": f"Write --seeds s3://BUCKET/FILE at {_RUN}",
+        "SEEDS_S3_BUCKETS": f"Write --seeds s3://BUCKET/FILE at {_RUN}",
+        "SEEDS_FILE": f"Write --seeds FILE at {_RUN}",
+        "SEEDS_URL": f"Write --seeds URL at {_RUN}",
+        "MAX_REQUESTS": "Write DISTRIBUTED_GOAL_REQUESTS = {value}, or --max-requests {value}, for the whole crawl",
+        "MAX_NEXT_REQUESTS": f"{_NOT_NEEDED}: a worker asks for as much as keeps its CONCURRENT_REQUESTS busy",
+        "DOMAINS_BLACKLIST": "Write `sdist throttle block DOMAIN` for each, before a crawl or while it runs; or"
+        " return no links of these domains from filter_extracted_links",
+        "SPIDER_FEED_PARTITIONS": f"{_NOT_NEEDED}: workers share all slots, and their number may change at any time"
+        f" (--workers of {_RUN})",
+        "SPIDER_LOG_PARTITIONS": f"{_NOT_NEEDED}: each strategy has 64 partitions, which its processes share; `sdist"
+        " strategy join` adds a process",
+        "QUEUE_HOSTNAME_PARTITIONING": f"{_NOT_NEEDED}: links lie in slots by the registered domain",
+        "SW_FLUSH_INTERVAL": f"{_NOT_NEEDED}: states are kept in the step that changes them",
+        "NEW_BATCH_DELAY": f"{_NOT_NEEDED}: batches are cut as workers take them",
+        "DELAY_ON_EMPTY": f"{_NOT_NEEDED}: a worker that finds nothing asks again by itself",
+        "OVERUSED_SLOT_FACTOR": f"{_NOT_NEEDED}: with DISTRIBUTED_FAIR no slow site holds a worker up",
+        "BC_MIN_REQUESTS": f"{_NOT_NEEDED}: DISTRIBUTED_FAIR shares the sites among the workers",
+        "BC_MIN_HOSTS": f"{_NOT_NEEDED}: DISTRIBUTED_FAIR shares the sites among the workers",
+        "BC_MAX_REQUESTS_PER_HOST": f"Write --ahead N at {_RUN}",
+        "STORE_CONTENT": 'Set meta["read"] = "body" on the requests whose text the strategy reads',
+        "TLDEXTRACT_DOMAIN_INFO": f"{_NOT_NEEDED}: a domain is always the registered one",
+        "DISCOVERY_MAX_PAGES": f"Write -a max_pages=N at {_RUN}, with the discovery strategy",
+    },
+    HCF: {
+        "HCF_AUTH": f"{_NOT_NEEDED}: there is no account; the store is DISTRIBUTED_STORE",
+        "HCF_PROJECT_ID": f"{_NOT_NEEDED}: the project is that of the folder",
+        "HCF_PRODUCER_FRONTIER": "Write DISTRIBUTED_FRONTIER = {value}",
+        "HCF_PRODUCER_SLOT_PREFIX": "Write DISTRIBUTED_SLOT_PREFIX = {value}",
+        "HCF_PRODUCER_NUMBER_OF_SLOTS": "Write DISTRIBUTED_SLOTS = {value}",
+        "HCF_PRODUCER_BATCH_SIZE": "Write DISTRIBUTED_BATCH_SIZE, which is 100 by default at a frontier",
+        "HCF_CONSUMER_FRONTIER": f"Write {_CONSUME} with {{value}} as FRONTIER",
+        "HCF_CONSUMER_SLOT": f"Write {_CONSUME} --slots {{value}}",
+        "HCF_CONSUMER_MAX_BATCHES": f"Write DISTRIBUTED_MAX_BATCHES = {{value}}, or {_CONSUME} --max-batches {{value}}",
+        "HCF_CONSUMER_MAX_REQUESTS": "Write DISTRIBUTED_MAX_REQUESTS = {value}, or"
+        f" {_CONSUME} --max-requests {{value}}",
+        "HCF_CONSUMER_DONT_DELETE_REQUESTS": f"{_NOT_NEEDED}: nothing is deleted when it is read; `sdist frontier dump`"
+        " looks without taking",
+        "HCF_CONSUMER_DELETE_BATCHES_ON_STOP": f"{_NOT_NEEDED}: a batch is done when its items are home",
+        "FRONTERA_SCHEDULER_REQUEST_CALLBACKS_TO_FRONTIER": "Write DISTRIBUTED_TARGET_CALLBACKS = {value}",
+        "FRONTERA_SCHEDULER_START_REQUESTS_TO_FRONTIER": "Write DISTRIBUTED_SEEDS = {value}",
+        "FRONTERA_SCHEDULER_SKIP_START_REQUESTS": f"{_NOT_NEEDED}: a worker skips the spider's start, unless"
+        ' DISTRIBUTED_START = "first"',
+        "FRONTERA_SCHEDULER_STATE_ATTRIBUTES": "Write DISTRIBUTED_SPIDER_ATTRIBUTES = {value}",
+        "FRONTERA_SCHEDULER_CALLBACK_SLOT_PREFIX_MAP": "Write DISTRIBUTED_CALLBACK_SLOTS = {value}",
+        "FRONTERA_SCHEDULER_DELAY_FRONTIER_UNTIL_IDLE": 'Write DISTRIBUTED_START = "first"',
+    },
+}
+#: names that begin so are these systems', also those that are not listed
+_FAMILIES = {"HCF_": HCF, "FRONTERA_SCHEDULER_": HCF, "SEEDS_S3_": FRONTERA}
+#: settings whose value may name a class of these systems -> what to do instead
+CLASSES = {
+    "SCHEDULER": "Remove it, with the two middlewares of it: DISTRIBUTED_TARGET_CALLBACKS and DISTRIBUTED_FRONTIER say"
+    " what goes where",
+    "BACKEND": f"{_NOT_NEEDED}: links and requests are in the store (DISTRIBUTED_STORE)",
+    "MESSAGE_BUS": f"{_NOT_NEEDED}: workers and strategy processes meet in the store (DISTRIBUTED_STORE)",
+}
+_MODULES = {"frontera.": FRONTERA, "scrapy_frontera.": HCF, "hcf_backend.": HCF, "distributed_frontera.": FRONTERA}
+#: settings that are read from the project, so that `sdist config` can answer them
+NAMES = (*(name for names in SETTINGS_OF.values() for name in names), *CLASSES)
+#: a spider argument with settings as JSON, and an attribute of the spider with settings
+ARGUMENT, ATTRIBUTE = "frontera_settings_json", "frontera_settings"
+#: key in a request's meta -> its system, and what is written here
+META: Mapping[str, tuple[str, str]] = {
+    "cf_store": (HCF, 'Write meta={"distribute": True}'),
+    "spiderid": (
+        CLUSTER,
+        'For another spider, write meta={"distribute": {"spider": NAME}}, or its callback there',
+    ),
+}
+#: option -> its system, and what is written here
+OPTIONS: Mapping[str, tuple[str, str]] = {
+    "--project-id": (HCF, "run this in the other project's folder, with the same store (SDIST_STORE)"),
+    "--flow-id": (HCF, "leave it out: the store knows the jobs of a frontier"),
+    "--children-tag": (HCF, "write --label NAME=VALUE"),
+    "--loop-mode": (HCF, "write --loop SECONDS"),
+    "--max-running-jobs": (HCF, "write --max-running N"),
+    "--max-running-time": (HCF, "write --max-time TIME"),
+    "--frontera-settings-json": (HCF, "write -s NAME=VALUE for each setting"),
+    "--job-settings": (HCF, "write -s NAME=VALUE for each setting"),
+    "--spider-args": (HCF, "write -a NAME=VALUE for each argument"),
+    "--units": (HCF, "leave it out: Scrapyd's jobs have one size"),
+    "--add-seeds": (FRONTERA, "write --seeds FILE; the crawl begins at once"),
+    "--seeds-url": (FRONTERA, "write --seeds URL"),
+    "--seeds-file": (FRONTERA, "write --seeds FILE"),
+    "--args": (FRONTERA, "write -a NAME=VALUE for each argument"),
+    "--partition-id": (FRONTERA, "leave it out: `sdist strategy join` adds a process, which gets its share"),
+}  # fmt: skip
+#: characters of a value that are shown
+_SHOWN = 200
+
+
+def answers(settings: Mapping[str, Any], arguments: Mapping[str, Any] = {}) -> list[str]:
+    """A paragraph for each name of a related system among settings and the spider's arguments or attributes."""
+    said = [*_answers(settings)]
+    raw = arguments.get(ARGUMENT)
+    if raw is not None:
+        said.append(
+            f"{ARGUMENT} is an argument of {HCF}, and nothing here reads it. Write -s NAME=VALUE for each setting."
+        )
+    for inner in (_parsed(raw), arguments.get(ATTRIBUTE)):
+        said += _answers(inner) if isinstance(inner, Mapping) else []
+    return list(dict.fromkeys(said))
+
+
+def meta_answer(key: str) -> str:
+    """What to write instead of this key in a request's meta."""
+    system, instead = META[key]
+    return f"The key {key!r} in a request's meta is of {system}, and nothing here reads it. {instead}."
+
+
+def option_answer(name: str) -> str:
+    """What to write instead of an option that there is not; empty if no related system has it."""
+    system, instead = OPTIONS.get(name, ("", ""))
+    return f" It is an option of {system}; here, {instead}." if system else ""
+
+
+def _answers(settings: Mapping[str, Any]) -> Iterator[str]:
+    for name in settings:
+        value = settings[name] if _is_related(name) else None
+        if value is None or value == "":
+            continue
+        if name in CLASSES:
+            yield from (
+                f"{name} names a class of {system}, which cannot work here. {CLASSES[name]}."
+                for module, system in _MODULES.items()
+                if str(value).startswith(module)
+            )
+        else:
+            yield _answer(name, value)
+
+
+def _is_related(name: str) -> bool:
+    return name in NAMES or name.startswith(tuple(_FAMILIES))
+
+
+def _answer(name: str, value: Any) -> str:
+    for system, names in SETTINGS_OF.items():
+        if name in names:
+            instead = names[name].format(value=_shown(name, value))
+            return f"{name} is a setting of {system}, and nothing here reads it. {instead}."
+    system = next(system for begin, system in _FAMILIES.items() if name.startswith(begin))
+    return f"{name} is a setting of {system}, and nothing here reads it. {_NOT_NEEDED}."
+
+
+def _shown(name: str, value: Any) -> str:
+    """The value as it is written here."""
+    if name in ("STRATEGY", "CRAWLING_STRATEGY"):
+        path = value if isinstance(value, str) else f"{value.__module__}.{getattr(value, '__name__', value)}"
+        return path if ":" in path else ":".join(path.rsplit(".", 1))
+    if name == "STRATEGY_ARGS":
+        parsed = _parsed(value)
+        return " ".join(f"-a {key}=…" for key in parsed) if isinstance(parsed, Mapping) and parsed else "-a NAME=VALUE"
+    bare = name == "HCF_CONSUMER_SLOT"  # for a command line
+    text = value if bare and isinstance(value, str) else repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _parsed(raw: Any) -> Any:
+    try:
+        return json.loads(raw) if isinstance(raw, str) else raw
+    except ValueError:
+        return None
