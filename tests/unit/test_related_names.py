@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rig.commands import Result
 from scrapy import Request, Spider
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares import targets
 
 from scrapyd_dist.related_names import CLASSES, META, NAMES, OPTIONS, SETTINGS_OF, answers, option_answer
 from scrapyd_dist.settings import SETTINGS, complaints
-from tests.rig.commands import Result
 
 ROOT = Path(__file__).parents[2]
 LISTED = [(system, name) for system, names in SETTINGS_OF.items() for name in names]
