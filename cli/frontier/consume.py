@@ -1,14 +1,15 @@
 """`sdist consume`: keeps workers running at one frontier, in the foreground. Jobs it started outlive it."""
 
 import logging
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.frontier.intake import has_arguments
+from scrapyd_dist.frontier.intake import has_arguments, has_strategy
 from scrapyd_dist.progress import number, told
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.settings import of_options
@@ -21,6 +22,9 @@ from ..crawls.watcher import misses_of
 from ..options import FrontierName, NewLabels, Quiet, SpiderName, checked_labels, option, span
 from ..output import Output, complain, put, waiting
 from .frontier_list import opened, settings_of, slots_in, with_prefix
+
+if TYPE_CHECKING:  # it loads Scrapy
+    from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess
 
 #: the panel of these options in the help
 _PANEL = "Workers"
@@ -131,7 +135,13 @@ def consume(context: Context, wanted: ConsumeOptions) -> int:
             f"Process {row.pid} on {row.host} keeps the workers of the frontier {row.id} running already; two would"
             f" start too many. `sdist status {row.id}` says how it stands; `kill -INT {row.pid}` there ends it."
         )
-    rows = has_arguments(store.own_crawl(row.id))
+    own = store.own_crawl(row.id)
+    if has_strategy(own):
+        raise ConfigError(
+            f"{row.id} is a crawling strategy's, and its workers run beside a process of that: `sdist strategy run`."
+            f" `sdist strategy status {row.id}` says how it stands."
+        )
+    rows = has_arguments(own)
     if rows:
         wanted.check_rows()
     backlog = store.backlog(row.id)
@@ -148,8 +158,6 @@ def consume(context: Context, wanted: ConsumeOptions) -> int:
 def _manage(
     root: Path, wanted: ConsumeOptions, outputs: list[dict[str, Any]], *, rows: bool, before: tuple[int | None, str]
 ) -> int:
-    import asyncio
-
     from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess
 
     given, args = settings_in(wanted.setting), pairs("-a", wanted.arg)
@@ -158,13 +166,8 @@ def _manage(
     ours = {"DISTRIBUTED_MODE": "push" if rows else "pull", "DISTRIBUTED_CRAWL": wanted.frontier, SETTING: where(root)}
     settings = settings_of({**given, **wanted.settings(), **ours, "DISTRIBUTED_OUTPUTS": outputs})
 
-    def look_on(summary: dict[str, Any]) -> None:
-        if summary["batches"]["total"]:  # it has been looked at
-            show(_line(wanted.frontier, summary))
-
     process = ConsumeProcess(
         settings=settings,
-        show=look_on,
         spider=wanted.spider,
         scaling=wanted.scaling(),
         args=args,
@@ -172,14 +175,33 @@ def _manage(
         merge=bool(outputs),
         rows=rows,
         before=before,
+        command=f"sdist consume {wanted.spider} {wanted.frontier}",
     )
+    return kept_running(process, wanted.frontier, quiet=wanted.quiet)
+
+
+def kept_running(process: "ConsumeProcess", frontier: str, *, quiet: bool) -> int:
+    """Run the process to its end, and say meanwhile how it stands and what it warns of; gives its exit code."""
+    import asyncio
+
+    def look_on(summary: dict[str, Any]) -> None:
+        if summary["batches"]["total"]:  # it has been looked at
+            show(_line(frontier, summary))
+
+    process.show = look_on
+    silence = nullcontext(lambda _: None)
+    with announced(), silence if quiet else waiting() as show:
+        return asyncio.run(process.run())
+
+
+@contextmanager
+def announced() -> Iterator[None]:
+    """Within this, what the program warns of is a line for people."""
     logger, announcer = logging.getLogger("scrapyd_dist"), _Announcer(level=logging.WARNING)
     propagated, logger.propagate = logger.propagate, False
     logger.addHandler(announcer)
-    silence = nullcontext(lambda _: None)
     try:
-        with silence if wanted.quiet else waiting() as show:
-            return asyncio.run(process.run())
+        yield
     finally:
         logger.propagate = propagated
         logger.removeHandler(announcer)
@@ -203,4 +225,8 @@ class _Announcer(logging.Handler):
     """Shows a log record as a line for people."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        complain(record.getMessage())
+        error = record.exc_info[1] if record.exc_info else None
+        text = record.getMessage()
+        if error is not None and str(error) not in text:
+            text += f": {type(error).__name__}: {error}"
+        complain(text)

@@ -41,6 +41,7 @@ from .lifecycle import Lifecycle
 from .process import check_known
 from .producer_options import read_options
 from .status_reporter import FrontierReporter
+from .strategy_process import StrategyRunner, StrategyThread
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,6 @@ class ConsumeProcess:
     """Starts the consumption of a frontier, which is DISTRIBUTED_CRAWL, as a user has asked for it."""
 
     settings: Settings
-    show: Callable[[dict[str, Any]], None]  #: is given the summary now and then
     spider: str
     scaling: ScalingPolicy  #: but for the terms, which are settings
     args: Mapping[str, str] = field(default_factory=dict)  #: of -a
@@ -58,6 +58,9 @@ class ConsumeProcess:
     merge: bool = False  #: whether outputs were named
     rows: bool = False  #: the frontier's rows are arguments, each of which is a job
     before: tuple[int | None, str] = (None, "")  #: the process and machine that the row named when it was looked at
+    strategy: StrategyRunner | None = None  #: decides beside the workers what is requested
+    command: str  #: takes up again what this process leaves
+    show: Callable[[dict[str, Any]], None] = lambda _: None  #: is given the summary now and then
     interrupted: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def __post_init__(self) -> None:
@@ -140,9 +143,13 @@ class ConsumeProcess:
         for warning in warnings:
             logger.warning("%s", warning)
         await reporter.tell(CrawlState.WORKING, version=nodes.prepared.version, spider=self.spider)
+        run = ConsumeRun(self, nodes, reporter, outputs)
         if not self.interrupted.is_set():
+            if self.strategy is not None:
+                await repository.thread(self.strategy.begin, repository.thread.store)
+                run.strategy = StrategyThread(self.strategy)
             scheduler.start()
-        return ConsumeRun(self, nodes, reporter, outputs)
+        return run
 
     def _listen(self) -> None:
         """Let Ctrl-C end the work in good order; a second one ends this process as it stands."""
@@ -201,11 +208,14 @@ class ConsumeRun(Lifecycle):
         self._reporter, self._repository, self._scheduler = reporter, reporter.repository, reporter.scheduler
         self._outputs, self._interrupted = outputs, wanted.interrupted
         self._failure = asyncio.Event()
-        self._command = f"sdist consume {wanted.spider} {self._repository.id}"
+        self.strategy: StrategyThread | None = None
 
     async def keep(self) -> int:
         """Keep workers running until nothing is left to do, they cannot go on, or Ctrl-C; the exit code."""
         self.run_clock()
+        if self.strategy is not None:
+            self.strategy.start()
+            self.tasks.start("strategy", self.strategy.ended)
         ends = (self._scheduler.ended(), self._interrupted.wait(), self._failure.wait())
         waits = [asyncio.ensure_future(end) for end in ends]
         try:
@@ -239,6 +249,8 @@ class ConsumeRun(Lifecycle):
     async def finish(self, reason: str) -> None:
         """Report no more, and start no worker any more."""
         await self.stop_clock()
+        if self.strategy is not None:
+            await self.strategy.stop()
         await self._scheduler.stop(reason)
         self._reporter.close()
 
@@ -246,6 +258,8 @@ class ConsumeRun(Lifecycle):
 
     async def _end(self) -> int:
         scheduler = self._scheduler
+        if self.strategy is not None:
+            await self.strategy.stop()
         if self._interrupted.is_set():
             return await self._stop("Interrupted", INTERRUPTED)
         if not scheduler.state.stopped or scheduler.incomplete:
@@ -264,7 +278,7 @@ class ConsumeRun(Lifecycle):
         await self._scheduler.stop("")
         await reporter.tell(CrawlState.COLLECTING)
         if undelivered := await reporter.published([]):
-            message = f"{undelivered} All else is done; the same command delivers them: {self._command}"
+            message = f"{undelivered} All else is done; the same command delivers them: {self._wanted.command}"
             return await self._let_go(CrawlState.STOPPED, PARTIAL, message)
         stored = await repository.for_delivery(self._nodes.prepared.key)
         delivered = await asyncio.to_thread(
@@ -274,7 +288,7 @@ class ConsumeRun(Lifecycle):
         reporter.warn(*delivered.warnings)
         if self._scheduler.incomplete:
             left = "All that it left here is done. Start it again, it goes on in its place; and then"
-            why = f"{self._scheduler.state.stopped} {left}: {self._command}"
+            why = f"{self._scheduler.state.stopped} {left}: {self._wanted.command}"
             return await self._let_go(CrawlState.INCOMPLETE, PARTIAL, why)
         code = exit_code(reporter.summary(CrawlState.FINISHED), max_failed=self._nodes.request.options.max_failed)
         code = code or (PARTIAL if delivered.lost else 0)
@@ -294,7 +308,7 @@ class ConsumeRun(Lifecycle):
 
     def _how_to_go_on(self) -> str:
         what = "Jobs that run go on by themselves; the same command takes them up again, and brings their items home"
-        return f"{what}: {self._command}"
+        return f"{what}: {self._wanted.command}"
 
     async def _let_go(self, state: CrawlState, code: int, message: str) -> int:
         await self.stop_clock()

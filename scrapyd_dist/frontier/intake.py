@@ -13,7 +13,7 @@ from functools import partial
 from itertools import groupby, islice
 from operator import attrgetter
 from socket import gethostname
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from scrapyd_dist.batches import Batch, Crawl, CrawlState, Miss, check_crawl_name
 from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
@@ -23,6 +23,8 @@ from scrapyd_dist.payload import RequestValue, fit
 T = TypeVar("T")
 #: the frontier option that names the kind of its rows, and its value for rows of arguments; absent for requests
 ROWS, ARGUMENTS = "rows", "arguments"
+#: the frontier option that says which crawling strategy decides what is requested; absent where producers do
+STRATEGY = "strategy"
 #: default requests per leased batch
 BATCH_SIZE = 100
 #: default requests per batch if slots are shared fairly: small, so that a worker holds few requests of a slow site
@@ -59,20 +61,24 @@ class FrontierStore(Protocol):
 
 
 def open_frontier(
-    store: FrontierStore, name: str, *, project: str, now: float, standing: bool = False, arguments: bool = False
-) -> Crawl:
+    store: FrontierStore, name: str, *, project: str, now: float, standing: bool = False, arguments: bool = False,
+    strategy: Mapping[str, Any] | None = None,
+) -> Crawl:  # fmt: skip
     """Return the store's row of the frontier, creating it if it does not exist.
 
     A new frontier gets the `project` that nodes know, never finishes by itself if it is `standing`, and has spider
-    `arguments` as rows, or requests.
+    `arguments` as rows, or requests. With the option of a `strategy`, it is that strategy's.
 
     Raises:
-        ConfigError: the name is invalid or belongs to a crawl, or the frontier holds rows of the other kind.
+        ConfigError: the name is invalid or belongs to a crawl, or the frontier is of another kind.
     """
     check_crawl_name(name, "frontier")
+    options: dict[str, Any] = {ROWS: ARGUMENTS} if arguments else {}
+    if strategy is not None:
+        options = {STRATEGY: dict(strategy)}
     new = Crawl(
         id=name, project=project, spider="", state=CrawlState.FINDING, created=now, kind="frontier", standing=standing,
-        options={ROWS: ARGUMENTS} if arguments else {},
+        options=options,
     )  # fmt: skip
     with suppress(NameTaken):  # it exists, or has been created in the meantime
         store.add_crawl(new)
@@ -85,12 +91,27 @@ def open_frontier(
     if has_arguments(row) is not arguments:
         are, and_not = ("requests", ARGUMENTS) if arguments else (ARGUMENTS, "requests")
         raise ConfigError(f"The rows of the frontier {row.id} are {are}; it takes no {and_not}. Name another one.")
+    if has_strategy(row) and strategy is None:
+        raise ConfigError(
+            f"The frontier {row.id} is a crawling strategy's, which alone decides what is requested. Give it seeds:"
+            " sdist strategy run … --seeds FILE; or name another frontier."
+        )
+    if strategy is not None and not has_strategy(row):
+        raise ConfigError(
+            f"There is a frontier {row.id} already, and it is no crawling strategy's. Give the strategy a name of its"
+            " own: --name NAME"
+        )
     return row
 
 
 def has_arguments(frontier: Crawl) -> bool:
     """Whether the rows of this frontier are spider arguments."""
     return frontier.options.get(ROWS) == ARGUMENTS
+
+
+def has_strategy(frontier: Crawl) -> bool:
+    """Whether a crawling strategy decides what is requested."""
+    return STRATEGY in frontier.options
 
 
 def pack(found: Sequence[FrontierIntake], *, size: int, key: bytes | None) -> list[NewBatch]:
@@ -153,7 +174,7 @@ class FrontierProducer:
     size: int  #: maximum requests per batch
     key: bytes | None  #: the Fernet key for requests that must be encrypted
     #: `<host>.<pid>`, which tells apart processes of the same work
-    process: str = field(default_factory=lambda: f"{gethostname()}.{os.getpid()}")
+    process: str = field(default_factory=lambda: this_process())  # noqa: PLW0108 - it stands below
     arguments: bool = False  #: whether its rows are spider arguments instead of requests
     _registered: float | None = field(default=None, init=False)
 
@@ -207,16 +228,22 @@ class FrontierProducer:
         backlog = self.store.backlog(self.frontier)
         for name in (*backlog.lost, *backlog.producers):
             work, _, process = name.rpartition(_BEHIND)
-            if work == self.work and name != self.name and (name in backlog.lost or self._is_dead(process)):
+            if work == self.work and name != self.name and (name in backlog.lost or is_dead(process, self.process)):
                 self.store.sign_off(self.frontier, name)
 
-    def _is_dead(self, process: str) -> bool:
-        """Whether `<host>.<pid>` names a process of this machine that has ended."""
-        place, _, number = process.rpartition(".")
-        if place != self.process.rpartition(".")[0] or not number.isdecimal():
-            return False
-        try:
-            os.kill(int(number), 0)
-        except OSError as error:  # PermissionError: it is another user's
-            return isinstance(error, ProcessLookupError)
+
+def this_process() -> str:
+    """This process as `<host>.<pid>`."""
+    return f"{gethostname()}.{os.getpid()}"
+
+
+def is_dead(process: str, mine: str) -> bool:
+    """Whether `<host>.<pid>` names a process of the machine of `mine` that has ended."""
+    place, _, number = process.rpartition(".")
+    if place != mine.rpartition(".")[0] or not number.isdecimal():
         return False
+    try:
+        os.kill(int(number), 0)
+    except OSError as error:  # PermissionError: it is another user's
+        return isinstance(error, ProcessLookupError)
+    return False
