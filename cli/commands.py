@@ -30,16 +30,27 @@ _ENDS: Mapping[tuple[int, ...], str] = {
     (0, 1, 2, 5, 6, 130): "plan",
     (0, 1, 2, 3, 4, 5, 6): "status",
     (0, 1, 2, 6): (
-        "crawls, throttle set, throttle unset, throttle block, throttle unblock, throttle pause, throttle resume"
+        "crawls, strategy, throttle set, throttle unset, throttle block, throttle unblock, throttle pause, throttle resume"
     ),
-    (0, 1, 2, 4, 6, 124, 130): "pause",
-    (0, 1, 2, 3, 4, 5, 6, 124, 130): "crawl, resume, watch, wait, retry, consume, nodes drain, stop, cancel",
+    (0, 1, 2, 4, 6, 124, 130): "pause, strategy pause",
+    (
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        124,
+        130,
+    ): "crawl, resume, watch, wait, retry, consume, strategy run, nodes drain, stop, cancel",
     (0, 1, 2, 4, 6): (
         "batches, misses, report, throttle show, frontier list, frontier count, frontier dump, "
-        "frontier prioritise, frontier requeue, nodes resume, nodes remove, metrics"
+        "frontier prioritise, frontier requeue, nodes resume, nodes remove, metrics, "
+        "strategy status, strategy resume, strategy replay"
     ),
     (0, 1, 2, 4, 6, 10, 130): "clean",
-    (0, 1, 2, 4, 6, 130): "trust",
+    (0, 1, 2, 4, 6, 130): "trust, strategy join, strategy reset, strategy events",
     (0, 1, 2, 4, 6, 10): "throttle apply",
     (0, 1, 2, 3, 4, 6, 130): "frontier add, frontier move, frontier delete, items merge, items tail",
     (0, 1, 2, 3, 4, 5, 6, 130): "doctor, nodes, schedule, jobs, logs, grep, stats, items pull",
@@ -88,6 +99,7 @@ COMMANDS = {
     "throttle": CommandEntry("crawls.throttle_commands", _CRAWLS, "Set, show and change while crawls run how many requests each domain gets."),
     "frontier": CommandEntry("frontier.frontier_commands", "Frontiers", "List, fill, count, move and empty the slots of crawl frontiers."),
     "consume": CommandEntry("frontier.consume", "Frontiers", "Keep workers of a spider running at a frontier until nothing is left, and bring the items home."),
+    "strategy": CommandEntry("frontier.strategy_commands", "Frontiers", "List the crawling strategies of this project, and how each stands; the commands below run them."),
     "items": CommandEntry("jobs.item_commands", "Items", "Fetch, merge and follow the items of crawls and jobs."),
     "nodes": CommandEntry("nodes.node_commands", _NODES, "List the nodes, each with its state, load, latency, version and clock."),
     "doctor": CommandEntry("nodes.doctor", _NODES, "Look for what endangers work on the nodes; each finding says what to do."),

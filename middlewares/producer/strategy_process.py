@@ -195,8 +195,8 @@ class StrategyRunner:
             manager.close(leave=manager.over)
         except DistError:
             raise
-        except Exception as error:
-            logger.exception("close() of the strategy %s raised %s.", self.terms.path, told(error))
+        except Exception:
+            logger.exception("close() of the strategy %s raised", self.terms.path)
 
     def _read_seeds(self, manager: StrategyManager) -> None:
         if self.seeds is None:

@@ -1,0 +1,233 @@
+"""`sdist strategy`: how strategies stand, their rest and reset, the log of their links, and their dead letters."""
+
+import json
+import shutil
+from datetime import datetime, timezone
+from typing import Annotated, Any
+
+from scrapyd_dist.batches import Crawl, CrawlState
+from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused
+from scrapyd_dist.frontier.intake import has_strategy
+from scrapyd_dist.store import Store
+from scrapyd_dist.strategy.links import LinkChange, StrategyBacklog
+from scrapyd_dist.strategy.terms import StrategyTerms
+
+from ..context import Context
+from ..crawls import stored_crawls
+from ..crawls.producer_process import crawl_folder, lives
+from ..crawls.watcher import looked_out_for
+from ..crawls.wording import counted
+from ..options import Yes, argument, group, option
+from ..output import Output, confirm, put, put_values, say
+from .strategy_run import StrategyName, counts_document, counts_line, found_strategy, join, run
+
+#: dead letters that `status` shows
+LETTERS = 20
+#: changes that are read in one step, and seconds between two looks for new ones
+_PAGE, _EVERY = 10_000, 1.0
+
+
+def list_(context: Context, output: Output = Output()) -> None:
+    """List the crawling strategies of this project, and how each stands; the commands below run them.
+
+    A strategy is a class that decides what is requested next, and in which order.
+    Its links and their states are in the store.
+
+    Example: sdist strategy
+    """
+    store = context.store_if_any
+    rows = [row for row in store.crawls() if has_strategy(row)] if store is not None else []
+    documents, cells = [], []
+    for row in rows if store is not None else []:
+        backlog, terms = store.strategy_backlog(row.id), StrategyTerms.of(row)
+        document = _document(row, terms, backlog)
+        links = document["links"]
+        documents.append(document)
+        cells.append((row.id, terms.path, document["state"], links["queued"], links["crawled"], links["error"]))
+    if not rows and not output.as_json:
+        say("There are no strategies yet. `sdist strategy run MODULE:CLASS --spider SPIDER --seeds FILE` starts one.")
+        return
+    output.table({"strategies": documents}, ("strategy", "class", "state", "queued", "crawled", "error"), cells)
+
+
+def _document(row: Crawl, terms: StrategyTerms, backlog: StrategyBacklog) -> dict[str, Any]:
+    nodes = row.summary.get("nodes") or () if lives(row) else ()
+    return {
+        "strategy": row.id,
+        "class": terms.path,
+        "arguments": dict(terms.args),
+        "spider": terms.spider,
+        "state": _state(row, backlog),
+        "standing": terms.standing,
+        **counts_document(backlog),
+        "processes": [
+            {"name": one.name, "partitions": len(one.partitions), "finished": one.finished} for one in backlog.processes
+        ],
+        "workers": sum(int(node.get("running") or 0) for node in nodes),
+    }
+
+
+def _state(row: Crawl, backlog: StrategyBacklog) -> str:
+    if row.wanted == "pause":
+        return "paused"
+    if backlog.ended:
+        return "ended"
+    return "running" if backlog.processes or lives(row) else "stopped"
+
+
+def status(context: Context, name: StrategyName, output: Output = Output()) -> None:
+    """Say how a strategy stands: its links, its queue, what waits to be handled, its processes and workers.
+
+    A dead letter is an event whose handler raised: the fault is shown, and `sdist
+    strategy replay` lets it be handled again, once the code is corrected.
+
+    Example: sdist strategy status news
+    """
+    store, row, terms = found_strategy(context, name)
+    backlog = store.strategy_backlog(name)
+    letters = store.dead_events(name, LETTERS) if backlog.dead else []
+    shown = [
+        {"number": one.number, "kind": one.kind.value, "url": one.url or str(one.request["url"]), "fault": one.fault}
+        for one in letters
+    ]
+    document = {**_document(row, terms, backlog), "letters": shown}
+    if output.document(document):
+        return
+    put(f"{name}: {document['state']} · {terms.path} · spider {terms.spider}")
+    put(counts_line(backlog))
+    waiting = store.backlog(name)
+    put(f"batches: {waiting.waiting_requests:,} requests wait in {waiting.waiting:,}; {waiting.leased:,} are leased")
+    for one in document["processes"]:
+        finished = ", has finished" if one["finished"] else ""
+        put(f"process {one['name']}: {counted(one['partitions'], 'partition')}{finished}")
+    put(f"workers: {document['workers']:,}")
+    for letter in shown:
+        put(f"dead letter {letter['number']}: {letter['kind']} {letter['url']}: {letter['fault']}")
+    if len(shown) < backlog.dead:
+        say(f"And {backlog.dead - len(shown):,} more dead letters.")
+
+
+def pause(context: Context, name: StrategyName) -> None:
+    """Let a strategy rest: no request of it leaves, and none leaves its queue, until `sdist strategy resume`.
+
+    Example: sdist strategy pause news
+    """
+    found_strategy(context, name)
+    stored_crawls.pause(context, name)
+
+
+def resume(context: Context, name: StrategyName) -> None:
+    """Let a strategy go on that rests.
+
+    Example: sdist strategy resume news
+    """
+    store, row, terms = found_strategy(context, name)
+    if not lives(row):
+        raise ConfigError(
+            f"No process runs the strategy {name}. The command that started it goes on with it: sdist strategy run"
+            f" {terms.path} --spider {terms.spider} …"
+        )
+    store.want(name, "")
+    say(f"The strategy {name} goes on.")
+
+
+def reset(context: Context, name: StrategyName, yes: Yes = False, output: Output = Output()) -> None:
+    """Forget all that a strategy knows: its links, events, metadata and log, and all that came home of it.
+
+    The next `sdist strategy run` begins anew. Other crawls keep theirs. Refused
+    while the strategy or a worker of it runs. The item files that were merged stay.
+
+    Example: sdist strategy reset news --yes
+    """
+    store, row, _ = found_strategy(context, name)
+    if lives(row):
+        raise ConfigError(f"Process {row.pid} on {row.host} runs the strategy {name}. Stop it first; nothing was done.")
+    backlog = store.strategy_backlog(name)
+    total = sum(backlog.states.values())
+    if not yes:
+        confirm(
+            f"Forget all that {name} knows ({counted(total, 'link')})?",
+            refusal=f"All that {name} knows would be forgotten ({counted(total, 'link')})",
+        )
+    _reset(store, name)
+    shutil.rmtree(crawl_folder(context.root, name), ignore_errors=True)
+    if not output.document({"strategy": name, "links": total}):
+        say(f"The strategy {name} has forgotten {counted(total, 'link')}; the next run begins anew.")
+
+
+def _reset(store: Store, name: str) -> None:
+    try:
+        store.reset_strategy(name)
+    except StepRefused as refused:
+        raise ConfigError(
+            f"The strategy {name} is in use, and nothing was done: {str(refused).rstrip('.')}. Stop its processes and"
+            f" wait for its workers' end; what a killed one held is free within a minute."
+        ) from None
+    store.update_crawl(name, state=CrawlState.FINDING, summary={}, message="", exit_code=None, ended=None, wanted="")
+
+
+def events(
+    context: Context,
+    name: StrategyName,
+    after: Annotated[int, option("Only changes behind the one of this number.", metavar="N", min=0)] = 0,
+    follow: Annotated[bool, option("Go on with new ones as they come, until the strategy has ended.")] = False,
+) -> None:
+    """Print the log of changes: each time that a link got another state, as a line of JSON.
+
+    A line has the change's number, its time (`at`), the link's url and
+    fingerprint, its state `before` and `after`, its score and the reason.
+
+    Example: sdist strategy events news --after 1000
+    """
+    store, _, _ = found_strategy(context, name)
+    with looked_out_for() as pause:
+        while True:
+            ended = store.strategy_backlog(name).ended
+            while changes := store.changes(name, after, _PAGE):
+                put_values("\n".join(json.dumps(_line(one), ensure_ascii=False) for one in changes))
+                after = changes[-1].number
+            if not follow or ended:
+                return
+            pause(_EVERY)
+
+
+def _line(change: LinkChange) -> dict[str, Any]:
+    return {
+        "number": change.number,
+        "at": datetime.fromtimestamp(change.at, timezone.utc).isoformat(timespec="milliseconds"),
+        "url": change.url,
+        "fingerprint": change.fingerprint.hex(),
+        "before": change.before.name,
+        "after": change.after.name,
+        "score": change.score,
+        "reason": change.reason,
+    }
+
+
+def replay(
+    context: Context,
+    name: StrategyName,
+    number: Annotated[list[int] | None, argument("NUMBER", "Numbers of dead letters; all if left out.")] = None,
+    output: Output = Output(),
+) -> None:
+    """Let dead letters be handled again: events at which a handler of the strategy raised.
+
+    Correct the strategy first, and start it again. A process that runs handles
+    them at once, with the code that it began with.
+
+    Example: sdist strategy replay news
+    """
+    store, row, terms = found_strategy(context, name)
+    events = store.replay(name, number or None)
+    if not events:
+        raise NothingMatched(f"The strategy {name} has no such dead letter. `sdist strategy status {name}` lists them.")
+    if output.document({"strategy": name, "events": events}):
+        return
+    waits = "" if lives(row) else f" They wait for the next `sdist strategy run {terms.path} …`."
+    say(f"{counted(events, 'dead letter')} of {name} will be handled again.{waits}")
+
+
+strategy = group(
+    alone=list_, run=run, join=join, status=status, pause=pause, resume=resume, reset=reset, events=events,
+    replay=replay,
+)  # fmt: skip

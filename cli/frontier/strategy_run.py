@@ -1,0 +1,270 @@
+"""`sdist strategy run` and `join`: a crawling strategy, its workers over the fleet, and more processes of it."""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from scrapyd_dist.batches import Crawl, check_crawl_name
+from scrapyd_dist.errors import INTERRUPTED, ConfigError, NothingMatched
+from scrapyd_dist.frontier.backlog import SPREAD
+from scrapyd_dist.frontier.intake import STRATEGY, has_strategy, open_frontier
+from scrapyd_dist.progress import told
+from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
+from scrapyd_dist.settings import nearest, of_options
+from scrapyd_dist.store import Store
+from scrapyd_dist.strategy.links import States, StrategyBacklog
+from scrapyd_dist.strategy.terms import StrategyTerms
+
+from ..context import SETTING, Context, where
+from ..crawls import wording
+from ..crawls.crawl_options import SpiderOptions, pairs, refuse_secrets, settings_in
+from ..crawls.producer_process import lives
+from ..crawls.watcher import misses_of
+from ..options import NewLabels, Quiet, argument, checked_labels, frontiers, option, span, spiders
+from ..output import Output, put, say, some_of
+from .consume import announced, kept_running
+from .frontier_list import settings_of
+from .seed_streams import open_seeds
+
+if TYPE_CHECKING:  # it loads Scrapy
+    from scrapyd_dist.middlewares.producer.strategy_process import StrategyRunner
+
+StrategyName = Annotated[str, argument("NAME", "Its name, as `sdist strategy` shows it.", frontiers)]
+#: settings that are the strategy's own affair here, or a term of the command
+_NOT_SENT = frozenset({"DISTRIBUTED_GOAL_TIME", "DISTRIBUTED_GOAL_DEPTH", "DISTRIBUTED_CRAWL"})
+_PANEL, _GOALS = "The strategy", "Goals for the whole crawl"
+_option = partial(option, panel=_PANEL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyOptions(SpiderOptions, Output):
+    """What `sdist strategy run` can be asked for; a field is a parameter of the command."""
+
+    path: Annotated[str, argument("MODULE:CLASS", "The strategy, such as shop.strategies:News.", show_default=False)]
+    spider: Annotated[
+        str, _option("The spider that crawls the pages.", "--spider", metavar="NAME", autocompletion=spiders,
+                     show_default=False)
+    ]  # fmt: skip
+    seeds: Annotated[
+        str | None,
+        _option("What read_seeds() gets, as lines: a file, - for standard input, or an address (https, s3, gs).",
+                metavar="FILE|-|URL"),
+    ] = None  # fmt: skip
+    arg: Annotated[list[str] | None, _option("Argument of the strategy. Repeatable.", "-a", metavar="NAME=VALUE")] = (
+        None
+    )
+    spider_arg: Annotated[
+        list[str] | None, option("Argument of the spider. Repeatable.", panel="The spider", metavar="NAME=VALUE")
+    ] = None
+    name: Annotated[str | None, _option("The crawl's name; made from that of the class if left out.")] = None
+    standing: Annotated[bool, _option("Wait for more when nothing is left.")] = False
+    max_depth: Annotated[int, _option("No link further from a seed than this; 0: any.", metavar="N", min=0)] = 0
+    ahead: Annotated[
+        int, _option("Requests of a site that are handed out ahead of its queue; 0: 64.", metavar="N", min=0)
+    ] = 0
+    workers: Annotated[int, option("Workers at one time, over all nodes.", panel="Workers", metavar="N", min=1)] = 8
+    fair: Annotated[
+        str | None,
+        option("How workers share the sites: spread, or by-domain (a site stays with one worker). spread if left out.",
+               panel="Workers", metavar="KIND"),
+    ] = None  # fmt: skip
+    max_time: Annotated[float | None, span("--max-time", "Leave after this time (90, 30m, 2h).", panel=_GOALS)] = None
+    max_items: Annotated[int, option("End once so many items have come since it began.", panel=_GOALS, min=0)] = 0
+    max_pages: Annotated[int, option("The same for pages.", panel=_GOALS, metavar="N", min=0)] = 0
+    max_requests: Annotated[int, option("The same for requests that left.", panel=_GOALS, metavar="N", min=0)] = 0
+    max_errors: Annotated[
+        int, option("The same for exceptions in the spider's code.", panel=_GOALS, metavar="N", min=0)
+    ] = 0
+    label: NewLabels = None
+    quiet: Quiet = False
+
+    def settings(self) -> dict[str, Any]:
+        """The options as settings; options that are zero set nothing."""
+        given = {name: value for name, value in of_options(self).items() if value and name not in _NOT_SENT}
+        return given | self.delivery(Path.cwd())
+
+    def terms(self) -> StrategyTerms:
+        return StrategyTerms(
+            path=self.path,
+            spider=self.spider,
+            args=pairs("-a", self.arg),
+            standing=self.standing,
+            max_depth=self.max_depth,
+            ahead=self.ahead,
+        )
+
+
+def name_of(path: str) -> str:
+    """What a strategy's crawl is called: `BestNews` is `best-news`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", re.split(r"[:.]", path)[-1]).lower()
+
+
+def found_strategy(context: Context, name: str) -> tuple[Store, Crawl, StrategyTerms]:
+    """The store, the row and the terms of a strategy; NothingMatched where there is none of that name."""
+    check_crawl_name(name, "strategy")
+    store = context.store_if_any
+    rows = {row.id: row for row in store.crawls()} if store is not None else {}
+    if store is not None and name in rows:
+        row = store.own_crawl(name)
+        return store, row, StrategyTerms.of(row)
+    names = [row.id for row in rows.values() if has_strategy(row)]
+    raise NothingMatched(
+        f"There is no strategy {name}.{nearest(name, names, 0.6)} The strategies are: {some_of(names) or 'none'}."
+        " `sdist strategy run MODULE:CLASS --spider SPIDER` starts one."
+    )
+
+
+def run(context: Context, wanted: StrategyOptions) -> int:
+    """Crawl as a strategy decides: keep it and its workers running until nothing is left, and bring the items home.
+
+    The strategy is a class of the project (scrapyd_dist.strategy.CrawlingStrategy).
+    The spider needs no change: the links that its callbacks yield are offered to
+    the strategy. All that is known is in the store: once it was interrupted or
+    killed, the same command goes on where it was, and reads the seeds again, of
+    which those that are known are left out. `sdist strategy join` adds a process
+    of the strategy, here or on another machine.
+
+    It ends when nothing is left to be requested, when finished() of the strategy
+    says so in all of its processes, or at a goal. Workers are kept running as by
+    `sdist consume`, and go on when this command is interrupted.
+
+    Example: sdist strategy run shop.strategies:News --spider page --seeds seeds.txt -o items.jl
+    """
+    outputs = wanted.outputs(Path.cwd())
+    checked_labels(wanted.label)
+    name = check_crawl_name(wanted.name or name_of(wanted.path), "strategy")
+    with ExitStack() as stack:
+        seeds = (lambda: None) if wanted.seeds is None else open_seeds(stack, wanted.seeds)
+        code = _manage(context, wanted, name, outputs, seeds)
+    ended, backlog = context.new_store.crawl(name), context.new_store.strategy_backlog(name)
+    if not wanted.document({**told(ended), "strategy": counts_document(backlog)}):
+        for line in wording.closing(ended, misses_of(context.root, name)):
+            put(line)
+        put(counts_line(backlog))
+    return code
+
+
+def _manage(
+    context: Context, wanted: StrategyOptions, name: str, outputs: list[dict[str, Any]],
+    seeds: Callable[[], Iterable[str] | None],
+) -> int:  # fmt: skip
+    from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess
+    from scrapyd_dist.middlewares.producer.crawl_request import find_project
+    from scrapyd_dist.middlewares.producer.strategy_process import SETTING as CLASS
+    from scrapyd_dist.middlewares.producer.strategy_process import StrategyRunner
+
+    given, terms = settings_in(wanted.setting), wanted.terms()
+    refuse_secrets(given)
+    ours = {
+        "DISTRIBUTED_MODE": "pull", "DISTRIBUTED_CRAWL": name, SETTING: where(context.root), CLASS: wanted.path,
+        "DISTRIBUTED_OUTPUTS": outputs,
+    }  # fmt: skip
+    settings = settings_of({**given, **wanted.settings(), **ours})
+    if settings.getpriority("DISTRIBUTED_FAIR") is None:
+        settings.set("DISTRIBUTED_FAIR", SPREAD, priority="cmdline")
+    runner = StrategyRunner.make(settings, name, terms, seeds)
+    row = _opened(context.new_store, name, find_project(settings).name, terms)
+    process = ConsumeProcess(
+        settings=settings,
+        spider=wanted.spider,
+        scaling=ScalingPolicy(most=wanted.workers, per_slot=0, max_time=wanted.max_time or 0.0),
+        args=pairs("--spider-arg", wanted.spider_arg),
+        given=given,
+        merge=bool(outputs),
+        before=(row.pid, row.host),
+        strategy=runner,
+        command=f"sdist strategy run {wanted.path} --spider {wanted.spider} …",
+    )
+    return kept_running(process, name, quiet=wanted.quiet)
+
+
+def _opened(store: Store, name: str, project: str, terms: StrategyTerms) -> Crawl:
+    """The row of the strategy's frontier, with these terms; ConfigError if it is another one's, or in use."""
+    row = open_frontier(store, name, project=project, now=time.time(), strategy=terms.to_option())
+    before = StrategyTerms.of(row)
+    if before.path != terms.path:
+        raise ConfigError(
+            f"{name} is the crawl of another strategy, {before.path}. Give this one a name of its own: --name NAME; or"
+            f" forget what that one knows: sdist frontier delete {name} --all"
+        )
+    if lives(row):
+        raise ConfigError(
+            f"Process {row.pid} on {row.host} runs the strategy {name} already. `sdist strategy status {name}` says how"
+            f" it stands; `sdist strategy join {name}` adds a process to it."
+        )
+    if before != terms:
+        store.update_crawl(name, options={**row.options, STRATEGY: terms.to_option()})
+    return row
+
+
+def counts_document(backlog: StrategyBacklog) -> dict[str, Any]:
+    """How far a strategy is, in numbers."""
+    return {
+        "links": {state.name.lower(): backlog.states.get(state, 0) for state in States if state},
+        "queue": {"now": backlog.queued, "later": backlog.later},
+        "events": backlog.events,
+        "dead_letters": backlog.dead,
+        "ended": backlog.ended,
+    }
+
+
+def counts_line(backlog: StrategyBacklog) -> str:
+    """The same in a line."""
+    links = {state: backlog.states.get(state, 0) for state in States}
+    pieces = [
+        f"{links[States.CRAWLED]:,} crawled", f"{links[States.ERROR]:,} failed",
+        f"{links[States.QUEUED]:,} queued" + (f" ({backlog.later:,} of them for later)" if backlog.later else ""),
+    ]  # fmt: skip
+    pieces += [wording.counted(backlog.events, "event") + " to be handled"] if backlog.events else []
+    pieces += [wording.counted(backlog.dead, "dead letter")] if backlog.dead else []
+    return f"links: {' · '.join(pieces)}"
+
+
+def join(context: Context, name: StrategyName, quiet: Quiet = False) -> int:
+    """Add a process to a strategy, until the strategy has ended; here, or on another machine with the same store.
+
+    The processes share the sites among them. Class and arguments are those of
+    `sdist strategy run`; seeds are not read. Ctrl-C ends this process: its sites go
+    to the others.
+
+    Example: sdist strategy join news
+    """
+    store, row, terms = found_strategy(context, name)
+    from scrapyd_dist.middlewares.producer.strategy_process import StrategyRunner
+
+    settings = settings_of({"DISTRIBUTED_MODE": "pull", "DISTRIBUTED_CRAWL": row.id, SETTING: where(context.root)})
+    if settings.getpriority("DISTRIBUTED_FAIR") is None:  # batches as large as those of the others
+        settings.set("DISTRIBUTED_FAIR", SPREAD, priority="cmdline")
+    runner = StrategyRunner.make(settings, row.id, terms)
+    runner.begin(store)
+    if not quiet:
+        say(f"This is one more process of the strategy {name}, until that has ended. Ctrl-C takes it out.")
+    with announced(), _stopped_by_signals(runner):
+        runner.run()
+    if not quiet:
+        put(counts_line(store.strategy_backlog(name)))
+    return 0 if runner.over else INTERRUPTED
+
+
+@contextmanager
+def _stopped_by_signals(runner: "StrategyRunner") -> Iterator[None]:
+    """Within this, a signal asks the process to end, and a second one ends it as it stands."""
+
+    def signalled(*_: object) -> None:
+        if runner.stop.is_set():
+            os._exit(INTERRUPTED)
+        runner.stop.set()
+
+    before = {number: signal.signal(number, signalled) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
