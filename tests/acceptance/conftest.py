@@ -9,6 +9,7 @@ from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, Star
 from rig.nodes import ScrapydNode
 from rig.pullers import frontier  # noqa: F401 - a fixture
 from rig.sites import SiteProcess
+from rig.strategy_bench import engine, strategy_bench, strategy_nodes  # noqa: F401 - fixtures
 
 
 @pytest.fixture(scope="module")
