@@ -36,11 +36,11 @@ def list_(context: Context, output: Output = Output()) -> None:
     Example: sdist strategy
     """
     store = context.store_if_any
-    rows = [row for row in store.crawls() if has_strategy(row)] if store is not None else []
+    rows = [(store, row) for row in store.crawls() if has_strategy(row)] if store is not None else []
     documents, cells = [], []
-    for row in rows if store is not None else []:
-        backlog, terms = store.strategy_backlog(row.id), StrategyTerms.of(row)
-        document = _document(row, terms, backlog)
+    for its, row in rows:
+        terms = StrategyTerms.of(row)
+        document = _document(row, terms, its.strategy_backlog(row.id))
         links = document["links"]
         documents.append(document)
         cells.append((row.id, terms.path, document["state"], links["queued"], links["crawled"], links["error"]))
