@@ -38,7 +38,7 @@ def open_store(where: str | Path, *, durable: bool = True, key: bytes | None = N
             f"a store of the kind {kind.rpartition('@')[2]}:// is not known; give the path of an SQLite file, or"
             " redis://host:6379/0."
         )
-    from scrapyd_dist.store.redis_batches import redis_parts  # noqa: PLC0415 - as above
+    from scrapyd_dist.store.redis_strategy import redis_parts  # noqa: PLC0415 - as above
 
     return cast("Store", _Assembled(*redis_parts(str(where), key=key)))
 

@@ -121,3 +121,10 @@ def check_parts(batch: int, size: int, parts: Iterable[NewBatch]) -> None:
     sizes = [part.size for part in parts]
     if sum(sizes) != size or min(sizes, default=0) < 1:
         raise StoreError(f"batch {batch} has {size} requests; it cannot be split into parts of {sizes}")
+
+
+def at_work(crawl: str, out: int, process: str) -> StepRefused:
+    """Why a strategy cannot be reset: batches that are out, or a process that holds partitions."""
+    if out:
+        return StepRefused(f"{out} batches of {crawl} are out; its strategy can be reset when they have ended")
+    return StepRefused(f"{process} works on the strategy of {crawl}; it can be reset when that has ended")

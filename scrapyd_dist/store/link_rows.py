@@ -7,11 +7,12 @@ to. One with private fields is encrypted with the project's key, as it is in a b
 import json
 import zlib
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 from scrapyd_dist.errors import ForeignRow, StoreError
 from scrapyd_dist.frontier.backlog import SLOT_NAME
-from scrapyd_dist.payload import PayloadError, RequestValue, hidden_by
+from scrapyd_dist.payload import RequestValue, hidden_by
 from scrapyd_dist.store import judging
 from scrapyd_dist.store.judging import cut, foreign, from_json, judged, like, made, moment, number, one_of, whole, words
 from scrapyd_dist.store.rows import FIELD, Door, text
@@ -87,7 +88,7 @@ class LinkRows:
 
             said = _SEALED + Fernet(self._key).encrypt(zlib.compress(said.encode())).decode()
         elif hidden and not self._is_private:
-            raise PayloadError(f"a request has {hidden}, and there is no key to keep it encrypted with")
+            raise StoreError(f"a request has {hidden}, and there is no key to keep it encrypted with")
         return f"{self._signer.signed({'text': said}, *about).get(FIELD, _UNSIGNED)} {said}"
 
     def _said(self, what: str, kept: str | bytes, *about: object) -> Any:
@@ -124,10 +125,53 @@ class LinkRows:
         waits = link.state is States.QUEUED and link.request is not None
         if not (0 <= link.partition < PARTITIONS and SLOT_NAME.fullmatch(link.slot)):
             raise StoreError(f"no link is kept in the slot {link.slot!r} of partition {link.partition}")
+        if not (isfinite(link.score) and isfinite(link.due) and isfinite(link.expires)):
+            raise StoreError(f"the score and the times of a link are numbers, and those of {link.url} are not")
         return [
             text(link.url), int(link.state), float(link.score), link.slot, link.partition, link.depth, float(link.due),
             float(link.expires), text(link.reason)[:_REASON_MAX], int(waits),
         ]  # fmt: skip
+
+    def value(self, link: Link) -> str:
+        """A link as one text: what a script of the store looks into, and JSON behind it."""
+        url, state, score, slot, partition, depth, due, expires, reason, waits = self.fields(link)
+        rest = json.dumps([url, depth, expires, reason])
+        return f"{state} {waits} {score!r} {due!r} {partition} /{slot} {rest}"
+
+    def link_of(self, fingerprint: bytes, value: bytes) -> Link:
+        """The link in such a text."""
+        what = f"a link {fingerprint.hex()}"
+        try:
+            state, waits, score, due, partition, slot, rest = value.decode("utf-8", "replace").split(" ", 6)
+            url, depth, expires, reason = from_json(what, rest)
+            row = {
+                "state": int(state), "waits": int(waits), "score": float(score), "due": float(due),
+                "partition": int(partition), "slot": slot[1:], "url": url, "depth": depth, "expires": expires,
+                "reason": reason,
+            }  # fmt: skip
+        except (ValueError, TypeError):
+            raise foreign(what, "it is no such text") from None
+        return self.link(fingerprint, row)
+
+    def words_of(self, link: Link) -> str:
+        """What the log has of a change besides: its reason, and the address of a link that is not kept any more."""
+        reason, gone = text(link.reason)[:_REASON_MAX], link.state is States.NOT_CRAWLED
+        return json.dumps([reason, text(link.url)] if gone else [reason])
+
+    def change_of(self, number_: int, entry: bytes) -> LinkChange:
+        """The change in an entry of the log, without its address where that is the link's."""
+        end = 1 + (entry[0] if entry else 0)
+        fingerprint, what = entry[1:end], f"a change ({number_})"
+        try:
+            before, at, after, score, words_ = entry[end:].decode("utf-8", "replace").split(" ", 4)
+            reason, *url = from_json(what, words_)
+            row = {
+                "number": number_, "at": float(at), "before": int(before), "after": int(after), "score": float(score),
+                "reason": reason, "url": url[0] if url else "",
+            }  # fmt: skip
+        except (ValueError, TypeError):
+            raise foreign(what, "it is no such text") from None
+        return self.change(fingerprint, row)
 
     def link(self, fingerprint: bytes, row: Mapping[str, Any], request: RequestValue | None = None) -> Link:
         link = made(

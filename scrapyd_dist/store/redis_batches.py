@@ -8,7 +8,7 @@ from typing import Any
 
 from scrapyd_dist.batches import LEASABLE, OUT, Attempt, AttemptState, Batch, BatchState, Miss, states_before
 from scrapyd_dist.errors import StepRefused, StoreError
-from scrapyd_dist.frontier.backlog import SLOT_NAME, Backlog, Leased, LeaseRequest, SeenBefore
+from scrapyd_dist.frontier.backlog import SLOT_NAME, Backlog, Leased, LeaseRequest, NewBatch, SeenBefore
 from scrapyd_dist.goals import Spent
 from scrapyd_dist.store.base import BatchStore
 from scrapyd_dist.store.frontier_rows import (
@@ -21,27 +21,22 @@ from scrapyd_dist.store.frontier_rows import (
     slot_counts,
 )
 from scrapyd_dist.store.judging import foreign
-from scrapyd_dist.store.redis_crawls import RedisCrawls
-from scrapyd_dist.store.redis_jobs import RedisJobs
 from scrapyd_dist.store.redis_link import (
     CHUNK,
     OPEN,
     THERE,
     Command,
     Condition,
-    RedisConnection,
     RedisPort,
     packed,
     unpacked,
     whole,
     word,
 )
-from scrapyd_dist.store.redis_strategy import RedisStrategy
-from scrapyd_dist.store.redis_throttle import RedisThrottle
-from scrapyd_dist.store.rows import storable
+from scrapyd_dist.store.rows import Door, storable
 
 #: what stays of the account when the index is walked again, and the largest count
-_KEPT_COUNT, _LARGEST = "sealed", (1 << 63) - 1
+KEPT_COUNT, _LARGEST = "sealed", (1 << 63) - 1
 #: buckets of fingerprints that are read together
 _BUCKETS = 100
 #: batches that are signed together
@@ -52,12 +47,7 @@ _STATES = frozenset(state.value for state in BatchState)
 class RedisBatches(RedisPort, BatchStore):
     def _step(self, step: BatchStep) -> list[Batch]:
         prints = prints_of(step.new) if step.unseen else []
-        rows: list[list[str]] = []
-        blobs: list[bytes | str] = []
-        for one in step.new:
-            batch = one.numbered(0)
-            rows.append(packed({name: value for name, value in vars(batch).items() if name != "number"}))
-            blobs += [self._door.payload_text(step.crawl, batch, one.payload), joined(one.fingerprints)]
+        rows, blobs = new_rows(self._door, step.crawl, step.new)
         answer = self._server.step(
             "batches",
             self._base(step.crawl),
@@ -72,13 +62,17 @@ class RedisBatches(RedisPort, BatchStore):
             dropped=step.dropped,
             forget=step.forget,
             new=rows,
-            blobs=[*blobs, joined(step.prints)],
+            events=[event.partition for event in step.events],
+            blobs=[*blobs, joined(step.prints), *self._event_texts(step)],
         )
         if "seen" in answer:
             raise SeenBefore(frozenset(prints[place - 1] for place in answer["seen"]))
         if "refused" in answer:
             raise retried_before(step)
         return [one.numbered(number) for one, number in zip(step.new, answer["numbers"], strict=True)]
+
+    def _event_texts(self, step: BatchStep) -> list[str]:
+        return [self._server.link_rows.event_text(step.crawl, event) for event in step.events]
 
     def _refuse(self, step: BatchStep) -> None:
         self._check(step)
@@ -110,7 +104,7 @@ class RedisBatches(RedisPort, BatchStore):
         if any(abs(value) > _LARGEST for value in step.counts.values()):
             raise StoreError(f"the store {self._server.shown} cannot hold so large a count.")
         writes: list[Command] = [
-            ("HINCRBY", base + ("kept" if name == _KEPT_COUNT else "counts"), name, value)
+            ("HINCRBY", base + ("kept" if name == KEPT_COUNT else "counts"), name, value)
             for name, value in step.counts.items()
             if value
         ]
@@ -322,6 +316,17 @@ class RedisBatches(RedisPort, BatchStore):
         return self._server.step(verb, self._base(crawl), needed=[self._there(crawl)], **argument)
 
 
+def new_rows(door: Door, crawl: str, new: Iterable[NewBatch]) -> tuple[list[list[str]], list[bytes | str]]:
+    """What a script needs of batches that are to be added: their fields, and blobs, two for each."""
+    rows: list[list[str]] = []
+    blobs: list[bytes | str] = []
+    for one in new:
+        batch = one.numbered(0)
+        rows.append(packed({name: value for name, value in vars(batch).items() if name != "number"}))
+        blobs += [door.payload_text(crawl, batch, one.payload), joined(one.fingerprints)]
+    return rows, blobs
+
+
 def in_state(key: str, states: Iterable[BatchState | AttemptState]) -> Condition:
     """The row of a key has to be in one of these states; with none of them, it must not be there."""
     return Condition(key, "state", [json.dumps(one.value) for one in states])
@@ -335,10 +340,3 @@ def _slot_rows(counts: Mapping[str, Any]) -> Iterator[tuple[str, str, int, int]]
         if kind == "b" and SLOT_NAME.fullmatch(slot) and state in _STATES:
             what = f"the count of the slot {slot!r}"
             yield slot, state, whole(value, what), whole(counts.get(f"r:{place}"), what)
-
-
-def redis_parts(url: str, *, key: bytes | None) -> tuple[object, ...]:
-    """The store on this server, 6.0 or newer: the connection, and the ports that share it."""
-    connection = RedisConnection(url, key=key)
-    ports = (RedisCrawls, RedisBatches, RedisThrottle, RedisJobs, RedisStrategy)
-    return connection, *(port(connection) for port in ports)

@@ -12,7 +12,18 @@ from scrapyd_dist.errors import StoreError
 from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.store.base import CrawlStore
 from scrapyd_dist.store.judging import foreign, from_json
-from scrapyd_dist.store.redis_link import CHUNK, OPEN, Condition, RedisPort, packed, unpacked, whole, word
+from scrapyd_dist.store.redis_link import (
+    CHUNK,
+    LOG,
+    OF_A_STRATEGY,
+    OPEN,
+    Condition,
+    RedisPort,
+    packed,
+    unpacked,
+    whole,
+    word,
+)
 from scrapyd_dist.store.rows import NODE_FIELDS, check_fields, storable
 
 #: the keys of a crawl of which there is one
@@ -20,6 +31,7 @@ _KEYS = (
     "meta", "attempts", "counts", "kept", "shards", "finished", "samples", "workers", "misses", "misses:own", "leases",
     "holders", "crawl", "slots", "waiting", "producers", *(f"open:{state}" for state in OPEN),
     *(f"turns:{name}" for name in ("free", "out", "last", "holder", "held", "hungry")),
+    *(f"s:{name}" for name in OF_A_STRATEGY),
 )  # fmt: skip
 
 
@@ -91,6 +103,10 @@ class RedisCrawls(RedisPort, CrawlStore):
             yield from (f"{base}b:{number}", f"{base}p:{number}", f"{base}q:{number}")
         yield from (f"{base}w:{word(slot)}" for slot in self._look("SMEMBERS", f"{base}waiting"))
         yield from (f"{base}turns:of:{word(holder)}" for holder in self._look("HKEYS", f"{base}turns:held"))
+        for slot, partitions in self._look("HGETALL", f"{base}s:lines").items():
+            yield from (f"{base}s:q:{one}:{word(slot)}" for one in word(partitions).split(",") if one)
+        changes = whole(self._look("HGET", f"{base}s:meta", "changes"), "the number of changes")
+        yield from (f"{base}s:log:{number}" for number in range(changes // LOG + 1))
 
     def add_sample(self, crawl: str, at: float, values: Mapping[str, Any]) -> None:
         self._write(crawl, ("RPUSH", f"{self._base(crawl)}samples", json.dumps([at, dict(values)])))

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 from scrapyd_dist.errors import ConfigError, StoreBarred, StoreError
 from scrapyd_dist.store.address import VARIABLE, shown, tagged, without_prefix
 from scrapyd_dist.store.judging import foreign
+from scrapyd_dist.store.link_rows import LinkRows
 from scrapyd_dist.store.rows import Door, Signer, storable
+from scrapyd_dist.strategy.links import PARTITIONS
 
 Command = Sequence[object]
 
@@ -54,6 +56,7 @@ class RedisConnection:
     def __init__(self, url: str, *, key: bytes | None = None) -> None:
         self.shown = shown(url)
         self.door = Door(Signer(key, believes_unsigned=False), self.shown)
+        self.link_rows = LinkRows(self.door, key, is_private=False)
         try:
             plain, prefix = without_prefix(url)
         except ValueError:
@@ -261,6 +264,14 @@ THERE = ("*",)
 #: of batches, and of buckets of fingerprints, no crawl has more
 MOST = 100_000_000
 _ATTEMPT_NAME = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
+#: changes in one piece of a strategy's log
+LOG = 10_000
+#: the keys of a strategy of which there is one, or one for each partition
+OF_A_STRATEGY = (
+    "meta", "links", "requests", "lines", "turns", "full", "events", "dead", "faults", "domains", "processes",
+    "finished", "partitions",
+    *(f"{kind}:{partition}" for kind in ("e", "later", "t") for partition in range(PARTITIONS)),
+)  # fmt: skip
 #: attempts in one of these are not over; they are listed by it
 OPEN = ("sending", "sent", "running", "acked")
 

@@ -7,7 +7,7 @@ from scrapyd_dist.batches import Batch, BatchState
 from scrapyd_dist.errors import ForeignRow, NothingMatched, StepRefused
 from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.store.base import StrategyStore
-from scrapyd_dist.store.frontier_rows import BatchStep
+from scrapyd_dist.store.frontier_rows import BatchStep, at_work
 from scrapyd_dist.store.link_rows import checked_metadata, split_evenly
 from scrapyd_dist.store.sqlite_batches import SqliteBatches
 from scrapyd_dist.store.sqlite_crawls import SqliteCrawls
@@ -220,11 +220,9 @@ class SqliteStrategy(SqlitePort, StrategyStore):
         """Raise `StepRefused` while something works on the strategy."""
         query = "SELECT count(*) FROM attempts WHERE crawl = ? AND state IN ('sending', 'sent', 'running', 'acked')"
         out = self._value(query, crawl)
-        if out:
-            raise StepRefused(f"{out} batches of {crawl} are out; it can be reset when they have ended")
         busy = [one.name for one in self._partitions.live(strategy) if one.partitions] if strategy is not None else []
-        if busy:
-            raise StepRefused(f"{busy[0]} works on the strategy of {crawl}; it can be reset when that has ended")
+        if out or busy:
+            raise at_work(crawl, out, (busy or [""])[0])
 
 
 def sqlite_parts(path: str, *, durable: bool, key: bytes | None) -> tuple[object, ...]:

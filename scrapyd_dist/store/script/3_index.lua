@@ -52,6 +52,7 @@ local function batch_leaves(number)
   if WAITING[batch.state] then
     local slot = base .. 'w:' .. batch.slot
     redis.call('ZREM', slot, member(number))
+    lines.look_again(batch.slot)
     if redis.call('EXISTS', slot) == 0 then redis.call('SREM', base .. 'waiting', batch.slot) end
   end
 end

@@ -49,7 +49,8 @@ local function drop(number)
 end
 
 -- As `steps`, where the batches and attempts that are named change, and new batches are kept: each has two blobs, its
--- payload and its fingerprints, none of which may be there, where that is asked for. The last blob has more fingerprints.
+-- payload and its fingerprints, none of which may be there, where that is asked for. The next blob has more fingerprints, and
+-- behind it are events for the crawl's strategy; the argument has the partition of each.
 function verbs.batches()
   local numbers, found = {}, {}
   if argument.unseen then
@@ -62,6 +63,7 @@ function verbs.batches()
   found[#found + 1] = blob(2 * #argument.new + 1)
   local prints = prints_in(table.concat(found))
   if #prints > 0 then remember(prints) end
+  for at, partition in ipairs(argument.events or {}) do events.keep(partition, blob(2 * #argument.new + 1 + at)) end
   if argument.dropped then drop(argument.batches[1]) end
   for at, fields in ipairs(argument.new) do numbers[at] = keep(fields, blob(2 * at - 1), blob(2 * at)) end
   return {numbers = numbers}
