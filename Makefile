@@ -47,6 +47,7 @@ bench: .venv-test/ready  ## the README's benchmarks (about an hour; the machine 
 	.venv-test/bin/python benchmarks/permits.py
 	.venv-test/bin/python benchmarks/throttle.py
 	.venv-test/bin/python benchmarks/broad.py
+	.venv-test/bin/python benchmarks/strategy.py
 
 pictures: .venv-test/ready servers  ## the README's pictures, of a demo crawl on this machine
 	.venv-test/bin/python docs/pictures.py

@@ -1,7 +1,7 @@
 """A generated web as a process of its own: all its hosts on one port, and a log of what was asked for.
 
 `python -m rig.web_server --sites 30` says its port in one JSON line, and serves until standard input is closed.
-GET /__log__ at any host has the log, and POST /__reset__ forgets it.
+GET /__log__ at any host has the log, /__count__ its length, and POST /__reset__ forgets it.
 """
 
 from __future__ import annotations
@@ -115,6 +115,8 @@ class WebServer(Server):
         """What the web has at this host and path."""
         if request.target == "/__log__":
             return Answer(response(200, json.dumps(self.hits).encode()))
+        if request.target == "/__count__":
+            return Answer(response(200, str(len(self.hits)).encode()))
         if request.target == "/__reset__":
             self.hits.clear()
             return Answer(response(200, b""))
@@ -214,6 +216,10 @@ class WebProcess:
             if (host, target) not in known:
                 known[host, target] = canonicalize_url(self.web.url(host, target))
         return [WebHit(time=at, host=host, target=target, url=known[host, target]) for at, host, target in rows]
+
+    def count(self) -> int:
+        """How many there are, robots.txt files too."""
+        return int(fetch(self.web.url(host_of(0), "/__count__"), timeout=60.0).body)
 
     def reset(self) -> None:
         """Forget all hits."""
