@@ -31,18 +31,7 @@ if TYPE_CHECKING:
     from random import Random
 
 #: the crawl's name, and its strategy
-NAME, STRATEGY = "web", "web.strategies:ByLevel"
-#: links nearer to a seed first
-_STRATEGIES = '''
-"""Pages that are nearer to a seed are requested first."""
-
-from scrapyd_dist.strategy import BasicStrategy
-
-
-class ByLevel(BasicStrategy):
-    def score(self, link):
-        return 1 / (link.meta["depth"] + 1)
-'''
+NAME, STRATEGY = "web", "scrapyd_dist.strategy:BreadthFirst"
 ITEMS = "items.jl"
 #: of a worker
 AT_ONCE, AT_ONCE_PER_SITE = 16, 4
@@ -92,7 +81,6 @@ class WebCrawl:
             maker = self._stack.enter_context(closing(Nodes(python, folder / "nodes")))
             self.nodes: list[ScrapydNode] = maker.fleet(nodes, max_proc=workers)
             self.project = web_project(folder / "project")
-            self.project.write("web/strategies.py", _STRATEGIES)
             self.project.settings(**_SETTINGS)
             self.project.targets(self.nodes)
         except BaseException:
