@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from w3lib.url import canonicalize_url
 
+from scrapyd_dist.errors import PARTIAL
 from scrapyd_dist.frontier.intake import FAIR_SIZE
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.strategy.links import LinkChange, States
@@ -113,11 +114,11 @@ class WebCrawl:
         assert self.command
         done = self.command.wait(self._patience)
         for _ in range(_RESUMES):
-            if done.code == 0:
+            if done.code in {0, PARTIAL}:  # the web has pages that fail
                 return
             self.begin()
             done = self.command.wait(self._patience)
-        done.expect(0)
+        raise AssertionError(f"exit code {done.code}\n{done.out}\n{done.err}")
 
     def store(self) -> Store:
         return open_store(self.redis.url if self.redis else self.project.path / ".sdist" / "store.db")
