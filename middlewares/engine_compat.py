@@ -1,14 +1,17 @@
 """What a worker uses of Scrapy's engine, on every supported version of Scrapy."""
 
 from collections.abc import AsyncIterator, Callable
+from inspect import iscoroutinefunction
 from typing import Any
 
 from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
+from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
 from scrapy.settings import BaseSettings
 from scrapy.utils.asyncgen import as_async_generator
 from scrapy.utils.defer import maybe_deferred_to_future
+from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.spider import iterate_spider_output
 from twisted.internet.defer import Deferred
 
@@ -45,6 +48,34 @@ def is_offsite(crawler: Crawler, request: Request) -> bool:
     offsite = crawler.get_downloader_middleware(OffsiteMiddleware)
     assert crawler.spider
     return offsite is not None and not offsite.should_follow(request, crawler.spider)
+
+
+def share_robots_rules(crawler: Crawler) -> None:
+    """Hold all requests that wait for a site's robots.txt to it; call once the downloader is there.
+
+    Since Scrapy 2.14 only the first of those that wait gets its rules, as it takes the result out of the Deferred that
+    all of them have: the others are let through. A plain crawl begins a site with one page; a worker with a batch.
+    """
+    robots = crawler.get_downloader_middleware(RobotsTxtMiddleware)
+    if robots is None or not iscoroutinefunction(robots.robot_parser):
+        return
+    parsers, ask = robots._parsers, robots.robot_parser  # noqa: SLF001 - nothing else tells that it is under way
+
+    async def robot_parser(request: Request) -> Any:
+        """The rules of the request's site, when they are there."""
+        under_way = parsers.get(urlparse_cached(request).netloc)
+        if not isinstance(under_way, Deferred):
+            return await ask(request)
+        own: Deferred[Any] = Deferred()
+
+        def pass_on(rules: Any) -> Any:
+            own.callback(rules)
+            return rules
+
+        under_way.addCallback(pass_on)
+        return await maybe_deferred_to_future(own)
+
+    robots.robot_parser = robot_parser  # type: ignore[method-assign]
 
 
 def close_spider(crawler: Crawler, reason: FinishReason) -> None:

@@ -20,7 +20,7 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.settings import SettingReader
 
 from ..assignment import Assignment
-from ..engine_compat import call_every, close_spider
+from ..engine_compat import call_every, close_spider, share_robots_rules
 from ..watchdog import put_in as put_in_watchdog
 from .files import LOOK, FilesFolder, ReportFile, crawl_folder, remove_old
 from .lease_client import StoreLost
@@ -88,6 +88,7 @@ class Worker:
     # signals
 
     def _opened(self) -> None:
+        share_robots_rules(self._crawler)
         job = self._job
         if job is None:
             self._session = SentSession(self._crawler, None, None, self._fail)

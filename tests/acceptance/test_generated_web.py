@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from rig.fixtures import RunCommand
-from rig.web_server import WEB_SETTINGS, WebProcess, judge_web, web_project
+from rig.web_server import REDIRECTS, RETRIES, WebProcess, judge_web, web_project
 
 DEPTH = 5
 
@@ -18,7 +18,7 @@ def test_a_plain_crawl_gets_exactly_the_expected_set(order: str, run_scrapy: Run
     it = web_project(tmp_path / "project")
     with closing(WebProcess(tmp_path / "web", sites=30, scale=0.5)) as process:
         run_scrapy(it, "crawl", "page", "-a", f"seeds={process.seeds}", "-o", "items.jl", *options, code=0)
-        allowed = process.web.allowed(max_depth=DEPTH, retries=int(WEB_SETTINGS["RETRY_TIMES"]))
+        allowed = process.web.allowed(max_depth=DEPTH, retries=RETRIES, redirects=REDIRECTS)
         verdict = judge_web(process.hits(), allowed)
     assert verdict.exact, verdict
     assert len(list(it.items("items.jl"))) > 200

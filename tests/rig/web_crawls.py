@@ -23,7 +23,7 @@ from .commands import SDIST, Command
 from .nodes import Nodes, ScrapydNode
 from .redis import RedisServer
 from .waiting import wait_for
-from .web_server import WEB_SETTINGS, WebHit, WebProcess, web_project
+from .web_server import REDIRECTS, RETRIES, WebHit, WebProcess, web_project
 from .webs import PAGE, PageVisits
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class WebCrawl:
             self._stack.close()
             raise
         self.allowed: dict[str, PageVisits] = self.web.web.allowed(
-            max_depth=max_depth, retries=int(WEB_SETTINGS["RETRY_TIMES"])
+            max_depth=max_depth, retries=RETRIES, redirects=REDIRECTS
         )
         self._words = [
             "strategy", "run", STRATEGY, "--spider=page", f"--seeds={self.web.seeds}", f"--name={NAME}",

@@ -56,10 +56,12 @@ class PageSpider(scrapy.Spider):
         for link in self.links.extract_links(response):
             yield scrapy.Request(link.url)
 '''
-#: of its project; a page that fails is tried again once
+#: how often its project tries a page again that fails, and follows redirects
+RETRIES, REDIRECTS = 1, 3
 WEB_SETTINGS: Mapping[str, Any] = {
     "ROBOTSTXT_OBEY": True,
-    "RETRY_TIMES": 1,
+    "RETRY_TIMES": RETRIES,
+    "REDIRECT_MAX_TIMES": REDIRECTS,
     "DOWNLOAD_TIMEOUT": 3,
     "COOKIES_ENABLED": False,
     "LOG_LEVEL": "INFO",

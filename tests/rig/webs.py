@@ -129,12 +129,15 @@ class GeneratedWeb:
         host, target = split_url(url)
         return self.sites[host].page(target) if host in self.sites else None
 
-    def allowed(self, *, max_depth: int, retries: int = 0, sitemaps: bool = False) -> dict[str, PageVisits]:
+    def allowed(
+        self, *, max_depth: int, retries: int = 0, redirects: int = 0, sitemaps: bool = False
+    ) -> dict[str, PageVisits]:
         """URL -> how often a crawl from the seeds fetches it, up to a depth; robots.txt and sitemaps are left out.
 
-        `retries`: how often a page that fails is tried again. `sitemaps`: pages that only sitemaps have are fetched.
+        `retries`: how often a page that fails is tried again. `redirects`: how often a redirect to itself is followed.
+        `sitemaps`: pages that only sitemaps have are fetched.
         """
-        return _Allowed(self, max_depth, retries).find(sitemaps=sitemaps)
+        return _Allowed(self, max_depth, retries, redirects).find(sitemaps=sitemaps)
 
     @cached_property
     def forbidden(self) -> frozenset[str]:
@@ -160,6 +163,7 @@ class _Allowed:
     web: GeneratedWeb
     max_depth: int
     retries: int
+    redirects: int
     found: dict[str, PageVisits] = field(default_factory=dict)
     by_redirect: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     only_by_redirect: dict[str, int] = field(default_factory=dict)  #: URL -> depth
@@ -195,8 +199,12 @@ class _Allowed:
         tries = 1 + (self.retries if page.kind in {FAIL, HANG, RESET} else 0)
         tries *= 2 if page.kind == RESET else 1  # Twisted asks again where a connection that was kept is reset
         self.found[url] = PageVisits(depth=depth, least=1, most=tries)
+        start = url
         while page.kind == MOVED:
             url = canonicalize_url(urljoin(url, page.location))
+            if url == start:
+                self.by_redirect[url] += self.redirects
+                return None
             following = self.web.page(url)
             if following is None or not self._allows(url) or self.by_redirect[url]:
                 return None
