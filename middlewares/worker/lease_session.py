@@ -165,6 +165,8 @@ class LeasedWork:
         self, crawler: Crawler, job: Assignment, folder: Path, report: LeaseReport, *,
         renewer: LeaseRenewer, client: LeaseClient, crawl: Crawl, fail: Fail,
     ) -> None:  # fmt: skip
+        if has_strategy(crawler.settings) and (why := _unfit_for_strategy(crawl, job)):
+            raise WorkRefused(why)
         self._crawler, self._renewer = crawler, renewer
         self._slotting = SlotRouting.from_settings(
             crawler.settings, project=crawl.project, spider=crawl.spider, own=job.other_slot
@@ -251,6 +253,21 @@ class LeasedWork:
         self._renewer.stop()
 
 
+def _unfit_for_strategy(crawl: Crawl, job: Assignment) -> str:
+    """Why a worker cannot work for a strategy in this crawl; empty if it can."""
+    if crawl.kind != "frontier":
+        return (
+            "DISTRIBUTED_STRATEGY is set, and this crawl has no strategy: take it out of the project's settings;"
+            " `sdist strategy run` gives it to its workers."
+        )
+    if job.start == "first":
+        return (
+            "The spider's own start has no place in a crawl with a strategy, which is told its seeds; set"
+            " DISTRIBUTED_START to skip."
+        )
+    return ""
+
+
 def _target(crawler: Crawler) -> Target:
     """What goes to the frontier, or to the strategy.
 
@@ -294,11 +311,6 @@ class LeaseSession:
         """
         if self._job.introduce:
             return
-        if self._job.start == "first" and has_strategy(self._crawler.settings):
-            raise WorkRefused(
-                "The spider's own start has no place in a crawl with a strategy, which is told its seeds; set"
-                " DISTRIBUTED_START to skip."
-            )
         self._work = work = await self._open()
         self.tracker = work.context.tracker
         if problem := throttle_problem(self._crawler):

@@ -357,3 +357,10 @@ def test_a_worker_of_a_strategy_has_no_start_of_its_own_and_its_login_is_none_of
     queue.begin(2, settings=SETTINGS, start="first").wait(30)
     assert "told its seeds" in queue.report(2).problem
     assert len(queue.store.attempts(CRAWL)) == 1, "it has leased none"
+
+
+@pytest.mark.black_box
+def test_a_crawl_without_a_strategy_is_none_with_the_setting(project: Any, frontier: Any) -> None:
+    queue = frontier(project(spiders={"linking": LINKING}), "linking")
+    queue.begin(1, settings=SETTINGS).wait(30)
+    assert "this crawl has no strategy" in queue.report(1).problem
