@@ -84,4 +84,4 @@ class DomainMetadata:
 
 
 def _text(metadata: Mapping[str, Any]) -> str:
-    return json.dumps(metadata, sort_keys=True)
+    return json.dumps(metadata, sort_keys=True, allow_nan=False)

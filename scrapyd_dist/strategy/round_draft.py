@@ -4,6 +4,7 @@ What a handler schedules counts when it has returned; when it raises, nothing of
 """
 
 import json
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -151,13 +152,14 @@ class RoundDraft:
         if limit and depth > limit and not dont_queue:
             self.beyond += 1
             return
+        due, expires = (_moment(request, name) for name in ("crawl_at", "expires"))
         value = request.to_value()
         _check(value)
         fingerprint = request.fingerprint or self.rules.fingerprint(value)
         self.wishes.append(
             ScheduledRequest(
-                value=value, fingerprint=fingerprint, score=float(score), due=float(meta.get("crawl_at") or 0.0),
-                expires=float(meta.get("expires") or 0.0), depth=depth, partition=partition_of(request.site),
+                value=value, fingerprint=fingerprint, score=float(score), due=due,
+                expires=expires, depth=depth, partition=partition_of(request.site),
                 slot=check_slot_name(meta.get("slot") or ""), dont_queue=dont_queue, own=fingerprint == self.own,
                 state=None if meta.get("state") is None else States(meta["state"]),
             )
@@ -285,9 +287,17 @@ class RoundDraft:
         )  # fmt: skip
 
 
+def _moment(request: Request, name: str) -> float:
+    """A time that a request's meta names, 0 for none."""
+    moment = float(request.meta.get(name) or 0.0)
+    if not math.isfinite(moment):
+        raise ValueError(f"the {name} of {request.url} is {moment}, and has to be seconds since the epoch")
+    return moment
+
+
 def _check(value: RequestValue) -> None:
     try:
-        json.dumps(value)
+        json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"the request of {value['url']} has a value that JSON cannot carry: {error}") from None
 

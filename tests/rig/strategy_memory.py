@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Any
 
 from scrapyd_dist.batches import Batch, BatchState
@@ -269,34 +270,35 @@ class MemoryWorker:
             for value in decode(self.store.cut[batch.number][1].get, key=self.key):
                 self.made.append(value["url"])
                 self.values.append(value)
-                self.store.tell(self._events(value))
+                self.store.tell(events_of(value, self.pages))
             del self.store.cut[batch.number]
         return bool(waiting)
 
-    def _events(self, value: RequestValue) -> list[LinkEvent]:
-        url, told = value["url"], value["meta"]["distributed_link"]
-        page = self.pages.get(url, Page(status=404))
-        ours = {
-            "fingerprint": bytes.fromhex(told["fingerprint"]), "request": value, "url": url,
-        }  # fmt: skip
-        if page.error:
-            return [LinkEvent(kind=EventKind.ERROR, partition=partition_of(site_of(url)), error=page.error, **ours)]
-        body = page.body if told["read"] == "body" else None
-        digest = hashlib.sha1(page.body.encode(), usedforsecurity=False).hexdigest()
-        crawled = LinkEvent(
-            kind=EventKind.CRAWLED, partition=partition_of(site_of(url)), status=page.status, body=body, digest=digest,
-            **ours,
-        )  # fmt: skip
-        by_partition: dict[int, list[FoundLink]] = {}
-        for link in page.links:
-            meta = {"meta": {"distributed_link": {"read": "sitemap"}}} if page.sitemap else {}
-            found = FoundLink(fingerprint=fingerprint_of({"url": link}), request={"url": link, **meta})
-            by_partition.setdefault(partition_of(site_of(link)), []).append(found)
-        told_of = [
-            LinkEvent(kind=EventKind.LINKS, partition=number, links=links, **ours)
-            for number, links in by_partition.items()
-        ]
-        return [crawled, *told_of]
+
+def events_of(value: RequestValue, pages: Mapping[str, Page]) -> list[LinkEvent]:
+    """What a worker tells of a request, when its pages are these."""
+    url, told = value["url"], value["meta"]["distributed_link"]
+    page = pages.get(url, Page(status=404))
+    ours = {
+        "fingerprint": bytes.fromhex(told["fingerprint"]), "request": value, "url": url,
+    }  # fmt: skip
+    if page.error:
+        return [LinkEvent(kind=EventKind.ERROR, partition=partition_of(site_of(url)), error=page.error, **ours)]
+    body = page.body if told["read"] == "body" else None
+    digest = hashlib.sha1(page.body.encode(), usedforsecurity=False).hexdigest()
+    crawled = LinkEvent(
+        kind=EventKind.CRAWLED, partition=partition_of(site_of(url)), status=page.status, body=body, digest=digest,
+        **ours,
+    )  # fmt: skip
+    by_partition: dict[int, list[FoundLink]] = {}
+    for link in page.links:
+        meta = {"meta": {"distributed_link": {"read": "sitemap"}}} if page.sitemap else {}
+        found = FoundLink(fingerprint=fingerprint_of({"url": link}), request={"url": link, **meta})
+        by_partition.setdefault(partition_of(site_of(link)), []).append(found)
+    told_of = [
+        LinkEvent(kind=EventKind.LINKS, partition=number, links=links, **ours) for number, links in by_partition.items()
+    ]
+    return [crawled, *told_of]
 
 
 class HandClock:
@@ -345,6 +347,18 @@ class StrategyRig:
     def seen(self, url: str) -> bytes:
         """The fingerprint of a URL."""
         return fingerprint_of({"url": url})
+
+
+def web(seed: int, sites: int, pages: int) -> dict[str, Page]:
+    """Pages of some sites that link to each other; some fail."""
+    chance = Random(seed)
+    urls = [f"http://site{chance.randrange(sites)}.com/{number}" for number in range(pages)]
+    return {
+        url: Page(
+            links=chance.choices(urls, k=chance.randrange(6)), error="TimeoutError" if chance.random() < 0.15 else ""
+        )
+        for url in urls
+    }
 
 
 def body_of(text: str) -> dict[str, str]:

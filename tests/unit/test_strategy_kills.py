@@ -1,12 +1,11 @@
 """A strategy process that is killed at any call to the store: others go on, and each event has its effects once."""
 
 from dataclasses import dataclass
-from random import Random
 from typing import Any
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from rig.strategy_memory import Page, StrategyRig
+from rig.strategy_memory import StrategyRig, web
 
 from scrapyd_dist.strategy import BreadthFirst, Request, Response
 from scrapyd_dist.strategy.manager import StrategyManager
@@ -53,18 +52,6 @@ class Killer:
         if self.left == 0:
             raise Killed
         self.left -= 1 if self.left > 0 else 0
-
-
-def web(seed: int, sites: int, pages: int) -> dict[str, Page]:
-    """Pages of some sites that link to each other; some fail."""
-    chance = Random(seed)
-    urls = [f"http://site{chance.randrange(sites)}.com/{number}" for number in range(pages)]
-    return {
-        url: Page(
-            links=chance.choices(urls, k=chance.randrange(6)), error="TimeoutError" if chance.random() < 0.15 else ""
-        )
-        for url in urls
-    }
 
 
 def outcome(rig: StrategyRig) -> Any:
