@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+#: levels of objects and lists that the store keeps
+DEPTH = 20
 #: gives the metadata of those of some sites that have any
 LoadDomains = Callable[[Collection[str]], Mapping[str, dict[str, Any]]]
 
@@ -54,6 +56,8 @@ class DomainMetadata:
         """The handler has ended: what it changed is to be stored; raises, with all put back, what speaks against it."""
         try:
             changed = {site for site, before in self._before.items() if _text(self._now[site]) != before}
+            for site in changed:
+                _check_depth(site, self._now[site])
             foreign = next((site for site in sorted(changed) if not may_change(site)), None)
             if foreign is not None:
                 raise ForeignDomain(foreign)
@@ -81,6 +85,14 @@ class DomainMetadata:
         self.load([site])
         if site not in self._before:
             self._before[site] = _text(self._now[site])
+
+
+def _check_depth(site: str, metadata: Any, left: int = DEPTH) -> None:
+    if isinstance(metadata, (dict, list, tuple)):
+        if not left:
+            raise ValueError(f"the metadata of {site} is nested more than {DEPTH} deep")
+        for one in metadata.values() if isinstance(metadata, dict) else metadata:
+            _check_depth(site, one, left - 1)
 
 
 def _text(metadata: Mapping[str, Any]) -> str:

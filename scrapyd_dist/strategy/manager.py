@@ -188,7 +188,11 @@ class StrategyManager:
 
     def _draft(self) -> RoundDraft:
         rules = DraftRules(
-            crawl=self.crawl, fingerprint=self.fingerprint, slot_of=self.slot_of, max_depth=self.max_depth
+            crawl=self.crawl,
+            fingerprint=self.fingerprint,
+            slot_of=self.slot_of,
+            max_depth=self.max_depth,
+            has_key=self.key is not None,
         )
         return RoundDraft(store=self.store, rules=rules, partitions=self._held, clock=self.clock)
 
@@ -197,14 +201,6 @@ class StrategyManager:
         events = _within(self.store.events(self.crawl, self._held, ROUND_EVENTS) if self._held else [], ROUND_LINKS)
         if not events:
             return False
-        try:
-            self._handle_together(events)
-        except PayloadError:  # of one of them: it has a request that the store cannot keep
-            for event in events:
-                self._handle_alone(event)
-        return True
-
-    def _handle_together(self, events: Sequence[LinkEvent]) -> None:
         draft = self._draft()
         self.strategy.context = draft
         calls = [call for event in events if (call := self._prepared(draft, event))]
@@ -213,15 +209,7 @@ class StrategyManager:
             self._call(draft, call)
         draft.resolve()
         self.store.apply(draft.step(self.process))
-
-    def _handle_alone(self, event: LinkEvent) -> None:
-        try:
-            self._handle_together([event])
-        except PayloadError as error:
-            draft = self._draft()
-            draft.look_up([event.fingerprint])
-            self._fail(draft, event, error)
-            self.store.apply(draft.step(self.process))
+        return True
 
     def _prepared(self, draft: RoundDraft, event: LinkEvent) -> "HandlerCall | None":
         """What has to be called for an event; None when it is done with."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from scrapyd_dist.frontier.backlog import check_slot_name
 from scrapyd_dist.frontier.slots import site_of, slot_of_site
-from scrapyd_dist.payload import RequestValue
+from scrapyd_dist.payload import RequestValue, hidden_by
 from scrapyd_dist.strategy.domain_metadata import DomainMetadata
 from scrapyd_dist.strategy.interface import Request
 from scrapyd_dist.strategy.links import (
@@ -56,6 +56,7 @@ class DraftRules:
     fingerprint: Callable[[RequestValue], bytes]
     slot_of: Callable[[str], str] = site_slot  #: of a URL
     max_depth: int = 0  #: links from a seed; 0: any
+    has_key: bool = True  #: to encrypt requests with
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,7 +155,7 @@ class RoundDraft:
             return
         due, expires = (_moment(request, name) for name in ("crawl_at", "expires"))
         value = request.to_value()
-        _check(value)
+        _check(value, has_key=self.rules.has_key)
         fingerprint = request.fingerprint or self.rules.fingerprint(value)
         self.wishes.append(
             ScheduledRequest(
@@ -295,7 +296,9 @@ def _moment(request: Request, name: str) -> float:
     return moment
 
 
-def _check(value: RequestValue) -> None:
+def _check(value: RequestValue, *, has_key: bool) -> None:
+    if not has_key and (hidden := hidden_by(value)):
+        raise ValueError(f"the request of {value['url']} has {hidden}, and there is no key to encrypt it with")
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
