@@ -9,16 +9,16 @@ from typing import Any
 
 FRONTERA, HCF, CLUSTER = "Frontera", "HCF", "Scrapy Cluster"
 _RUN = "`sdist strategy run`"
-_CONSUME = "`sdist consume SPIDER FRONTIER`"
 _NOT_NEEDED = "Leave it out"
 
 #: system -> its setting -> what to do instead; {value} is that of the setting
 SETTINGS_OF: Mapping[str, Mapping[str, str]] = {
     FRONTERA: {
         "FRONTERA_SETTINGS": f"{_NOT_NEEDED}: a strategy reads the settings of the project",
-        "STRATEGY": f"Write {_RUN} with {{value}}, a subclass of scrapyd_dist.strategy.CrawlingStrategy",
-        "CRAWLING_STRATEGY": f"Write {_RUN} with {{value}}, a subclass of scrapyd_dist.strategy.CrawlingStrategy",
-        "STRATEGY_ARGS": f"Write {_RUN} with {{value}}",
+        "STRATEGY": "Write `sdist strategy run {value}`, a class made from scrapyd_dist.strategy.CrawlingStrategy",
+        "CRAWLING_STRATEGY": "Write `sdist strategy run {value}`, a class made from"
+        " scrapyd_dist.strategy.CrawlingStrategy",
+        "STRATEGY_ARGS": "Write `sdist strategy run MODULE:CLASS {value}`",
         "SEEDS_SOURCE": f"Write --seeds FILE, or an address, at {_RUN}",
         "SEEDS_S3_BUCKET": f"Write --seeds s3://BUCKET/FILE at {_RUN}",
         "SEEDS_S3_BUCKETS": f"Write --seeds s3://BUCKET/FILE at {_RUN}",
@@ -51,11 +51,10 @@ SETTINGS_OF: Mapping[str, Mapping[str, str]] = {
         "HCF_PRODUCER_SLOT_PREFIX": "Write DISTRIBUTED_SLOT_PREFIX = {value}",
         "HCF_PRODUCER_NUMBER_OF_SLOTS": "Write DISTRIBUTED_SLOTS = {value}",
         "HCF_PRODUCER_BATCH_SIZE": "Write DISTRIBUTED_BATCH_SIZE, which is 100 by default at a frontier",
-        "HCF_CONSUMER_FRONTIER": f"Write {_CONSUME} with {{value}} as FRONTIER",
-        "HCF_CONSUMER_SLOT": f"Write {_CONSUME} --slots {{value}}",
-        "HCF_CONSUMER_MAX_BATCHES": f"Write DISTRIBUTED_MAX_BATCHES = {{value}}, or {_CONSUME} --max-batches {{value}}",
-        "HCF_CONSUMER_MAX_REQUESTS": "Write DISTRIBUTED_MAX_REQUESTS = {value}, or"
-        f" {_CONSUME} --max-requests {{value}}",
+        "HCF_CONSUMER_FRONTIER": "Write `sdist consume SPIDER {value}`",
+        "HCF_CONSUMER_SLOT": "Write `sdist consume SPIDER FRONTIER --slots {value}`",
+        "HCF_CONSUMER_MAX_BATCHES": "Write `sdist consume SPIDER FRONTIER --max-batches {value}`",
+        "HCF_CONSUMER_MAX_REQUESTS": "Write `sdist consume SPIDER FRONTIER --max-requests {value}`",
         "HCF_CONSUMER_DONT_DELETE_REQUESTS": f"{_NOT_NEEDED}: nothing is deleted when it is read; `sdist frontier dump`"
         " looks without taking",
         "HCF_CONSUMER_DELETE_BATCHES_ON_STOP": f"{_NOT_NEEDED}: a batch is done when its items are home",
@@ -173,7 +172,7 @@ def _shown(name: str, value: Any) -> str:
     if name == "STRATEGY_ARGS":
         parsed = _parsed(value)
         return " ".join(f"-a {key}=…" for key in parsed) if isinstance(parsed, Mapping) and parsed else "-a NAME=VALUE"
-    bare = name == "HCF_CONSUMER_SLOT"  # for a command line
+    bare = name in ("HCF_CONSUMER_FRONTIER", "HCF_CONSUMER_SLOT")  # for a command line
     text = value if bare and isinstance(value, str) else repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 

@@ -18,8 +18,8 @@ from scrapyd_dist.settings import SETTINGS, complaints
 ROOT = Path(__file__).parents[2]
 LISTED = [(system, name) for system, names in SETTINGS_OF.items() for name in names]
 VALUES = {
-    "STRATEGY": ("shop.strategies.News", "`sdist strategy run` with shop.strategies:News"),
-    "STRATEGY_ARGS": ({"limit": 3, "site": "a.com"}, "with -a limit=… -a site=…"),
+    "STRATEGY": ("shop.strategies.News", "`sdist strategy run shop.strategies:News`"),
+    "STRATEGY_ARGS": ({"limit": 3, "site": "a.com"}, "`sdist strategy run MODULE:CLASS -a limit=… -a site=…`"),
     "MAX_REQUESTS": (100, "DISTRIBUTED_GOAL_REQUESTS = 100, or --max-requests 100"),
     "SEEDS_SOURCE": ("seeds.txt", "--seeds FILE"),
     "DOMAINS_BLACKLIST": (["a.com"], "sdist throttle block DOMAIN"),
