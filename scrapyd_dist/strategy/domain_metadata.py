@@ -76,8 +76,10 @@ class DomainMetadata:
         """What is to be stored; None: to be removed."""
         return {site: self._now[site] or None for site in self._changed}
 
-    def stored(self) -> None:
-        """The changes so far are stored."""
+    def forget(self) -> None:
+        """The changes so far are stored: what is asked for from now on is loaded anew."""
+        self._now.clear()
+        self._before.clear()
         self._changed.clear()
 
     def _touch(self, site: str) -> None:

@@ -133,6 +133,11 @@ class Request:
             self._site = (self.url, site_of(self.url))
         return self._site[1]
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has nothing but what a worker told of it."""
+        return bool(self._value) and not vars(self) and self.meta.keys() <= OWN_META
+
     def to_value(self) -> RequestValue:
         """Return the request as it travels: without what only speaks to the strategy."""
         value = {**self._value, "url": self.url, "method": self.method}

@@ -114,6 +114,8 @@ class StrategyManager:
     _look_at: float | None = field(default=None, init=False)
     _cut_at: float | None = field(default=None, init=False)
     _registered: dict[str, float] = field(default_factory=dict, init=False)  #: prefix -> when it was registered last
+    _events: int = field(default=ROUND_EVENTS, init=False)  #: to be read for the next round
+    _uses_domains: bool = field(default=False, init=False)
     _unreadable: set[int] = field(default_factory=set, init=False)  #: dead batches
 
     def work(self) -> bool:
@@ -198,16 +200,22 @@ class StrategyManager:
 
     def _handle(self) -> bool:
         """Handle the oldest events, in one step; whether there were any."""
-        events = _within(self.store.events(self.crawl, self._held, ROUND_EVENTS) if self._held else [], ROUND_LINKS)
-        if not events:
+        told = self.store.events(self.crawl, self._held, self._events) if self._held else []
+        if not told:
             return False
+        events = _within(told, ROUND_LINKS)
+        # Pages with many links: what is too much for this round is not read in the next one, either.
+        self._events = min(2 * len(events), ROUND_EVENTS) if len(events) < len(told) else ROUND_EVENTS
         draft = self._draft()
         self.strategy.context = draft
         calls = [call for event in events if (call := self._prepared(draft, event))]
         draft.look_up(print_ for call in calls for print_ in call.fingerprints(draft))
+        if self._uses_domains:
+            draft.domains.load({one.site for call in calls for one in (call.request, *call.links)})
         for call in calls:
             self._call(draft, call)
         draft.resolve()
+        self._uses_domains = self._uses_domains or draft.domains.used
         self.store.apply(draft.step(self.process))
         return True
 
@@ -281,7 +289,7 @@ class StrategyManager:
                 self._life_at = None
                 if not left:
                     raise
-        draft.domains.stored()
+        draft.forget_looked_up()
         self._cut_meanwhile()
         return made
 

@@ -120,6 +120,11 @@ class RoundDraft:
         """The link as it will be after this step, as far as that is known."""
         return self.links.get(fingerprint) or self.known.get(fingerprint)
 
+    def in_queue(self, fingerprint: bytes) -> bool:
+        """Whether the link will wait in the queue after this step; False as well when it is in a batch."""
+        changed, known = self.links.get(fingerprint), self.known.get(fingerprint)
+        return changed.request is not None if changed else known is not None and known.waits
+
     def state_of(self, fingerprint: bytes) -> States:
         link = self.link(fingerprint)
         return link.state if link else States.NOT_CRAWLED
@@ -155,7 +160,8 @@ class RoundDraft:
             return
         due, expires = (_moment(request, name) for name in ("crawl_at", "expires"))
         value = request.to_value()
-        _check(value, has_key=self.rules.has_key)
+        if not (request.is_plain and self.rules.has_key):
+            _check(value, has_key=self.rules.has_key)
         fingerprint = request.fingerprint or self.rules.fingerprint(value)
         self.wishes.append(
             ScheduledRequest(
@@ -183,6 +189,12 @@ class RoundDraft:
                 self._set_state(request, fingerprint, States(after))
         self._begin()
 
+    def forget_looked_up(self) -> None:
+        """Forget what the store said, which grows with each look-up."""
+        self.known.clear()
+        self.given.clear()
+        self.domains.forget()
+
     def forget(self) -> None:
         """The handler has raised: nothing of it counts."""
         self.domains.put_back()
@@ -203,7 +215,7 @@ class RoundDraft:
         known = wish.fingerprint in self.links or wish.fingerprint in self.known
         state = self.state_of(wish.fingerprint)
         # The link of the event that is being handled is in no batch any more, though it is QUEUED in the store.
-        waits = state is States.QUEUED and not (wish.own and wish.fingerprint not in self.links)
+        waits = state is States.QUEUED and (not wish.own or self.in_queue(wish.fingerprint))
         if wish.partition not in self.partitions:
             self.events.append(_handed_over(wish))
         elif not known:
@@ -265,9 +277,11 @@ class RoundDraft:
         if event.kind not in {EventKind.CRAWLED, EventKind.ERROR}:
             return
         changed = self.links.get(event.fingerprint)
+        if self.in_queue(event.fingerprint):
+            return  # scheduled again, by this handler or by that of an earlier attempt
         if changed is None:
             self._set_state(Request.of(event.request), event.fingerprint, state, reason)
-        elif changed.request is None:
+        else:
             after = state if changed.state is States.QUEUED else changed.state
             self.links[event.fingerprint] = replace(changed, state=after, reason=reason)
 

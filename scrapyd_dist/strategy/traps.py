@@ -54,8 +54,8 @@ class Traps:
         counted = domains[link.site].setdefault(COUNTED, {"pages": 0, "variants": {}})
         if self.max_pages and counted["pages"] >= self.max_pages:
             return False
-        address = urlsplit(link.url)
-        if self.max_variants and address.query:
+        if self.max_variants and "?" in link.url:
+            address = urlsplit(link.url)
             path, variants = f"{crc32(f'{address.netloc}{address.path}'.encode()):x}", counted["variants"]
             if variants.get(path, 0) >= self.max_variants:
                 return False

@@ -91,7 +91,8 @@ class MemoryStore:
 
     def links(self, crawl: str, fingerprints: Collection[bytes]) -> dict[bytes, Link]:
         self._enter("links")
-        return {one: replace(self.queue[one], request=None) for one in fingerprints if one in self.queue}
+        found = {one: self.queue[one] for one in fingerprints if one in self.queue}
+        return {one: replace(link, request=None, waits=link.request is not None) for one, link in found.items()}
 
     def domains(self, crawl: str, names: Collection[str]) -> dict[str, dict[str, Any]]:
         self._enter("domains")

@@ -1,17 +1,20 @@
 """The manager of a strategy, round by round, against a store in memory."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
-from rig.strategy_memory import Page, StrategyRig, body_of, fingerprint_of
+from rig.strategy_memory import MemoryStore, Page, StrategyRig, body_of, events_of, fingerprint_of
 
 from scrapyd_dist.batches import BatchState
 from scrapyd_dist.errors import StepRefused
 from scrapyd_dist.frontier.slots import site_of
+from scrapyd_dist.payload import RequestValue, decode
 from scrapyd_dist.strategy import BasicStrategy, Request, Response, States
 from scrapyd_dist.strategy.links import EventKind, FoundLink, LinkEvent, partition_of
+from scrapyd_dist.strategy.round_draft import RoundDraft
 
 A, B, C, D = (f"http://{name}.example/" for name in "abcd")
 #: a site of the other half of the partitions
@@ -528,3 +531,80 @@ def test_meta_of_a_spider_with_the_names_of_ours_travels_on() -> None:
     [value] = rig.worker.values
     meta = value["meta"]
     assert (meta["state"], meta["slot"], meta["x"], value["callback"]) == ("CA", 7, 1, "parse_b")
+
+
+def test_a_page_that_is_told_of_twice_stays_in_the_queue() -> None:
+    """The part of an attempt was lost after its ack, and its batch was requested again."""
+
+    class Again(BasicStrategy):
+        calls = 0
+
+        def page_crawled(self, response: Response) -> None:
+            self.calls += 1
+            if self.calls == 1:
+                response.meta["crawl_at"] = 5_000.0
+                self.schedule(response.request)
+
+    strategy = Again()
+    rig = StrategyRig(strategy, {A: Page()})
+    rig.seed(A)
+    twice = [event for value in cut_values(rig) for event in events_of(value, rig.worker.pages)]
+    rig.crawl(rounds=5)
+    rig.store.tell(twice)
+    rig.crawl(rounds=5)
+    assert strategy.calls == 2
+    [link] = rig.store.queue.values()
+    assert (link.state, link.due, link.request is not None) == (States.QUEUED, 5_000.0, True)
+
+
+def cut_values(rig: StrategyRig) -> list[RequestValue]:
+    """The requests of the batches that wait."""
+    return [value for _, payload in rig.store.cut.values() for value in decode(payload.get)]
+
+
+def test_memory_stays_flat_while_seeds_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scrapyd_dist.strategy.manager.SEEDS", 100)
+
+    class Careful(BasicStrategy):
+        most = 0
+
+        def read_seeds(self, stream: Iterable[str] | None) -> None:
+            for url in stream or ():
+                seed = self.create_request(url)
+                self.refresh_states([seed])
+                assert "seen" not in self.domains[seed.site]
+                self.schedule(seed)
+                draft = self.context
+                assert isinstance(draft, RoundDraft)
+                self.most = max(self.most, len(draft.known) + len(draft.given) + len(draft.wishes))
+
+    strategy = Careful()
+    rig = StrategyRig(strategy)
+    assert rig.seed(*(f"http://site{number}.example/" for number in range(350))) == 350
+    assert strategy.most <= 300
+
+
+def test_events_with_many_links_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scrapyd_dist.strategy.manager.ROUND_LINKS", 100)
+    rig = StrategyRig(BasicStrategy())
+    rig.manager.work()
+    pages = [f"http://a.example/{number}" for number in range(40)]
+    rig.store.tell(event_of(url, links=[f"{url}/{at}" for at in range(10)]) for url in pages)
+    read: list[int] = []
+    events = rig.store.events
+
+    def watched(crawl: str, partitions: Collection[int], limit: int) -> list[LinkEvent]:
+        read.append(limit)
+        return events(crawl, partitions, limit)
+
+    rig.manager.store = replaced(rig.store, events=watched)
+    while rig.store.waiting:
+        rig.manager.work()
+    assert read == [500, 20, 20, 20]
+    assert len(rig.store.queue) == 400
+
+
+def replaced(store: MemoryStore, **verbs: Any) -> Any:
+    """The store with other verbs."""
+    names = [name for name in dir(store) if not name.startswith("_")]
+    return SimpleNamespace(**{**{name: getattr(store, name) for name in names}, **verbs})
