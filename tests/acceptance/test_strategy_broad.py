@@ -1,8 +1,10 @@
 """A strategy crawls a generated web: all allowed pages and no others, in order, whatever is killed meanwhile."""
 
+import zlib
 from contextlib import closing
 from pathlib import Path
 from random import Random
+from urllib.parse import urlsplit
 
 import pytest
 from rig.web_crawls import STORE_SERVER, STRATEGY_PROCESS, WORKER, WebCrawl
@@ -38,3 +40,39 @@ def test_the_set_is_the_same_whatever_is_killed(redis: bool, tmp_path: Path, nod
         assert verdict.same_set, verdict
         assert sum(verdict.repeated.values()) <= crawl.in_flight * SITES, "more than what was under way"
         assert crawl.wrong_items() == {}
+
+
+SCORES = """
+import zlib
+from urllib.parse import urlsplit
+
+
+def by_digest(link):
+    return zlib.crc32(urlsplit(link.url).path.encode()) % 101 / 100
+"""
+
+
+def by_digest(url: str) -> float:
+    """The same in this process: scores that have nothing to do with the order in which links are found."""
+    return zlib.crc32(urlsplit(url).path.encode()) % 101 / 100
+
+
+@pytest.mark.black_box
+@pytest.mark.parametrize("redis", [False, True], ids=["sqlite", "redis"])
+def test_the_order_at_a_site_is_that_of_the_scores_but_for_what_is_under_way(
+    redis: bool, tmp_path: Path, node_python: Path
+) -> None:
+    """One of these sites has 164 pages, and a page that is worth more waits for a few others at most."""
+    strategy = ["scrapyd_dist.strategy:BestFirst", "-a", "function=web.scores:by_digest"]
+    crawl = WebCrawl(
+        tmp_path, node_python, sites=4, seed=8, max_depth=4, redis=redis, workers=2, ahead=2, at_once=2, per_site=1,
+        strategy=strategy, files={"web/scores.py": SCORES},
+    )  # fmt: skip
+    with closing(crawl):
+        crawl.begin()
+        crawl.finish()
+        verdict, order = judge_web(crawl.web.hits(), crawl.allowed), crawl.order(by_digest)
+        assert verdict.exact, verdict
+        assert order.pairs > 150
+        assert order.overtaken <= crawl.in_flight == 2 + 2 * (1 + 2 + 10), order
+        assert order.share > 0.75, order

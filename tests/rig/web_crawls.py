@@ -27,12 +27,12 @@ from .web_server import REDIRECTS, RETRIES, WebHit, WebProcess, web_project
 from .webs import PAGE, PageVisits
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
     from random import Random
 
 #: the crawl's name, and its strategy
-NAME, STRATEGY = "web", "scrapyd_dist.strategy:BreadthFirst"
+NAME, STRATEGY = "web", ("scrapyd_dist.strategy:BreadthFirst",)
 ITEMS = "items.jl"
 #: of a worker
 AT_ONCE, AT_ONCE_PER_SITE = 16, 4
@@ -44,8 +44,6 @@ _SETTINGS: Mapping[str, Any] = {
     "DISTRIBUTED_NODE_TIMEOUT": 6,
     "DISTRIBUTED_FLEET_TIMEOUT": 8,
     "DISTRIBUTED_MIN_FREE": 1,
-    "CONCURRENT_REQUESTS": AT_ONCE,
-    "CONCURRENT_REQUESTS_PER_DOMAIN": AT_ONCE_PER_SITE,
 }
 #: how often the command is given again after its process was killed
 _RESUMES = 8
@@ -66,12 +64,16 @@ class WebCrawl:
         nodes, workers: how many.
         ahead: requests of a site that wait in batches.
         patience: seconds for the whole crawl.
+        strategy: its words in the command.
+        files: more files of the project.
+        at_once, per_site: requests of a worker at one time, and of these to one site.
     """
 
     def __init__(
         self, folder: Path, python: Path, *, sites: int, scale: float = 1.0, seed: int = 1, redis: bool = False,
         max_depth: int = 6, nodes: int = 3, workers: int = 3, ahead: int = 0, latency: float = 0.0,
-        patience: float = 300.0,
+        patience: float = 300.0, strategy: Sequence[str] = STRATEGY, files: Mapping[str, str] | None = None,
+        at_once: int = AT_ONCE, per_site: int = AT_ONCE_PER_SITE,
     ) -> None:  # fmt: skip
         self._stack, self._patience = ExitStack(), patience
         try:
@@ -82,7 +84,10 @@ class WebCrawl:
             maker = self._stack.enter_context(closing(Nodes(python, folder / "nodes")))
             self.nodes: list[ScrapydNode] = maker.fleet(nodes, max_proc=workers)
             self.project = web_project(folder / "project")
-            self.project.settings(**_SETTINGS)
+            for name, text in (files or {}).items():
+                self.project.write(name, text)
+            pace = {"CONCURRENT_REQUESTS": at_once, "CONCURRENT_REQUESTS_PER_DOMAIN": per_site}
+            self.project.settings(**_SETTINGS, **pace)
             self.project.targets(self.nodes)
         except BaseException:
             self._stack.close()
@@ -91,11 +96,11 @@ class WebCrawl:
             max_depth=max_depth, retries=RETRIES, redirects=REDIRECTS
         )
         self._words = [
-            "strategy", "run", STRATEGY, "--spider=page", f"--seeds={self.web.seeds}", f"--name={NAME}",
+            "strategy", "run", *strategy, "--spider=page", f"--seeds={self.web.seeds}", f"--name={NAME}",
             f"--workers={workers}", f"--max-depth={max_depth}", f"--ahead={ahead}", f"--output={ITEMS}", "--json",
         ]  # fmt: skip
         #: how many requests of one site may have left the queue: those that wait in batches, and what workers hold
-        self.in_flight = (ahead or 64) + workers * (AT_ONCE_PER_SITE + AT_ONCE + FAIR_SIZE)
+        self.in_flight = (ahead or 64) + workers * (per_site + at_once + FAIR_SIZE)
         self.kills: Counter[str] = Counter()
         self.command: Command | None = None
 
@@ -179,13 +184,14 @@ class WebCrawl:
         pages = {url: self.web.web.page(url) for url in self.allowed}
         return sorted(url for url, page in pages.items() if page is not None and page.kind == PAGE)
 
-    def order(self) -> SiteOrder:
-        """The order at the web's log."""
+    def order(self, score: Callable[[str], float] | None = None) -> SiteOrder:
+        """The order at the web's log, by a function of the URL; by depth if left out."""
         queued: dict[str, float] = {}
         for change in self.changes():
             if change.after is States.QUEUED:
                 queued.setdefault(canonicalize_url(change.url), change.at)
-        return site_order(self.web.hits(), {url: 1 / (one.depth + 1) for url, one in self.allowed.items()}, queued)
+        scores = {url: score(url) if score else 1 / (one.depth + 1) for url, one in self.allowed.items()}
+        return site_order(self.web.hits(), scores, queued)
 
     def summary(self) -> dict[str, Any]:
         """What the command said at its end."""
