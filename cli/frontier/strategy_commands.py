@@ -5,6 +5,8 @@ import shutil
 from datetime import datetime, timezone
 from typing import Annotated, Any
 
+import typer
+
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused
 from scrapyd_dist.frontier.intake import has_strategy
@@ -27,7 +29,7 @@ LETTERS = 20
 _PAGE, _EVERY = 10_000, 1.0
 
 
-def list_(context: Context, output: Output = Output()) -> None:
+def list_(called: typer.Context, context: Context, output: Output = Output()) -> None:
     """List the crawling strategies of this project, and how each stands; the commands below run them.
 
     A strategy is a class that decides what is requested next, and in which order.
@@ -35,6 +37,8 @@ def list_(context: Context, output: Output = Output()) -> None:
 
     Example: sdist strategy
     """
+    if called.invoked_subcommand is not None:
+        return
     store = context.store_if_any
     rows = [(store, row) for row in store.crawls() if has_strategy(row)] if store is not None else []
     documents, cells = [], []

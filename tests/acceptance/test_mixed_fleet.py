@@ -121,6 +121,7 @@ def test_every_document(sdist: Sdist, shop: Shop, start_cli: StartCommand, tmp_p
     _check_jobs(sdist, shop)
     _check_stopped_crawl(sdist, shop)
     _check_frontier(sdist, shop)
+    _check_strategy(sdist, shop)
     _check_throttle(sdist, shop)
     _check_nodes(sdist)
     other = Project.demo(tmp_path / "other")
@@ -227,6 +228,31 @@ def _check_frontier(sdist: Sdist, shop: Shop) -> None:
     sdist("frontier requeue", "shop")
     sdist("consume", "easy", "shop", "-o", "shop.jl")
     sdist("frontier delete", "shop", "--prefix", "alone", "--yes")
+
+
+CARELESS = """
+    import os
+
+    from scrapyd_dist.strategy import BasicStrategy
+
+
+    class Careless(BasicStrategy):
+        def page_crawled(self, response):
+            assert os.path.exists("corrected")
+"""
+
+
+def _check_strategy(sdist: Sdist, shop: Shop) -> None:
+    shop.project.write("properties/strategies.py", CARELESS)
+    shop.project.write("seeds.txt", f"{shop.site.detail(0)}\n")
+    run = ("strategy run", "properties.strategies:Careless", "--spider", "easy", "--seeds", "seeds.txt")
+    sdist(*run)
+    sdist("strategy")
+    assert len(sdist("strategy status", "careless")["letters"]) == 1
+    shop.project.write("corrected", "")
+    sdist("strategy replay", "careless")
+    assert sdist(*run)["strategy"]["dead_letters"] == 0
+    sdist("strategy reset", "careless", "--yes")
 
 
 def _check_throttle(sdist: Sdist, shop: Shop) -> None:

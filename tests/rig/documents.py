@@ -40,6 +40,14 @@ _LOOK = {
 _KINDS = dict.fromkeys(("waiting", "leased", "done", "dead"), int)
 _SLOT = {"slot": str, "requests": _KINDS, "batches": _KINDS}
 _WALKED = {"batches": int, "requests": int, "left": [int], "interrupted": bool}
+_LINKS: dict[str, Any] = {
+    "links": dict.fromkeys(("queued", "crawled", "error"), int), "queue": {"now": int, "later": int}, "events": int,
+    "dead_letters": int, "ended": bool,
+}  # fmt: skip
+_STRATEGY: dict[str, Any] = {
+    "strategy": str, "class": str, "arguments": {str: str}, "spider": str, "state": str, "standing": bool, **_LINKS,
+    "processes": [{"name": str, "partitions": int, "finished": bool}], "workers": int,
+}  # fmt: skip
 _LIMIT = {"hits": (int, None), "window": (int, float, None), "scale": NUMBER}
 _RULE = ({**_LIMIT, "blocked": bool, "paused": bool}, None)
 _HEEDING = [{"crawl": str, "heeded": bool, "reason": str, "nodes": {str: str}}]
@@ -94,6 +102,11 @@ DOCUMENTS: dict[str, Any] = {
     "frontier requeue": {"frontier": str, "batches": [int], "requests": int, "urls": int},
     "frontier prioritise": {"frontier": str, "priority": int, "batches": [int], "requests": int},
     "frontier delete": {"frontier": str, "slots": [_SLOT], **_WALKED},
+    "strategy": {"strategies": [_STRATEGY]},
+    "strategy run": {**SUMMARY, "strategy": _LINKS},
+    "strategy status": {**_STRATEGY, "letters": [{"number": int, "kind": str, "url": str, "fault": str}]},
+    "strategy reset": {"strategy": str, "links": int},
+    "strategy replay": {"strategy": str, "events": int},
     "throttle show": {
         "version": int,
         "domains": [{"domain": str, "state": str, "limit": (_LIMIT, None), "blocked": bool, "paused": bool,

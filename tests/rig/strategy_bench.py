@@ -29,17 +29,20 @@ _numbers = itertools.count(1)
 HOST = "--host=0.0.0.0"
 #: an item for each page, and all its links; it says nothing of strategies
 SPIDER = """
+    import os
+
     import scrapy
 
 
     class Pages(scrapy.Spider):
         name = "pages"
-        custom_settings = {"CONCURRENT_REQUESTS": 4}
 
         def parse(self, response):
             yield {"url": response.url, "meta": response.meta.get("told")}
             if "raises" in response.url:
                 raise ZeroDivisionError("of this page")
+            if "dies" in response.url:
+                os._exit(1)
             for link in response.css('a[itemprop="url"]::attr(href), a.next::attr(href)').getall():
                 yield response.follow(link)
 """
@@ -60,7 +63,7 @@ class StrategyBench:
         *, hosts: int, name: str, store: str,
     ) -> None:  # fmt: skip
         self.it, self.nodes, self.web, self.name = it, nodes, web, name
-        self._run, self._start, self._store = run, start, store
+        self.command, self._start, self._store = run, start, store
         port = urlsplit(web.url).port
         self.hosts = [f"http://127.0.0.{number}:{port}" for number in range(2, hosts + 2)]
         self.seeds([f"{host}{web.site.index_path(0)}" for host in self.hosts])
@@ -75,10 +78,10 @@ class StrategyBench:
 
     def sdist(self, *words: object, **options: Any) -> Result:
         """`sdist strategy …` to its end."""
-        return self._run(self.it, "strategy", *words, **options)
+        return self.command(self.it, "strategy", *words, **options)
 
     def _words(self, kind: str, words: Sequence[object]) -> tuple[object, ...]:
-        own = ("--name", self.name, "--spider", "pages", "--seeds", "seeds.txt", "--workers", len(self.nodes))
+        own = ("--name", self.name, "--spider", "pages", "--seeds", "seeds.txt", "--workers", len(self.nodes) or 1)
         return ("run", f"{self.it.name}.strategies:{kind}", *own, *words)
 
     def run(self, kind: str = "Each", *words: object, **options: Any) -> Result:
@@ -99,6 +102,11 @@ class StrategyBench:
     def backlog(self) -> StrategyBacklog:
         with closing(self.open()) as store:
             return store.strategy_backlog(self.name)
+
+    def leased(self) -> int:
+        """Batches that workers have."""
+        with closing(self.open()) as store:
+            return store.backlog(self.name).leased
 
     def states(self) -> dict[str, int]:
         """Name of a state -> links, where there are any."""
@@ -160,7 +168,9 @@ def strategy_bench(
     ) -> StrategyBench:
         there, web = strategy_nodes[:nodes], site(items, HOST, f"--latency={latency}", per_page=5)
         address = {"DISTRIBUTED_STORE": store} if store else {}
-        it = project(spiders={"pages": SPIDER}, nodes=there, settings={**QUICK, **address, **settings})
+        it = project(
+            spiders={"pages": SPIDER}, nodes=there, settings={"CONCURRENT_REQUESTS": 4, **QUICK, **address, **settings}
+        )
         name = f"strategy{next(_numbers)}"
         return StrategyBench(it, there, web, run_cli, start_cli, hosts=hosts, name=name, store=store)
 
