@@ -164,9 +164,10 @@ def strategy_bench(
     """`strategy_bench(items=12, hosts=2, nodes=1, latency=0.0, store="")`."""
 
     def make(
-        *, items: int = 12, hosts: int = 2, nodes: int = 2, latency: float = 0.0, store: str = "", **settings: Any
-    ) -> StrategyBench:
-        there, web = strategy_nodes[:nodes], site(items, HOST, f"--latency={latency}", per_page=5)
+        *, items: int = 12, hosts: int = 2, nodes: int = 2, latency: float = 0.0, store: str = "", per_page: int = 5,
+        **settings: Any,
+    ) -> StrategyBench:  # fmt: skip
+        there, web = strategy_nodes[:nodes], site(items, HOST, f"--latency={latency}", per_page=per_page)
         address = {"DISTRIBUTED_STORE": store} if store else {}
         it = project(
             spiders={"pages": SPIDER}, nodes=there, settings={"CONCURRENT_REQUESTS": 4, **QUICK, **address, **settings}
