@@ -23,6 +23,7 @@ _UNSIGNED, _SEALED = "-", "e:"
 #: characters of a reason
 _REASON_MAX = 500
 
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 _NO_HEX = "is no fingerprint"
 
 
@@ -82,7 +83,7 @@ class LinkRows:
 
     def _kept(self, plain: Any, hidden: str | None, *about: object) -> str:
         """The value as it is kept: its signature, and JSON, encrypted when something is hidden in it."""
-        said = json.dumps(plain, separators=(",", ":"))
+        said = _compact(plain)
         if hidden and self._key is not None:
             from cryptography.fernet import Fernet  # noqa: PLC0415 - only needed for private requests
 
@@ -135,7 +136,7 @@ class LinkRows:
     def value(self, link: Link) -> str:
         """A link as one text: what a script of the store looks into, and JSON behind it."""
         url, state, score, slot, partition, depth, due, expires, reason, waits = self.fields(link)
-        rest = json.dumps([url, depth, expires, reason])
+        rest = _compact([url, depth, expires, reason])
         return f"{state} {waits} {score!r} {due!r} {partition} /{slot} {rest}"
 
     def link_of(self, fingerprint: bytes, value: bytes) -> Link:
@@ -156,7 +157,7 @@ class LinkRows:
     def words_of(self, link: Link) -> str:
         """What the log has of a change besides: its reason, and the address of a link that is not kept any more."""
         reason, gone = text(link.reason)[:_REASON_MAX], link.state is States.NOT_CRAWLED
-        return json.dumps([reason, text(link.url)] if gone else [reason])
+        return _compact([reason, text(link.url)] if gone else [reason])
 
     def change_of(self, number_: int, entry: bytes) -> LinkChange:
         """The change in an entry of the log, without its address where that is the link's."""

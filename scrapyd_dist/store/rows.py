@@ -65,8 +65,11 @@ class Signer:
         return plain, "its signature does not fit it: it was changed"
 
 
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
 def _made(key: bytes, plain: Mapping[str, Any], about: tuple[object, ...]) -> str:
-    text = json.dumps([about, plain], sort_keys=True, separators=(",", ":"))
+    text = _canonical([about, plain])
     return base64.urlsafe_b64encode(hmac.digest(key, text.encode(), "sha256")[:_BYTES]).decode().rstrip("=")
 
 

@@ -23,6 +23,7 @@ _FIRST_TURN = -(1 << 52)
 #: the columns of `strategies` that count links by state
 _COUNTS = {States.QUEUED: "queued", States.CRAWLED: "crawled", States.ERROR: "failed"}
 _KEEP = "INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_QUEUE = "INSERT OR REPLACE INTO link_queue VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _LOG = "INSERT INTO link_changes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
@@ -131,12 +132,12 @@ class SqliteLinks(SqlitePort):
             return None
         later = link.due > step.now
         self._enter(link.slot, link.partition, later=later, changes=changes)
-        row = {
-            "number": place, "strategy": strategy, "fingerprint": link.fingerprint, "slot": link.slot,
-            "partition": link.partition, "score": float(link.score), "due": float(link.due), "later": later,
-            "request": self._rows.request_text(step.crawl, link.fingerprint, link.request),
-        }  # fmt: skip
-        return self._insert("link_queue", row, verb="INSERT OR REPLACE")
+        request = self._rows.request_text(step.crawl, link.fingerprint, link.request)
+        row = (
+            place, strategy, link.fingerprint, link.slot, link.partition, float(link.score), float(link.due), later,
+            request,
+        )  # fmt: skip
+        return self._db.execute(_QUEUE, row).lastrowid
 
     def _enter(self, slot: str, partition: int, *, later: bool, changes: _LinkChanges) -> None:
         changes.counts["waiting"] += 1
