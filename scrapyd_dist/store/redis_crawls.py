@@ -105,7 +105,7 @@ class RedisCrawls(RedisPort, CrawlStore):
         yield from (f"{base}turns:of:{word(holder)}" for holder in self._look("HKEYS", f"{base}turns:held"))
         for slot, partitions in self._look("HGETALL", f"{base}s:lines").items():
             yield from (f"{base}s:q:{one}:{word(slot)}" for one in word(partitions).split(",") if one)
-        changes = whole(self._look("HGET", f"{base}s:meta", "changes"), "the number of changes")
+        changes = whole(self._look("HGET", f"{base}s:meta", "changes"), "the number of changes", MOST_LINKS)
         yield from (f"{base}s:log:{number}" for number in range(changes // LOG + 1))
 
     def add_sample(self, crawl: str, at: float, values: Mapping[str, Any]) -> None:

@@ -264,6 +264,8 @@ THERE = ("*",)
 #: of batches, and of buckets of fingerprints, no crawl has more
 MOST = 100_000_000
 _ATTEMPT_NAME = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
+#: links, events and changes of a strategy: there may be more of them
+MOST_LINKS = 100_000_000_000
 #: changes in one piece of a strategy's log
 LOG = 10_000
 #: the keys of a strategy of which there is one, or one for each partition
@@ -293,14 +295,14 @@ def word(name: bytes) -> str:
     return name.decode("utf-8", "replace")
 
 
-def whole(said: Any, what: str) -> int:
+def whole(said: Any, what: str, most: int = MOST) -> int:
     """A number of the server; `ForeignRow` when it is none."""
     try:
         number = int(said or 0)
     except ValueError:
         number = -1
-    if not 0 <= number <= MOST:
-        raise foreign(what, f"it is no whole number up to {MOST:,}")
+    if not 0 <= number <= most:
+        raise foreign(what, f"it is no whole number up to {most:,}")
     return number
 
 

@@ -19,6 +19,7 @@ from scrapyd_dist.store.redis_jobs import RedisJobs
 from scrapyd_dist.store.redis_link import (
     CHUNK,
     LOG,
+    MOST_LINKS,
     OF_A_STRATEGY,
     Command,
     RedisConnection,
@@ -213,7 +214,7 @@ class RedisStrategy(RedisPort, StrategyStore):
     def strategy_backlog(self, crawl: str) -> StrategyBacklog:
         found = self._ask("strategy_backlog", crawl)
         meta, partitions = _pairs(found["meta"]), _pairs(found["partitions"])
-        counts = {name: whole(meta.get(name), f"the count {name}") for name in _COUNTS}
+        counts = {name: whole(meta.get(name), f"the count {name}", MOST_LINKS) for name in _COUNTS}
         states = {state: counts[f"{int(state)}"] for state in States if state is not States.NOT_CRAWLED}
         finished = set(found["finished"])
         processes = [
@@ -230,7 +231,8 @@ class RedisStrategy(RedisPort, StrategyStore):
         )  # fmt: skip
 
     def changes(self, crawl: str, after: int = 0, limit: int = 10_000) -> list[LinkChange]:
-        last = whole(self._look("HGET", self._key(crawl, "meta"), "changes"), f"the number of changes of {crawl}")
+        said = self._look("HGET", self._key(crawl, "meta"), "changes")
+        last = whole(said, f"the number of changes of {crawl}", MOST_LINKS)
         end = min(last, after + limit)
         looks = []
         for piece in range(after // LOG, -(-end // LOG)):

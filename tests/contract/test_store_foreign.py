@@ -16,6 +16,7 @@ import redis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from rig.stores import LESSEE, add, attempt, lease_next, seal
+from rig.strategies import ALL, apply, batch_of, event, heads, hold, link, names
 from scrapyd_dist.cli import main
 from scrapyd_dist.cli.context import key_of
 from scrapyd_dist.cli.crawls import producer_process
@@ -26,6 +27,7 @@ from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.pidfile import note_pid
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import tagged, without_prefix
+from scrapyd_dist.strategy.links import LinkMove, States
 from scrapyd_dist.throttle.permits import Limit, PermitRequest, Rule
 
 KEY = b"a key of this project"
@@ -92,6 +94,34 @@ def test_rows_cannot_be_swapped(where: str, mine: Store) -> None:
         mine.payload("c", 1)
     (leased,) = lease_next(mine, "c", LESSEE, seconds=9.0)
     assert (leased.payload, "it was changed" in leased.fault) == ({}, True)
+
+
+@pytest.mark.parametrize("key", [b"another", None])
+def test_links_and_events_that_the_project_did_not_sign_lead_to_no_request(
+    where: str, mine: Store, key: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(open_store(where, key=key)) as other:
+        mine.add_crawl(MINE)
+        hold(mine)
+        apply(other, link("x1"), link("x2", 0.5), events=[event("y"), event("z", slot="b")])
+        apply(mine, link("l", 0.1), events=[event("m")])
+    believed = key is None and where.startswith("sqlite")  # only its owner writes the file
+    assert names(heads(mine)) == ("x1 x2 l" if believed else "l")
+    assert [one.fingerprint for one in mine.events("c", ALL, 2)][-1:] == ([b"z"] if believed else [b"m"])
+    backlog = mine.strategy_backlog("c")
+    if not believed:
+        assert "not believed" in caplog.text
+        assert (backlog.queued, backlog.events, backlog.dead) == (1, 1, 2)
+        assert backlog.states == {States.QUEUED: 1, States.ERROR: 2}
+        assert mine.dead_events("c") == []
+
+
+def test_a_link_s_request_is_believed_for_that_link_only(where: str, mine: Store) -> None:
+    mine.add_crawl(MINE)
+    hold(mine)
+    apply(mine, link("x1"), link("x2", 0.5))
+    Raw(where).swap_requests()
+    assert heads(mine) == []
 
 
 def test_a_number_of_attempts_without_end_holds_no_store_up(where: str, mine: Store) -> None:
@@ -170,6 +200,17 @@ class Raw:
         texts = [self._client.hget(key, "options") for key in keys]
         for key, text in zip(keys, reversed(texts), strict=True):
             self._client.hset(key, "options", text)
+
+    def swap_requests(self) -> None:
+        """Give the links x1 and x2 the requests of one another."""
+        if self._file:
+            rows = dict(self._run("SELECT fingerprint, request FROM link_queue"))
+            for name, other in ((b"x1", b"x2"), (b"x2", b"x1")):
+                self._run("UPDATE link_queue SET request = ? WHERE fingerprint = ?", rows[other], name)
+            return
+        key = f"{self._prefix}c:c:s:requests"
+        one, two = self._client.hmget(key, "x1", "x2")
+        self._client.hset(key, mapping={"x1": one[:12] + two[12:], "x2": two[:12] + one[12:]})
 
     def set_batch(self, field: str, value: str) -> None:
         """Give batch 1 another value of this field."""
@@ -266,6 +307,16 @@ def fill(store: Store) -> None:
     store.update_node("spare", url="http://spare:6800", draining=1.0)
     store.change_rules({"a.com": Rule(hits=1, window=1.0)})
     store.take_permits([PermitRequest(key="a.com", domain="a.com", limit=Limit(hits=1, window=1.0))])
+    fill_strategy(store)
+
+
+def fill_strategy(store: Store) -> None:
+    hold(store)
+    told = [event("e1", "f1"), event("e2", slot="b"), event("e3")]
+    apply(store, link("l1"), link("l2", slot="b", due=9_000.0), link("l3"), domains={"a": {"n": 1}}, events=told)
+    first, *_ = store.events("c", ALL, 1)
+    apply(store, dead={first.number: "ValueError"}, new=[batch_of([link("l3")])], counts={"found": 1})
+    heads(store, ahead=0)
 
 
 LOOKS: list[Callable[[Store], object]] = [
@@ -281,6 +332,12 @@ LOOKS: list[Callable[[Store], object]] = [
     lambda store: store.update_crawl("c", version="w"), lambda store: store.requeue("c", [1]),
     lambda store: store.sign_batches("c"), lambda store: store.batch_fingerprints("c", 2),
     lambda store: store.workers("c"), lambda store: store.sent("c", 3, 1),
+    lambda store: store.events("c", ALL, 9), lambda store: store.dead_events("c"), lambda store: store.changes("c"),
+    lambda store: store.links("c", [b"l1", b"l2", b"l3"]), lambda store: store.domains("c", ["a"]),
+    lambda store: heads(store, now=9_999.0), lambda store: store.strategy_backlog("c"),
+    lambda store: hold(store, "you"), heads, lambda store: store.replay("c"),
+    lambda store: apply(store, link("l1", 0.1), link("l4"), moved={b"l2": LinkMove(score=0.3)}),
+    lambda store: store.events("c", ALL, 9),
     lambda store: store.open_attempt("c", attempt(1, 4)), lambda store: store.drop_batch("c", 4, forget=False),
 ]  # fmt: skip
 

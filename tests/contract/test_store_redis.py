@@ -19,6 +19,7 @@ from rig.fixtures import MakeProject
 from rig.oldstores import KEY_OF_OLD, STORES, check_old, check_workers_taken_over
 from rig.redis import PASSWORD, RedisServer
 from rig.stores import CRAWL, LESSEE, add, attempt, fail, lease, seal
+from rig.strategies import ALL, apply, cut, event, heads, hold, link
 from rig.tls import Authority
 from scrapyd_dist.cli import main
 from scrapyd_dist.cli.commands import CODES
@@ -87,6 +88,12 @@ def test_nothing_of_a_forgotten_crawl_is_left_on_the_server(at: Callable[..., St
     store.ack("c", leased.batch.number, leased.attempt, LESSEE.job, report={}, now=1.0)
     lease(store)
     store.register_producer("c", "me", 60.0)
+    hold(store)
+    told = [event("e1"), event("e2", slot="b")]
+    apply(store, *(link(f"{n}", slot=f"s{n % 9}", due=n) for n in range(2_000)), domains={"a": {}}, events=told)
+    apply(store, dead={store.events("c", ALL, 1)[0].number: "x"})
+    cut(store, limit=9)
+    heads(store, ahead=1)
     assert len(client.keys("{forget}:c:*")) > 20
     store.forget("c")
     assert client.keys("{forget}:c:*") == []

@@ -58,11 +58,11 @@ class QueueModel:
         prints = [b"%d" % number for number, *_ in rows]
         if kind == "moved":
             moves = {one: LinkMove(score=row[1] / 4, due=now + row[2]) for one, row in zip(prints, rows, strict=True)}
-            for one, move in moves.items():
-                if one in self.known and self.known[one][0].state is States.QUEUED:
-                    old, place = self.known[one]
-                    self.known[one] = (replace(old, score=move.score, due=move.due or 0.0), place)
-                    self._place(one, now)
+            for name, move in moves.items():
+                if name in self.known and self.known[name][0].state is States.QUEUED:
+                    old, place = self.known[name]
+                    self.known[name] = (replace(old, score=move.score, due=move.due or 0.0), place)
+                    self._place(name, now)
             return [], moves, []
         cut = [self.known[one][0] for one in prints if one in self.known and self.known[one][0].waits]
         for one in cut:
