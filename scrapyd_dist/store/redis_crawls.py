@@ -15,6 +15,7 @@ from scrapyd_dist.store.judging import foreign, from_json
 from scrapyd_dist.store.redis_link import (
     CHUNK,
     LOG,
+    MOST_LINKS,
     OF_A_STRATEGY,
     OPEN,
     Condition,
