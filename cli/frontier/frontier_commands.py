@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from scrapyd_dist.batches import OUT, WAITING, AttemptState, Batch, BatchState, check_crawl_name
 from scrapyd_dist.errors import INTERRUPTED, PARTIAL, ConfigError, NothingMatched, StepRefused
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY, OTHER_SPIDER, NewBatch, check_slot_name
-from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer, open_frontier, pack
+from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer, has_strategy, open_frontier, pack
 from scrapyd_dist.frontier.slots import SlotRule
 from scrapyd_dist.frontier.worklists import WorklistRow, format_of, rows
 from scrapyd_dist.payload import RequestValue
@@ -447,6 +447,11 @@ def delete(
         if row.kind != "frontier":
             raise ConfigError(f"{row.id} is a crawl, and goes as a whole by `sdist clean {row.id}`.")
         check_idle(store, row)
+    elif has_strategy(row):
+        raise ConfigError(
+            f"{row.id} is a crawling strategy's, and its links would wait for ever for what is deleted here. Forget all"
+            f" that it knows: sdist strategy reset {row.id}; or delete it as a whole, by --all."
+        )
     counts = slots_in(store.backlog(frontier))
     if not all_:
         counts = with_prefix(counts, frontier, prefix or "")

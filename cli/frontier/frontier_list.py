@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from scrapyd_dist.batches import Crawl, check_crawl_name
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, SlotCount
+from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.progress import labels_of, told
 from scrapyd_dist.settings import MOST_SLOTS, nearest
 from scrapyd_dist.store import Store
@@ -204,7 +205,8 @@ def status(store: Store, row: Crawl, output: Output) -> None:
         for line in wording.closing(row):
             put(line)
     else:
-        put(row.message or f"No workers are kept running here; `sdist consume SPIDER {row.id}` does that.")
+        how = "`sdist strategy run`" if has_strategy(row) else f"`sdist consume SPIDER {row.id}`"
+        put(row.message or f"No workers are kept running here; {how} does that.")
 
 
 #: slots that are shown on a terminal, at most: where each site has one there are thousands

@@ -355,3 +355,4 @@ def test_a_strategy_that_fails_ends_the_run_with_its_reason(bench: MakeBench) ->
     it.run("Each").expect(2, "the crawl of another strategy")
     it.command(it.it, "consume", "pages", it.name).expect(2, "sdist strategy run")
     it.command(it.it, "frontier", "add", it.name, "seeds.txt").expect(2, "is a crawling strategy's")
+    it.command(it.it, "frontier", "delete", it.name, "--prefix", "1").expect(2, "is a crawling strategy's")
