@@ -8,14 +8,11 @@ import base64
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from scrapyd_dist.frontier.slots import site_of
 from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.strategy.links import LINK_META, States
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 #: the key in what the worker is told of a link: how it reads the page
 READ, PAGE = "read", "page"
@@ -224,7 +221,7 @@ class CrawlingStrategy(ABC):
     context: StrategyContext  #: set by the manager
 
     @classmethod
-    def from_crawler(cls, crawler: Any, **arguments: str) -> "Self":  # noqa: ARG003 - for strategies that need it
+    def from_crawler(cls, crawler: Any, **arguments: str) -> "CrawlingStrategy":  # noqa: ARG003 - for strategies that need it
         """Make the strategy, once in each process; the arguments are those of `-a NAME=VALUE`, as text.
 
         `crawler` is the Scrapy crawler of the process, with the project's `settings`.
