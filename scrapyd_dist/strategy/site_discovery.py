@@ -13,8 +13,7 @@ from scrapyd_dist.strategy.links import States
 from scrapyd_dist.strategy.traps import number_of
 
 ROBOTS, SITEMAP, HOME, INTERESTING, OTHER = 1.0, 0.9, 0.8, 0.7, 0.5  #: scores
-#: the error that ends a domain; the characters of a robots.txt that are kept; addresses that come before others
-FATAL, ROBOTS_SIZE = "DNSLookupError", 32_768
+FATAL, ROBOTS_SIZE = "DNSLookupError", 32_768  #: the error that ends a domain; the part of a robots.txt that is kept
 FIRST = r"(?i)/(about|contact|company|team|jobs|careers|news|blog|press)\b"
 #: keys of a domain's metadata; `wait` also of a request's meta: the addresses that wait for its robots.txt
 _HOSTS, _WAIT, _RULES, _PAGES, _SITEMAPS, _GONE = "hosts", "wait", "rules", "pages", "sitemaps", "gone"
@@ -26,6 +25,7 @@ class Discovery(CrawlingStrategy):
     """Requests at most `max_pages` pages of each domain, and no path that its robots.txt keeps closed.
 
     A seed stands for its host; the first one of a host is requested as well. `interesting` is a regular expression.
+    Where redirects lead is not known before: leave ROBOTSTXT_OBEY on, so that closed paths are safe from them, too.
     """
 
     def __init__(

@@ -65,7 +65,7 @@ class WebCrawl:
         ahead: requests of a site that wait in batches.
         patience: seconds for the whole crawl.
         strategy: its words in the command.
-        files: more files of the project.
+        files, settings: more of the project.
         at_once, per_site: requests of a worker at one time, and of these to one site.
     """
 
@@ -73,6 +73,7 @@ class WebCrawl:
         self, folder: Path, python: Path, *, sites: int, scale: float = 1.0, seed: int = 1, redis: bool = False,
         max_depth: int = 6, nodes: int = 3, workers: int = 3, ahead: int = 0, latency: float = 0.0,
         patience: float = 300.0, strategy: Sequence[str] = STRATEGY, files: Mapping[str, str] | None = None,
+        settings: Mapping[str, Any] | None = None,
         at_once: int = AT_ONCE, per_site: int = AT_ONCE_PER_SITE,
     ) -> None:  # fmt: skip
         self._stack, self._patience = ExitStack(), patience
@@ -87,7 +88,7 @@ class WebCrawl:
             for name, text in (files or {}).items():
                 self.project.write(name, text)
             pace = {"CONCURRENT_REQUESTS": at_once, "CONCURRENT_REQUESTS_PER_DOMAIN": per_site}
-            self.project.settings(**_SETTINGS, **pace)
+            self.project.settings(**{**_SETTINGS, **pace, **(settings or {})})
             self.project.targets(self.nodes)
         except BaseException:
             self._stack.close()
