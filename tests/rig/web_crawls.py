@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from w3lib.url import canonicalize_url
 
-from scrapyd_dist.errors import PARTIAL
+from scrapyd_dist.errors import PARTIAL, StoreError
 from scrapyd_dist.frontier.intake import FAIR_SIZE
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.strategy.links import LinkChange, States
@@ -152,13 +152,18 @@ class WebCrawl:
 
     def _kill_strategy(self, _: Random) -> None:
         assert self.command
-        with closing(self.store()) as store:
-            pid = store.crawl(NAME).pid
-        for one in {pid, self.command.pid} - {None}:
+        pid = wait_for(self._pid, 60, "the process in the store")
+        for one in {pid, self.command.pid}:
             with suppress(ProcessLookupError):
-                os.kill(int(one or 0), signal.SIGKILL)
+                os.kill(one, signal.SIGKILL)
         self.command.wait(self._patience)
         self.begin()
+
+    def _pid(self) -> int | None:
+        """The process that the store names; None while it cannot be asked: a server that begins loads its file."""
+        with suppress(StoreError), closing(self.store()) as store:
+            return store.crawl(NAME).pid
+        return None
 
     def _kill_worker(self, dice: Random) -> None:
         victims = wait_for(lambda: [pid for node in self.nodes for pid in node.job_pids()], 60, "a worker")
