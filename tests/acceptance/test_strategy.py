@@ -289,6 +289,19 @@ def test_without_seeds_it_is_not_at_its_end(bench: MakeBench) -> None:
     command.wait(code=130)
 
 
+def test_a_standing_strategy_waits_for_more_and_no_link_is_too_deep(bench: MakeBench) -> None:
+    it = bench(hosts=1)
+    command = under_way(it, "Each", "--standing", "--max-depth", 1, hits=1)
+    near = 1 + 5 + 1  #: the first index page, its pages, and the next index page
+    wait_for(lambda: it.states() == {"CRAWLED": near} or not command.running(), 90, "the pages near the seed")
+    wait_for(lambda: not it.backlog().events, 30, "the last event")
+    told = it.status()
+    assert (command.running(), told["state"], told["standing"]) == (True, "running", True), command.err
+    command.interrupt()
+    command.wait(code=130)
+    assert it.hits().total() == near
+
+
 def test_a_second_process_shares_the_sites_and_may_be_killed(bench: MakeBench) -> None:
     it = bench(hosts=6, items=12, latency=0.3)
     command = under_way(it, "Each")
