@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
@@ -20,7 +21,7 @@ from scrapy.utils.sitemap import Sitemap
 
 from scrapyd_dist.batches import PUT_OFF
 from scrapyd_dist.frontier.intake import FrontierIntake
-from scrapyd_dist.frontier.slots import site_of
+from scrapyd_dist.frontier.slots import HOSTS, site_of
 from scrapyd_dist.payload import REPLACES, RequestValue
 from scrapyd_dist.strategy.links import (
     EVENT_LINKS,
@@ -266,12 +267,12 @@ class StrategyBatch(BatchUnit):
         url, status, digest = note or PageNote(self.ledger.address(index), 0)
         yield LinkEvent(
             kind=EventKind.ERROR if error else EventKind.CRAWLED, fingerprint=fingerprint, request=request, url=url,
-            partition=partition_of(site_of(value["url"])), status=status, error=error, digest=digest,
+            partition=_partition(value["url"]), status=status, error=error, digest=digest,
             body=None if error else self.ledger.bodies.get(index),
         )  # fmt: skip
         parts: dict[int, list[FoundLink]] = {}
         for link in self.finds.of(index):
-            parts.setdefault(partition_of(site_of(link.request["url"])), []).append(link)
+            parts.setdefault(_partition(link.request["url"]), []).append(link)
         for partition, links in parts.items():
             for start in range(0, len(links), EVENT_LINKS):
                 yield LinkEvent(
@@ -301,6 +302,15 @@ def sitemap_links(response: Response) -> Iterator[tuple[str, str]]:
         raise NoSitemap(f"it is a <{sitemap.type}>")
     read = SITEMAP if sitemap.type == "sitemapindex" else PAGE
     yield from ((urljoin(response.url, entry["loc"].strip()), read) for entry in sitemap if entry.get("loc"))
+
+
+def _partition(url: str) -> int:
+    return _partition_at("/".join(url.split("/", 3)[:3]))
+
+
+@lru_cache(HOSTS)
+def _partition_at(origin: str) -> int:
+    return partition_of(site_of(origin))
 
 
 def _cut(text: str) -> str:

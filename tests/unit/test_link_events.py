@@ -198,6 +198,22 @@ def test_links_go_by_the_partitions_of_their_sites_and_no_event_has_too_many() -
     assert {event.fingerprint for event in events} == {page.fingerprint}
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://a.web.co.uk/x/y",
+        "https://me:x@a.web.co.uk:8080?q=/1",
+        "http://127.0.0.1/",
+        "http://web#x",
+        "data:,x/y/z/1",
+    ],
+)
+def test_the_partition_of_a_link_is_that_of_its_site(url: str) -> None:
+    bench = Bench({**told(0), "url": url})
+    (event,) = bench.batch.events()
+    assert event.partition == partition_of(site_of(url))
+
+
 # which outputs are links
 
 
