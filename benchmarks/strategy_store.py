@@ -162,13 +162,13 @@ def seeds(store: Store, first: int) -> tuple[float, ...]:
 def measure(kind: str, where: str, server: psutil.Process | None, sizes: Sequence[int], events: int) -> None:
     with closing(open_store(where, key=KEY)) as store:
         store.add_crawl(Crawl(id=NAME, project="p", spider="s", created=1.0, kind="frontier"))
-        fill(store, 0, 1_000)
-        take_turns(store)
+        fill(store, 0, 1_000 + SITES)
+        take_turns(store)  # which takes one link of each
         short = seeds(store, 2_000_000_000)
         print(
             f"{kind}: a new seed at 1,000 queued: front {short[0] * 1e3:.2f} ms, leased after {short[1] * 1e3:.2f} ms"
         )
-        known, memory = 1_000, list[int]()
+        known, memory = 1_000 + SITES, list[int]()
         for size in sizes:
             fill(store, known, size)
             known = size

@@ -209,7 +209,7 @@ end
 
 -- The members of several sorted sets, the lowest score first, one at a time. None of them may change meanwhile.
 local function merged(keys)
-  local SOME, sources = 32, {}
+  local SOME, sources = 8, {}
   local function read(source)
     local found = redis.call('ZRANGE', source.key, source.from, source.from + SOME - 1, 'WITHSCORES')
     source.from, source.found, source.at = source.from + SOME, found, 1
