@@ -27,6 +27,8 @@ from .job_list import NOWHERE, JobList, JobQuery, Listed, listed_again, utc
 ON_ITS_WAY = 300.0
 #: seconds without a line, after which a job that its node has forgotten is over; Scrapy writes one each minute
 SILENCE = 180.0
+#: the longest run of a job without a log that counts as killed at its start
+SHORT = timedelta(minutes=1)
 #: tries to make a step that depends on the records while other processes change them
 TRIES = 20
 
@@ -101,9 +103,24 @@ class JobMemory:
         offset_of = offsets_of(judged)
         over = {one.record.id: one for one in judged if one.record and one.sure and one.verdict.outcome.over}
         try:
-            self.change({name: partial(_ended, one=one, offset=offset_of(one)) for name, one in over.items()})
+            killed = {name for name, one in over.items() if self._was_killed_at_start(one)}
+            self.change(
+                {
+                    name: partial(_ended, one=one, offset=offset_of(one), at_start=name in killed)
+                    for name, one in over.items()
+                }
+            )
         except StoreError as error:
             complain(f"How jobs ended is not remembered: {error}")
+
+    def _was_killed_at_start(self, one: Judged) -> bool:
+        """Whether a log tells nothing of its job, and logs of other jobs of the spider do."""
+        row, verdict = one.row, one.verdict
+        was_short = row.started is not None and row.ended is not None and row.ended - row.started < SHORT
+        if self._store is None or not (verdict.hidden or (verdict.outcome is Outcome.UNKNOWN and was_short)):
+            return False
+        others = self._store.jobs()
+        return any((other.project, other.spider) == (row.project, row.spider) and other.pages for other in others)
 
     def change(self, changes: Mapping[str, Callable[[JobRecord], JobRecord]]) -> None:
         """Change open jobs, by their ids; in the same step one that ends and has attempts left waits for its next."""
@@ -126,8 +143,10 @@ class JobMemory:
         raise busy()
 
 
-def _ended(record: JobRecord, one: Judged, offset: timedelta) -> JobRecord:
+def _ended(record: JobRecord, one: Judged, offset: timedelta, *, at_start: bool) -> JobRecord:
     verdict = one.verdict
+    if at_start and verdict.outcome is Outcome.UNKNOWN:
+        verdict = replace(verdict, outcome=Outcome.DIED, reason="its process ended before it wrote anything")
     started, ended = one.times(offset)
     return replace(
         record,
@@ -136,7 +155,7 @@ def _ended(record: JobRecord, one: Judged, offset: timedelta) -> JobRecord:
         ended=max(record.created, (ended or datetime.now(timezone.utc)).timestamp()),
         reason=verdict.reason,
         lost=one.lost,
-        retries=0 if verdict.hidden else record.retries,  # it may have done all its work
+        retries=0 if verdict.hidden and not at_start else record.retries,  # it may have done all its work
         pages=verdict.pages,
         items=verdict.items,
         errors=verdict.errors,

@@ -20,6 +20,12 @@ from scrapyd_dist.store import open_store
 
 FLAKY = """
 
+import os, signal, sys
+
+if {"dies=1", "attempt=1"} <= set(sys.argv):  # before Scrapy has a log
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 class Quiet(Good):
     name = "quiet"
     custom_settings = {"LOG_LEVEL": "ERROR"}
@@ -133,6 +139,17 @@ def test_what_a_killed_command_left_waiting_is_taken_up_and_may_be_cancelled(sho
 def test_a_job_whose_log_does_not_tell_how_it_ended_is_not_tried_again(shop: Shop) -> None:
     (row,) = rows_of(shop, "quiet", "--retries", "2", code=1)
     assert (row["state"], row["attempt"]) == ("died", 1)
+
+
+@pytest.mark.black_box
+def test_a_job_that_is_killed_before_its_log_begins_is_tried_again_where_the_spider_is_known_to_have_logs(
+    shop: Shop,
+) -> None:
+    (row,) = rows_of(shop, "good", "--retries", "1", "-a", "dies=0", code=0)
+    assert (row["state"], row["attempt"]) == ("finished", 1)
+    (row,) = rows_of(shop, "good", "--retries", "1", "-a", "dies=1", "--label", "dies", code=0)
+    assert (row["state"], row["attempt"]) == ("finished", 2)
+    assert [one.state for one in records(shop, "dies")] == [Outcome.DIED, Outcome.FINISHED]
 
 
 @pytest.mark.black_box
