@@ -163,7 +163,7 @@ class Soak:
         done = command.wait(1)
         self.result.jobs += 1
         if done.code:
-            self.result.lost.append(f"plain job {self.result.jobs} ended with {done.code}: {done.err[-300:]}")
+            self.result.lost.append(f"plain job {self.result.jobs} ended with {done.code}: {done.out[-900:]}")
         else:
             self._jobs += [row["job"] for row in json.loads(done.out)["jobs"]]
 
