@@ -36,7 +36,7 @@ fuzz: .venv-test/ready  ## has nodes give 10,000 answers that are wrong, huge or
 lowest:  ## the tests of crawls and of the nodes' commands on the lowest versions that the README promises
 	PYTHON=$(PYTHON) sh tests/lowest.sh
 
-mutants: .venv-test/ready servers  ## breaks thirteen rules of the program, one at a time, and sees that their tests fail
+mutants: .venv-test/ready servers  ## breaks rules of the program, one at a time, and sees that their tests fail
 	.venv-test/bin/python tests/mutants.py
 
 bench: .venv-test/ready  ## the README's benchmarks (about an hour; the machine should have nothing else to do)

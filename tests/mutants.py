@@ -80,6 +80,12 @@ MUTANTS = [
     ("a row with a foreign signature leads to nothing",
      'if hmac.compare_digest(_made(self._key, plain, about).encode(), made.encode("utf-8", "replace")):', "if True:",
      "contract/test_store_foreign.py::test_what_another_key_has_signed_is_shown_and_not_believed"),
+    ("a strategy process changes only what is in partitions that it holds",
+     "self._partitions.check(crawl, strategy, step.process, step.partitions)", "pass",
+     "contract/test_store_strategy.py::test_a_step_is_made_as_a_whole_or_not_at_all[sqlite]"),
+    ("a handler that raises leaves nothing behind",
+     "        draft.forget()\n        draft.count(FAULTS)", "        draft.count(FAULTS)",
+     "unit/test_strategy_manager.py::test_a_handler_that_raises_leaves_a_dead_letter_and_nothing_else"),
 ]  # fmt: skip
 
 

@@ -35,6 +35,7 @@ from ..slot_routing import SlotPlacement
 from .crawl_request import CrawlRequest, find_project
 from .process import check_known
 from .producer_options import read_options
+from .read_ahead import read_ahead
 
 logger = logging.getLogger(__name__)
 #: the setting that tells a worker that it works for a strategy
@@ -180,7 +181,7 @@ class StrategyRunner:
             try:
                 self._read_seeds(manager)
                 while not (self.stop.is_set() or manager.over):
-                    if not self._round(manager):
+                    if not self._round(manager.work):
                         self.stop.wait(_IDLE)
             finally:
                 self._close(manager)
@@ -203,7 +204,7 @@ class StrategyRunner:
             return
         try:
             lines = self.seeds()
-            new = manager.read_seeds(None if lines is None else self._until_stopped(lines))
+            new = manager.read_seeds(None if lines is None else self._until_stopped(lines, manager))
         except DistError:
             raise
         except Exception as error:
@@ -213,19 +214,26 @@ class StrategyRunner:
             ) from error
         logger.info("Crawl %s: %d seeds were new", self.frontier, new)
 
-    def _until_stopped(self, lines: Iterable[str]) -> Iterator[str]:
-        """The lines; none any more once this process is to end, because the next one reads them again."""
-        for line in lines:
+    def _until_stopped(self, lines: Iterable[str], manager: StrategyManager) -> Iterator[str]:
+        """The lines, with rounds between them, as they may come slowly.
+
+        None any more once this process is to end, because the next one reads them again.
+        """
+        for some in read_ahead(lines):
+            for line in some:
+                if self.stop.is_set():
+                    return
+                yield line
             if self.stop.is_set():
                 return
-            yield line
+            self._round(manager.work_between_seeds)
 
-    def _round(self, manager: StrategyManager) -> bool:
+    def _round(self, work: Callable[[], bool]) -> bool:
         """Make a round; a store that does not answer is asked again for a while, because nothing is lost meanwhile."""
         since = time.monotonic()
         while True:
             try:
-                return manager.work()
+                return work()
             except StoreError:
                 if time.monotonic() - since > _PATIENCE:
                     raise

@@ -5,11 +5,8 @@ The rule it keeps: memory stays constant; a row is in the store, or told with it
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeAlias
@@ -28,13 +25,10 @@ from scrapyd_dist.scheduling.batcher import SlotBatcher
 from ..classifier import LARGE
 from ..codec import LOCAL_META, plain_request
 from ..slot_routing import SlotPlacement, SlotRouting
+from .read_ahead import STEP, read_ahead
 
-#: requests in one step of the store
-STEP = 2_000
 #: seconds after which what has come in is written, however little it is
 MAX_AGE = 2.0
-#: rows that are read ahead
-AHEAD = 5_000
 #: bad rows that are shown one by one
 TOLD = 20
 
@@ -108,7 +102,7 @@ class WorklistImport:
         self.producer.begin()
         try:
             yield self
-            for some in _read_ahead(rows):
+            for some in read_ahead(rows):
                 for row in some:
                     self._take(row)
                 if self._write():
@@ -146,31 +140,3 @@ class WorklistImport:
         self.added += kept.get("sealed", 0)
         self.duplicate += kept.get("duplicate", 0)
         return True
-
-
-def _read_ahead(rows: Iterable[WorklistRow]) -> Iterator[list[WorklistRow]]:
-    """Rows that a thread reads ahead, in lists; an empty one when none has come for a second: a clock waits for it."""
-    ahead: queue.Queue[WorklistRow | Exception | None] = queue.Queue(AHEAD)  # its end is None, or why it broke off
-
-    def read() -> None:
-        try:
-            for row in rows:
-                ahead.put(row)
-            ahead.put(None)
-        except Exception as error:  # noqa: BLE001 - it is raised where the rows are taken
-            ahead.put(error)
-
-    # A daemon: nothing ends a read from a terminal or a pipe, nor one whose rows are taken no more.
-    threading.Thread(target=read, name="sdist-worklist", daemon=True).start()
-    while True:
-        some: list[WorklistRow] = []
-        with suppress(queue.Empty):
-            while len(some) < STEP:
-                row = ahead.get(timeout=0.0 if some else 1.0)
-                if row is None or isinstance(row, Exception):
-                    yield some
-                    if row is not None:
-                        raise row
-                    return
-                some.append(row)
-        yield some

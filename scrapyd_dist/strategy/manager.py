@@ -117,6 +117,8 @@ class StrategyManager:
     _events: int = field(default=ROUND_EVENTS, init=False)  #: to be read for the next round
     _uses_domains: bool = field(default=False, init=False)
     _unreadable: set[int] = field(default_factory=set, init=False)  #: dead batches
+    _seeding: RoundDraft | None = field(default=None, init=False)  #: of the seeds that are read
+    _seeded: int = field(default=0, init=False)  #: seeds that were new, or were handed over
 
     def work(self) -> bool:
         """Make one round; whether there was something to do, so that the next is due at once.
@@ -142,23 +144,32 @@ class StrategyManager:
         again requests none of them twice.
         """
         self._live(SEEDING)
-        draft = self._draft()
-        made = 0
-
-        def flush(least: int) -> None:
-            nonlocal made
-            if len(draft.wishes) >= least:
-                made += self._keep_seeds(draft)
-
-        draft.seeded = lambda: flush(SEEDS)
+        draft = self._seeding = self._draft()
+        self._seeded = 0
+        draft.seeded = lambda: self._keep_seeds(draft, SEEDS)
         self.strategy.context = draft
-        self.strategy.read_seeds(stream)
-        flush(0)
+        try:
+            self.strategy.read_seeds(stream)
+            self._keep_seeds(draft)
+        finally:
+            self._seeding = None
         # Those that were lost while they read seeds are made up for by this reading.
         lost = [name for name in self.store.backlog(self.crawl).lost if name.startswith(SEEDING)]
         for name in (*lost, f"{SEEDING}{self.process}"):
             self.store.sign_off(self.crawl, name)
-        return made
+        return self._seeded
+
+    def work_between_seeds(self) -> bool:
+        """`work`, for a stream of seeds that is waited for: those that were read so far are kept first."""
+        draft = self._seeding
+        if draft is not None and draft.wishes:
+            self._keep_seeds(draft)
+        try:
+            self._live(SEEDING)
+            return self.work()
+        finally:
+            if draft is not None:
+                self.strategy.context = draft
 
     def close(self, *, leave: bool = True) -> None:
         """The process ends; without `leave` the frontier goes on waiting for a strategy process, as in a pause."""
@@ -274,24 +285,25 @@ class StrategyManager:
 
     # seeds
 
-    def _keep_seeds(self, draft: RoundDraft) -> int:
-        """Keep what was scheduled so far, whatever becomes of the partitions meanwhile."""
+    def _keep_seeds(self, draft: RoundDraft, least: int = 0) -> None:
+        """Keep what was scheduled so far, if it is enough, whatever becomes of the partitions meanwhile."""
+        if len(draft.wishes) < least:
+            return
         draft.domains.keep(lambda site: partition_of(site) in self._held)
-        wishes, draft.wishes = draft.wishes, []
-        counts, draft.beyond = {BEYOND_DEPTH: draft.beyond} if draft.beyond else {}, 0
+        counts = {BEYOND_DEPTH: draft.beyond} if draft.beyond else {}
         changes = draft.domains.changes()
         for left in reversed(range(_TRIES)):
             self._live(SEEDING)
             try:
-                made = self._seed_step(wishes, counts, changes)
+                self._seeded += self._seed_step(draft.wishes, counts, changes)
                 break
             except StepRefused:
                 self._life_at = None
                 if not left:
                     raise
+        draft.wishes, draft.beyond = [], 0
         draft.forget_looked_up()
         self._cut_meanwhile()
-        return made
 
     def _seed_step(
         self,

@@ -1,9 +1,12 @@
 """`sdist strategy`: a class decides what is crawled, over real nodes, on both stores; and its bad days."""
 
 import signal
+import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from rig.commands import Command
@@ -100,7 +103,9 @@ class Seedless(Each):
 
 
 @pytest.fixture
-def bench(strategy_bench: MakeBench) -> MakeBench:
+def file_bench(strategy_bench: MakeBench) -> MakeBench:
+    """A bench whose store is a file."""
+
     def make(**options: object) -> StrategyBench:
         it = strategy_bench(**options)
         it.strategy(STRATEGIES)
@@ -109,9 +114,15 @@ def bench(strategy_bench: MakeBench) -> MakeBench:
     return make
 
 
-def test_every_page_is_crawled_once_and_a_second_run_hits_nothing(bench: MakeBench, engine: str) -> None:
+@pytest.fixture
+def bench(file_bench: MakeBench, engine: str) -> MakeBench:
+    """A bench on each store in turn."""
+    return partial(file_bench, store=engine)
+
+
+def test_every_page_is_crawled_once_and_a_second_run_hits_nothing(bench: MakeBench) -> None:
     """F2."""
-    it = bench(store=engine)
+    it = bench()
     done = it.run("Each", "-o", "items.jl", "--json", code=0)
     it.assert_each_once()
     told = done.json()
@@ -126,6 +137,40 @@ def test_every_page_is_crawled_once_and_a_second_run_hits_nothing(bench: MakeBen
     assert [one["number"] for one in changes] == sorted({one["number"] for one in changes})
 
 
+class SlowSeeds(BaseHTTPRequestHandler):
+    """Gives the second line when it is told to."""
+
+    protocol_version = "HTTP/1.1"
+    lines: Sequence[str] = ()
+    go_on: threading.Event
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for line in (*self.lines, ""):
+            text = f"{line}\n".encode() if line else b""
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(text), text))
+            self.go_on.wait(120)
+
+
+def test_work_goes_on_while_seeds_come_slowly(file_bench: MakeBench) -> None:
+    it = file_bench(hosts=2)
+    seeds = [f"{host}{it.web.site.index_path(0)}" for host in it.hosts]
+    kind = type("Seeds", (SlowSeeds,), {"lines": seeds, "go_on": threading.Event()})
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = it.start("Each", "--seeds", f"http://127.0.0.1:{server.server_port}/")
+        half = it.pages().total() // 2
+        wait_for(lambda: it.hits().total() == half or not command.running(), 90, "the site of the first seed")
+        assert command.running(), command.err
+        wait_for(lambda: it.states() == {"CRAWLED": half}, 30, "its last event")
+        kind.go_on.set()
+        command.wait(code=0)
+        server.shutdown()
+    it.assert_each_once()
+
+
 def under_way(it: StrategyBench, kind: str, *words: object, hits: int = 8) -> Command:
     """A run that has asked for some pages, and not for all."""
     command = it.start(kind, *words)
@@ -134,8 +179,8 @@ def under_way(it: StrategyBench, kind: str, *words: object, hits: int = 8) -> Co
     return command
 
 
-def test_a_strategy_process_that_is_killed_costs_nothing(bench: MakeBench, engine: str) -> None:
-    it = bench(store=engine, items=30, latency=0.3)
+def test_a_strategy_process_that_is_killed_costs_nothing(bench: MakeBench) -> None:
+    it = bench(items=30, latency=0.3)
     command = under_way(it, "Each")
     command.signal(signal.SIGKILL)
     command.wait()
@@ -217,9 +262,9 @@ def test_finished_ends_it(bench: MakeBench) -> None:
     assert (told["state"], told["ended"], told["links"]["queued"] > 0) == ("ended", True, True)
 
 
-def test_the_score_is_the_order_at_the_site(bench: MakeBench, engine: str) -> None:
+def test_the_score_is_the_order_at_the_site(bench: MakeBench) -> None:
     """F9."""
-    it = bench(store=engine, items=30, per_page=30, hosts=1, nodes=1, CONCURRENT_REQUESTS=1)
+    it = bench(items=30, per_page=30, hosts=1, nodes=1, CONCURRENT_REQUESTS=1)
     it.run("Last", "--ahead", 12, code=0)
     asked = [it.web.site.numbers[hit["target"]] for hit in it.web.log()[1:]]
     assert asked == list(reversed(range(30)))
@@ -331,8 +376,8 @@ def test_pause_and_resume(bench: MakeBench) -> None:
 # what is refused
 
 
-def test_what_cannot_be_a_strategy_is_refused_in_a_paragraph(bench: MakeBench) -> None:
-    it = bench(nodes=0, hosts=1)
+def test_what_cannot_be_a_strategy_is_refused_in_a_paragraph(file_bench: MakeBench) -> None:
+    it = file_bench(nodes=0, hosts=1)
     it.it.write("small/broken.py", "import nothing_of_that_name\n")
 
     def refused(path: str, *words: object, code: int = 2) -> str:
@@ -360,8 +405,8 @@ def test_what_cannot_be_a_strategy_is_refused_in_a_paragraph(bench: MakeBench) -
     assert "There are no strategies yet" in it.sdist(code=0).err
 
 
-def test_a_strategy_that_fails_ends_the_run_with_its_reason(bench: MakeBench) -> None:
-    it = bench(hosts=1, items=3, nodes=1)
+def test_a_strategy_that_fails_ends_the_run_with_its_reason(file_bench: MakeBench) -> None:
+    it = file_bench(hosts=1, items=3, nodes=1)
     done = it.run("Seedless")
     assert done.code == 1
     assert "read_seeds() of the strategy small.strategies:Seedless raised ZeroDivisionError: behind" in done.err

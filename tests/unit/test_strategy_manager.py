@@ -3,13 +3,14 @@
 from collections.abc import Collection, Iterable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from cryptography.fernet import Fernet
 from rig.strategy_memory import MemoryStore, Page, StrategyRig, body_of, events_of, fingerprint_of
 
 from scrapyd_dist.batches import BatchState
-from scrapyd_dist.errors import StepRefused
+from scrapyd_dist.errors import StepRefused, StoreError
 from scrapyd_dist.frontier.slots import site_of
 from scrapyd_dist.payload import RequestValue, decode
 from scrapyd_dist.strategy import BasicStrategy, Request, Response, States
@@ -88,6 +89,37 @@ def test_seeds_are_kept_in_steps() -> None:
     assert rig.manager.read_seeds(stream()) == 5_000
     assert most <= 1_000
     assert rig.store.calls["links"] == 5
+
+
+def test_work_goes_on_while_seeds_come_slowly() -> None:
+    rig = StrategyRig(pages=RING)
+
+    def stream() -> Iterable[str]:
+        yield A
+        rig.manager.work_between_seeds()
+        rig.worker.work()
+        assert rig.worker.made == [A]
+        rig.clock.time += 1
+        rig.manager.work_between_seeds()
+        rig.worker.work()
+        assert rig.worker.made[:2] == [A, B]
+        yield "http://late.example/"
+
+    assert rig.manager.read_seeds(stream()) == 2
+    rig.crawl()
+    assert sorted(rig.worker.made) == sorted([A, B, C, D, "http://late.example/"])
+
+
+def test_seeds_that_the_store_does_not_take_are_kept_for_the_next_try() -> None:
+    rig = StrategyRig()
+
+    def stream() -> Iterable[str]:
+        yield A
+        with patch.object(rig.store, "apply", side_effect=StoreError("away")), pytest.raises(StoreError):
+            rig.manager.work_between_seeds()
+        rig.manager.work_between_seeds()
+
+    assert rig.manager.read_seeds(stream()) == 1
 
 
 def test_seeds_of_partitions_of_others_are_handed_over() -> None:
