@@ -20,6 +20,7 @@ from scrapy.settings import Settings
 from scrapyd_dist.middlewares.producer import filler
 from scrapyd_dist.middlewares.producer import worklist_import as worklists
 from scrapyd_dist.middlewares.producer.filler import FrontierWriter
+from scrapyd_dist.middlewares.producer.read_ahead import STEP
 from scrapyd_dist.middlewares.producer.worklist_import import RowReader, WorklistImport, request_reader
 from scrapyd_dist.middlewares.slot_routing import SlotRouting
 
@@ -324,7 +325,7 @@ def test_an_import_that_is_interrupted_has_written_what_it_read(shop: Store) -> 
     read = Event()
 
     def lines() -> Iterator[bytes]:
-        yield from (b"http://web/%d" % n for n in range(worklists.STEP + 50))
+        yield from (b"http://web/%d" % n for n in range(STEP + 50))
         read.set()
         Event().wait()  # until the process ends: a terminal without a word
 
@@ -332,7 +333,7 @@ def test_an_import_that_is_interrupted_has_written_what_it_read(shop: Store) -> 
     account = next(account for account in told if account.rows)
     assert read.wait(30)
     told.close()  # as Ctrl-C does
-    assert account.added == len(stored(shop)) == shop.counts("shop")["sealed"] >= worklists.STEP
+    assert account.added == len(stored(shop)) == shop.counts("shop")["sealed"] >= STEP
     assert shop.backlog("shop").producers == ()
 
 
