@@ -157,7 +157,8 @@ class SlowSeeds(BaseHTTPRequestHandler):
 def test_work_goes_on_while_seeds_come_slowly(file_bench: MakeBench) -> None:
     it = file_bench(hosts=2)
     seeds = [f"{host}{it.web.site.index_path(0)}" for host in it.hosts]
-    kind = type("Seeds", (SlowSeeds,), {"lines": seeds, "go_on": threading.Event()})
+    go_on = threading.Event()
+    kind = type("Seeds", (SlowSeeds,), {"lines": seeds, "go_on": go_on})
     with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         command = it.start("Each", "--seeds", f"http://127.0.0.1:{server.server_port}/")
@@ -165,7 +166,7 @@ def test_work_goes_on_while_seeds_come_slowly(file_bench: MakeBench) -> None:
         wait_for(lambda: it.hits().total() == half or not command.running(), 90, "the site of the first seed")
         assert command.running(), command.err
         wait_for(lambda: it.states() == {"CRAWLED": half}, 30, "its last event")
-        kind.go_on.set()
+        go_on.set()
         command.wait(code=0)
         server.shutdown()
     it.assert_each_once()
