@@ -223,6 +223,11 @@ def pause(context: Context, crawl: CrawlId) -> None:
 
     Example: sdist pause easy-20260102T030405Z
     """
+    rest(context, crawl, f"The {context.store.crawl(crawl).kind} {crawl} rests. Go on with: sdist resume {crawl}")
+
+
+def rest(context: Context, crawl: str, told: str) -> None:
+    """Let a crawl rest, and say so as it is told."""
     store = context.store
     row = store.crawl(crawl)
     if not producer_process.runs(row):
@@ -234,7 +239,7 @@ def pause(context: Context, crawl: CrawlId) -> None:
         return row.state.ended or bool(row.summary.get("paused"))
 
     poll_until(noticed, LOOK, time.monotonic() + NOTICE)
-    say(f"The {row.kind} {crawl} rests. Go on with: sdist resume {crawl}")
+    say(told)
     unheld = sum(number_in(node, "unleased") for node in store.crawl(crawl).summary.get("nodes") or ())
     if unheld:
         say(f"Of its jobs, {unheld:,} cannot reach the store, and go on to their end.")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from scrapyd_dist.batches import MISSES, Crawl, CrawlState
+from scrapyd_dist.frontier.intake import STRATEGY
 from scrapyd_dist.progress import MISSED, KnownTotals, number, succeeded, told
 
 #: states of a node that works on the crawl
@@ -175,8 +176,9 @@ def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]
     found = counted(number(summary, "urls_distinct"), "URL")
     total, waiting = number(summary, "batches", "total"), number(summary, "batches", "waiting")
     batches = (f"{total - waiting:,} of " if waiting else "") + counted(total, "batch", "batches")
+    kind = "strategy" if STRATEGY in crawl.options else crawl.kind
     lines = [
-        f"{crawl.kind.capitalize()} {crawl.id} {crawl.state.value}{took}: {items}.",
+        f"{kind.capitalize()} {crawl.id} {crawl.state.value}{took}: {items}.",
         f"  {found} found{on}; {succeeded(summary):,} done in {batches}{f' ({rest})' if rest else ''}.",
         *_missed(summary, list(misses)),
     ]

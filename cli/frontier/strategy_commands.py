@@ -117,7 +117,7 @@ def pause(context: Context, name: StrategyName) -> None:
     Example: sdist strategy pause news
     """
     found_strategy(context, name)
-    stored_crawls.pause(context, name)
+    stored_crawls.rest(context, name, f"The strategy {name} rests. Go on with: sdist strategy resume {name}")
 
 
 def resume(context: Context, name: StrategyName) -> None:

@@ -128,7 +128,7 @@ def test_every_page_is_crawled_once_and_a_second_run_hits_nothing(bench: MakeBen
     told = done.json()
     assert (told["state"], told["strategy"]["links"]["crawled"]) == ("finished", it.pages().total())
     assert sorted(item["url"] for item in it.it.items("items.jl")) == sorted(it.pages())
-    it.run("Each", code=0)
+    assert f"Strategy {it.name} finished" in it.run("Each", code=0).out
     it.assert_each_once()
     changes = it.changes()
     assert Counter((one["before"], one["after"]) for one in changes) == {
@@ -364,7 +364,7 @@ def test_a_second_process_shares_the_sites_and_may_be_killed(bench: MakeBench) -
 def test_pause_and_resume(bench: MakeBench) -> None:
     it = bench(items=40, latency=0.3)
     command = under_way(it, "Each", "--ahead", 5)
-    it.sdist("pause", it.name, code=0)
+    assert f"sdist strategy resume {it.name}" in it.sdist("pause", it.name, code=0).err
     assert it.status()["state"] == "paused"
     wait_for(lambda: not it.leased(), 30, "the end of what was leased")
     hits = it.hits()
