@@ -51,12 +51,12 @@ def is_offsite(crawler: Crawler, request: Request) -> bool:
 
 
 def share_robots_rules(crawler: Crawler) -> None:
-    """Hold all requests that wait for a site's robots.txt to it; call once the downloader is there.
+    """Hold all requests that wait for a site's robots.txt to it; call once the engine is there.
 
     Since Scrapy 2.14 only the first of those that wait gets its rules, as it takes the result out of the Deferred that
     all of them have: the others are let through. A plain crawl begins a site with one page; a worker with a batch.
     """
-    robots = None if crawler.engine is None else crawler.get_downloader_middleware(RobotsTxtMiddleware)
+    robots = crawler.get_downloader_middleware(RobotsTxtMiddleware)
     if robots is None or not iscoroutinefunction(robots.robot_parser):
         return
     parsers, ask = robots._parsers, robots.robot_parser  # noqa: SLF001 - nothing else tells that it is under way

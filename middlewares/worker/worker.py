@@ -47,6 +47,7 @@ class Worker:
         worker = cls(crawler, Assignment.from_settings(crawler.settings))
         connect = crawler.signals.connect
         connect(worker._opened, signals.spider_opened)
+        connect(worker._started, signals.engine_started)
         connect(worker._closed, signals.spider_closed)
         connect(worker._stopped, signals.engine_stopped)
         put_in_watchdog(crawler, worker._has_work)
@@ -87,8 +88,10 @@ class Worker:
 
     # signals
 
-    def _opened(self) -> None:
+    def _started(self) -> None:
         share_robots_rules(self._crawler)
+
+    def _opened(self) -> None:
         job = self._job
         if job is None:
             self._session = SentSession(self._crawler, None, None, self._fail)
