@@ -504,7 +504,7 @@ def test_processes_share_the_partitions(store: Store) -> None:
 
 
 def test_a_process_that_dies_loses_its_partitions_when_its_time_runs_out(store: Store) -> None:
-    hold(store, "one", seconds=0.0)
+    hold(store, "one", seconds=-1.0)
     assert hold(store, "two") == list(ALL)
     assert [one.name for one in store.strategy_backlog("c").processes] == ["two"]
     with pytest.raises(StepRefused):
