@@ -11,7 +11,7 @@ from rig.bad_days import ITEMS, MakeScene, arguments, assert_exact, attempts, bu
 from rig.crawls import ADDON, QUICK, assert_each_page_once, crawls, last_crawl
 from rig.deliveries import FolderReader, delivered, files_of, manifest_in
 from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
-from rig.nodes import ScrapydNode
+from rig.nodes import ScrapydNode, at_rest
 from rig.redis import PASSWORD, RedisServer
 from rig.waiting import wait_for
 
@@ -115,12 +115,7 @@ def test_it_rests_goes_on_is_cancelled_and_taken_up_again(mode: str, scene: Make
     wait_accepted(it, 2)
     crawl = crawls(it)[0].id
     at.run("pause", crawl).expect(0, f"sdist resume {crawl}")
-
-    def rest() -> bool:
-        running = [node.job_log(job["id"]) for node in at.nodes for job in node.jobs("running")]
-        return bool(running) and all("The crawl rests" in log for log in running)
-
-    wait_for(rest, 60, "each worker has seen it")
+    wait_for(lambda: at_rest(at.nodes), 60, "each worker has seen it")
     hits, quiet = sum(pages.hits().values()), time.monotonic()
 
     def is_quiet() -> bool:

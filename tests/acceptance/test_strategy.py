@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from rig.commands import Command
 from rig.crawls import assert_one_paragraph
+from rig.nodes import at_rest
 from rig.strategy_bench import StrategyBench
 from rig.waiting import wait_for
 
@@ -366,7 +367,7 @@ def test_pause_and_resume(bench: MakeBench) -> None:
     command = under_way(it, "Each", "--ahead", 5)
     assert f"sdist strategy resume {it.name}" in it.sdist("pause", it.name, code=0).err
     assert it.status()["state"] == "paused"
-    wait_for(lambda: not it.leased(), 30, "the end of what was leased")
+    wait_for(lambda: at_rest(it.nodes) or not it.leased(), 30, "the workers rest")
     hits = it.hits()
     it.sdist("resume", it.name, code=0)
     command.wait(code=0)

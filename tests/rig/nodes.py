@@ -6,6 +6,7 @@ import random
 import signal
 import socket
 import subprocess
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,12 @@ class ScrapydNode:
         """Kill the daemon and everything it started."""
         self.kill()
         end_all(self.home)
+
+
+def at_rest(nodes: Iterable[ScrapydNode]) -> bool:
+    """Whether jobs run, and each of them has seen that its crawl was paused."""
+    logs = [node.job_log(job["id"]) for node in nodes for job in node.jobs("running")]
+    return bool(logs) and all("The crawl rests" in log for log in logs)
 
 
 class Nodes:
