@@ -141,8 +141,8 @@ STDIN = "-"
 
 def opened_file(stack: ExitStack, name: str) -> BinaryIO:
     """A file that the command was given, or standard input, to be read while `stack` is open."""
-    if name == STDIN:
-        return sys.stdin.buffer
+    if name == STDIN:  # with a buffer of its own: a thread that reads that of sys.stdin would let the process abort
+        return open(sys.stdin.fileno(), "rb", closefd=False)
     try:
         return stack.enter_context(open(name, "rb"))  # noqa: PTH123 - as it was typed, for the error
     except FileNotFoundError:

@@ -139,7 +139,7 @@ def option_answer(name: str) -> str:
 def _answers(settings: Mapping[str, Any]) -> Iterator[str]:
     for name in settings:
         value = settings[name] if _is_related(name) else None
-        if value is None or value == "":
+        if value is None or value == "" or (name in _OWN_CLASSES and not isinstance(value, (str, type))):
             continue
         if name in CLASSES:
             yield from (
@@ -149,6 +149,10 @@ def _answers(settings: Mapping[str, Any]) -> Iterator[str]:
             )
         else:
             yield _answer(name, value)
+
+
+#: settings that name a class of the project; a value of another kind is another program's
+_OWN_CLASSES = frozenset({"STRATEGY", "CRAWLING_STRATEGY"})
 
 
 def _is_related(name: str) -> bool:
@@ -166,8 +170,8 @@ def _answer(name: str, value: Any) -> str:
 
 def _shown(name: str, value: Any) -> str:
     """The value as it is written here."""
-    if name in ("STRATEGY", "CRAWLING_STRATEGY"):
-        path = value if isinstance(value, str) else f"{value.__module__}.{getattr(value, '__name__', value)}"
+    if name in _OWN_CLASSES:
+        path = value if isinstance(value, str) else f"{value.__module__}.{value.__name__}"
         return path if ":" in path else ":".join(path.rsplit(".", 1))
     if name == "STRATEGY_ARGS":
         parsed = _parsed(value)

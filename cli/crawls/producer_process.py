@@ -22,6 +22,7 @@ from scrapyd_dist.deploy.kept_eggs import all_eggs, choose
 from scrapyd_dist.batches import Crawl, CrawlState, check_crawl_name, crawl_name
 from scrapyd_dist.config import STATE_FOLDER, load, state_dir
 from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
+from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.pidfile import note_pid, noted_pid, started_at
 from scrapyd_dist.scrapyd.versions import hash_in, sanitised
 from scrapyd_dist.store import Store
@@ -174,6 +175,11 @@ def _why_taken(row: Crawl) -> str:
 
 def check_is_crawl(row: Crawl) -> None:
     """Refuse a frontier, which has no process of its own that could go on."""
+    if has_strategy(row):
+        raise ConfigError(
+            f"{row.id} is a crawling strategy's. The command that started it goes on with it: sdist strategy run"
+            f" MODULE:CLASS --name {row.id}; `sdist strategy resume {row.id}` ends a pause."
+        )
     if row.kind == "frontier":
         raise ConfigError(
             f"{row.id} is a frontier, and has no run of its own to go on with. Its workers are started by"

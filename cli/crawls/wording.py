@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from scrapyd_dist.batches import MISSES, Crawl, CrawlState
-from scrapyd_dist.frontier.intake import STRATEGY
+from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.progress import MISSED, KnownTotals, number, succeeded, told
 
 #: states of a node that works on the crawl
@@ -176,7 +176,7 @@ def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]
     found = counted(number(summary, "urls_distinct"), "URL")
     total, waiting = number(summary, "batches", "total"), number(summary, "batches", "waiting")
     batches = (f"{total - waiting:,} of " if waiting else "") + counted(total, "batch", "batches")
-    kind = "strategy" if STRATEGY in crawl.options else crawl.kind
+    kind = "strategy" if has_strategy(crawl) else crawl.kind
     lines = [
         f"{kind.capitalize()} {crawl.id} {crawl.state.value}{took}: {items}.",
         f"  {found} found{on}; {succeeded(summary):,} done in {batches}{f' ({rest})' if rest else ''}.",

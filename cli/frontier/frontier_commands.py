@@ -12,7 +12,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from scrapyd_dist.batches import OUT, WAITING, AttemptState, Batch, BatchState, check_crawl_name
+from scrapyd_dist.batches import OUT, WAITING, AttemptState, Batch, BatchState, Crawl, check_crawl_name
 from scrapyd_dist.errors import INTERRUPTED, PARTIAL, ConfigError, NothingMatched, StepRefused
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY, OTHER_SPIDER, NewBatch, check_slot_name
 from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer, has_strategy, open_frontier, pack
@@ -202,6 +202,15 @@ class BatchWalk:
         return INTERRUPTED if self.interrupted else PARTIAL if left else 0
 
 
+def check_no_strategy(row: Crawl) -> None:
+    """Refuse to change batches behind the back of a strategy, whose links would wait for ever for what is lost."""
+    if has_strategy(row):
+        raise ConfigError(
+            f"{row.id} is a crawling strategy's, which alone decides what is requested, and when. `sdist strategy reset"
+            f" {row.id}` forgets all that it knows, and `sdist frontier delete {row.id} --all` removes it as a whole."
+        )
+
+
 def walk(batches: Sequence[Batch], step: Callable[[Batch], None], doing: str) -> BatchWalk:
     """Do it to each batch that no worker has; doing: as a word, deleted.
 
@@ -278,7 +287,8 @@ def move(
 
 def _move_slots(context: Context, frontier: str, prefix: str, goal: SlotRule, *, uniform: bool, output: Output) -> int:
     root = context.root
-    store, _ = opened(context, frontier)
+    store, whole = opened(context, frontier)
+    check_no_strategy(whole)
     found = with_prefix(slots_in(store.backlog(frontier)), frontier, prefix)
     names = {one.slot for one in found if not one.slot.startswith(OTHER_SPIDER)}
     turn = cycle(goal.names())
@@ -329,7 +339,8 @@ def in_slots(
 def _put_alone(context: Context, frontier: str, number: int, slot: str, output: Output) -> None:
     """Put one batch, waiting or dead, into a slot under a new number."""
     check_slot_name(slot)
-    store, _ = opened(context, frontier)
+    store, whole = opened(context, frontier)
+    check_no_strategy(whole)
     row = next((one for one in store.batches(frontier) if one.number == number), None)
     if row is None:
         raise NothingMatched(f"The frontier {frontier} has no batch {number}. `sdist batches {frontier}` lists all.")
@@ -369,7 +380,8 @@ def prioritise(
 
     Example: sdist frontier prioritise shop --to 10 --prefix news
     """
-    store, _ = opened(context, frontier)
+    store, whole = opened(context, frontier)
+    check_no_strategy(whole)
     if prefix is not None:
         with_prefix(slots_in(store.backlog(frontier)), frontier, prefix)
     there = [one for one in store.batches(frontier, WAITING) if one.slot.startswith(prefix or "")]
@@ -399,7 +411,8 @@ def requeue(
     Example: sdist frontier requeue shop 7 9
     """
     kinds = {"dead", "failed"} if failed_urls else {"dead"}
-    store, _ = opened(context, frontier)
+    store, whole = opened(context, frontier)
+    check_no_strategy(whole)
     dead = store.batches(frontier, {BatchState.DEAD})
     missed = {miss.batch for miss in store.misses(frontier) if miss.kind in kinds}
     there = missed | {one.number for one in dead}
@@ -447,11 +460,8 @@ def delete(
         if row.kind != "frontier":
             raise ConfigError(f"{row.id} is a crawl, and goes as a whole by `sdist clean {row.id}`.")
         check_idle(store, row)
-    elif has_strategy(row):
-        raise ConfigError(
-            f"{row.id} is a crawling strategy's, and its links would wait for ever for what is deleted here. Forget all"
-            f" that it knows: sdist strategy reset {row.id}; or delete it as a whole, by --all."
-        )
+    else:
+        check_no_strategy(row)
     counts = slots_in(store.backlog(frontier))
     if not all_:
         counts = with_prefix(counts, frontier, prefix or "")

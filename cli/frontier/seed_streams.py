@@ -1,16 +1,14 @@
 """The seeds of a crawling strategy as lines of text: of a file, standard input, a web server or a bucket."""
 
 import codecs
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
 from scrapyd_dist.items.sink import password_in, split
 
-from ..options import STDIN
+from ..options import STDIN, opened_file
 
 #: seconds in which a web server has to be reached, and in which something more has to come
 _TIMES = (10.0, 120.0)
@@ -29,13 +27,9 @@ def open_seeds(stack: ExitStack, source: str) -> Callable[[], Iterator[str]]:
         NothingMatched: there is no such file or object.
         ConfigError: it cannot be opened.
     """
-    if source == STDIN:
-        return lambda: _decoded(sys.stdin.buffer, "standard input")
     if "://" not in source:
-        path = Path(source)
-        if not path.is_file():
-            raise NothingMatched(f"There is no file {source} of seeds (--seeds); standard input is {STDIN}.")
-        return lambda: _decoded(stack.enter_context(path.open("rb")), source)
+        file = opened_file(stack, source)
+        return lambda: _decoded(file, "standard input" if source == STDIN else source)
     if password_in(source):
         raise ConfigError(
             "The address of --seeds has a password, and every user of this machine could read it in the process list."
@@ -92,7 +86,7 @@ def _decoded(lines: Iterable[bytes], where: str) -> Iterator[str]:
             yield raw.decode().rstrip("\r\n")
     except UnicodeDecodeError:
         raise SeedsBroken(f"Line {number} of the seeds in {where} is not UTF-8.") from None
-    except OSError as error:  # also those of requests
+    except Exception as error:  # a driver may raise anything
         raise SeedsBroken(
             f"The seeds in {where} broke off behind line {number:,}: {type(error).__name__}. What was read goes on; the"
             " same command reads them again."

@@ -27,6 +27,8 @@ from .job_list import NOWHERE, JobList, JobQuery, Listed, listed_again, utc
 ON_ITS_WAY = 300.0
 #: seconds without a line, after which a job that its node has forgotten is over; Scrapy writes one each minute
 SILENCE = 180.0
+#: settings that change what a log tells
+_LOGGING = frozenset({"LOG_ENABLED", "LOG_FILE", "LOG_FORMAT", "LOG_LEVEL"})
 #: the longest run of a job without a log that counts as killed at its start
 SHORT = timedelta(minutes=1)
 #: tries to make a step that depends on the records while other processes change them
@@ -103,7 +105,9 @@ class JobMemory:
         offset_of = offsets_of(judged)
         over = {one.record.id: one for one in judged if one.record and one.sure and one.verdict.outcome.over}
         try:
-            killed = {name for name, one in over.items() if self._was_killed_at_start(one)}
+            silent = [one for one in over.values() if _tells_nothing(one)]
+            others = self._store.jobs() if self._store is not None and silent else []
+            killed = {one.row.job for one in silent if _was_killed_at_start(one, others)}
             self.change(
                 {
                     name: partial(_ended, one=one, offset=offset_of(one), at_start=name in killed)
@@ -112,15 +116,6 @@ class JobMemory:
             )
         except StoreError as error:
             complain(f"How jobs ended is not remembered: {error}")
-
-    def _was_killed_at_start(self, one: Judged) -> bool:
-        """Whether a log tells nothing of its job, and logs of other jobs of the spider do."""
-        row, verdict = one.row, one.verdict
-        was_short = row.started is not None and row.ended is not None and row.ended - row.started < SHORT
-        if self._store is None or not (verdict.hidden or (verdict.outcome is Outcome.UNKNOWN and was_short)):
-            return False
-        others = self._store.jobs()
-        return any((other.project, other.spider) == (row.project, row.spider) and other.pages for other in others)
 
     def change(self, changes: Mapping[str, Callable[[JobRecord], JobRecord]]) -> None:
         """Change open jobs, by their ids; in the same step one that ends and has attempts left waits for its next."""
@@ -141,6 +136,27 @@ class JobMemory:
                 self.records.update((one.id, one) for one in changed)
                 return
         raise busy()
+
+
+def _tells_nothing(one: Judged) -> bool:
+    """Whether a short job that may be tried again has left no log that tells how it ended."""
+    row, record, verdict = one.row, one.record, one.verdict
+    if record is None or record.attempt > record.retries or _LOGGING & set(record.settings):
+        return False
+    was_short = row.started is not None and row.ended is not None and row.ended - row.started < SHORT
+    return was_short and (verdict.hidden or verdict.outcome is Outcome.UNKNOWN)
+
+
+def _was_killed_at_start(one: Judged, others: Iterable[JobRecord]) -> bool:
+    """Whether logs of other jobs like this one tell of their pages, so that it has not come to write one."""
+    record, is_told = one.record, False
+    for other in others:
+        if record is None or (other.project, other.spider) != (record.project, record.spider):
+            continue
+        if not one.verdict.hidden and other.url == record.url and (other.posted or 0.0) > (record.posted or 0.0):
+            return False  # jobs_to_keep may have removed its log since
+        is_told |= bool(other.pages) and (other.version, other.settings) == (record.version, record.settings)
+    return is_told
 
 
 def _ended(record: JobRecord, one: Judged, offset: timedelta, *, at_start: bool) -> JobRecord:

@@ -15,6 +15,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from traceback import extract_tb
+from typing import TypeGuard
 
 from scrapy import Spider
 from scrapy.crawler import Crawler
@@ -72,14 +73,19 @@ def load_strategy(path: str) -> type[CrawlingStrategy]:
     except Exception as error:
         raise ConfigError(f"The strategy's module {module} cannot be imported: {told(error)}.") from error
     found = getattr(there, name, None)
-    if isinstance(found, type) and issubclass(found, CrawlingStrategy):
+    if _is_strategy(found):
         return found
-    kinds = [one for one in vars(there).values() if isinstance(one, type) and issubclass(one, CrawlingStrategy)]
-    own = ", ".join(kind.__name__ for kind in kinds if kind.__module__ == module) or "none"
+    names = getattr(there, "__all__", vars(there))  # a package may load its names when they are asked for
+    kinds = [one for one in (getattr(there, name, None) for name in names) if _is_strategy(one)]
+    own = ", ".join(kind.__name__ for kind in kinds if f"{kind.__module__}.".startswith(f"{module}.")) or "none"
     what = f"The module {module} has no {name}" if found is None else f"{path} is no crawling strategy"
     raise ConfigError(
         f"{what}. Name a class that is made from scrapyd_dist.strategy.CrawlingStrategy; of those, {module} has: {own}."
     )
+
+
+def _is_strategy(found: object) -> TypeGuard[type[CrawlingStrategy]]:
+    return isinstance(found, type) and issubclass(found, CrawlingStrategy) and found is not CrawlingStrategy
 
 
 def unstarted_crawler(spider: type[Spider], settings: Settings) -> Crawler:
@@ -116,6 +122,10 @@ def told(error: BaseException) -> str:
     frames = [frame for frame in extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
     place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
+
+
+class SeedsStopped(DistError):
+    """The process is to end before all seeds are read: it does not sign off, and the next one reads them again."""
 
 
 @dataclass(kw_only=True)
@@ -179,7 +189,8 @@ class StrategyRunner:
                 standing=self.terms.standing, ahead=self.terms.ahead or AHEAD, size=self.size,
             )  # fmt: skip
             try:
-                self._read_seeds(manager)
+                with suppress(SeedsStopped):
+                    self._read_seeds(manager)
                 while not (self.stop.is_set() or manager.over):
                     if not self._round(manager.work):
                         self.stop.wait(_IDLE)
@@ -213,19 +224,21 @@ class StrategyRunner:
                 " goes on; the same command reads the seeds again. --debug shows the traceback."
             ) from error
         logger.info("Crawl %s: %d seeds were new", self.frontier, new)
+        if not new and not any(manager.store.strategy_backlog(self.frontier).states.values()):
+            logger.warning(
+                "The strategy has scheduled no seed and knows no link, so there is nothing to request. End it, and give"
+                " its read_seeds() some lines with --seeds."
+            )
 
     def _until_stopped(self, lines: Iterable[str], manager: StrategyManager) -> Iterator[str]:
-        """The lines, with rounds between them, as they may come slowly.
-
-        None any more once this process is to end, because the next one reads them again.
-        """
+        """The lines, with rounds between them, as they may come slowly. SeedsStopped once this process is to end."""
         for some in read_ahead(lines):
             for line in some:
                 if self.stop.is_set():
-                    return
+                    raise SeedsStopped
                 yield line
             if self.stop.is_set():
-                return
+                raise SeedsStopped
             self._round(manager.work_between_seeds)
 
     def _round(self, work: Callable[[], bool]) -> bool:
@@ -266,7 +279,9 @@ class StrategyThread:
         await asyncio.wrap_future(self._end)
 
     async def stop(self) -> None:
-        """Let it close the strategy and leave its partitions; of its error, `ended` tells."""
+        """Let it close the strategy and leave its partitions; of its error, `ended` tells. Once is enough."""
+        if self._runner.stop.is_set():
+            return
         self._runner.stop.set()
         with suppress(Exception):
             await asyncio.wait_for(self.ended(), _LAST_ROUND)

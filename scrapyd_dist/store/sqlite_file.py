@@ -35,11 +35,15 @@ _OF_A_CRAWL = (
     ("seen", "crawl, fingerprint", True), ("payloads", "crawl, batch", False), ("misses", "rowid", False),
     ("attempts", "crawl, batch, number", False), ("batches", "crawl, number", False),
 )  # fmt: skip
-_OF_A_STRATEGY = {
-    "links": "strategy, fingerprint", "link_queue": "number", "link_slots": "strategy, slot, partition",
-    "link_events": "strategy, number", "link_changes": "strategy, number", "link_domains": "strategy, domain",
-    "strategy_processes": "strategy, name", "strategy_partitions": "strategy, partition",
-}  # fmt: skip
+_STRATEGYS = "strategy = ?"
+#: likewise of a strategy: table, key, and a condition that an index serves
+_OF_A_STRATEGY = (
+    ("links", "strategy, fingerprint", _STRATEGYS), ("link_slots", "strategy, slot, partition", _STRATEGYS),
+    ("link_queue", "number", f"{_STRATEGYS} AND later = 0"), ("link_queue", "number", f"{_STRATEGYS} AND later = 1"),
+    ("link_events", "strategy, number", _STRATEGYS), ("link_changes", "strategy, number", _STRATEGYS),
+    ("link_domains", "strategy, domain", _STRATEGYS), ("strategy_processes", "strategy, name", _STRATEGYS),
+    ("strategy_partitions", "strategy, partition", _STRATEGYS),
+)  # fmt: skip
 
 _ELSEWHERE = "Name another file: DISTRIBUTED_STORE in the settings, or SDIST_STORE in the environment."
 
@@ -159,16 +163,16 @@ class SqliteConnection:
     def clear(self, crawl: str, number: int) -> None:
         """Remove what there is of a crawl but its row, and of strategies that are no crawl's any more, bit by bit."""
         for table, key, by_number in _OF_A_CRAWL:
-            self._remove(table, key, "crawl", number if by_number else crawl)
+            self._remove(table, key, "crawl = ?", number if by_number else crawl)
         for (strategy,) in self.db.execute("SELECT number FROM strategies WHERE crawl IS NULL").fetchall():
-            for table, key in _OF_A_STRATEGY.items():
-                self._remove(table, key, "strategy", strategy)
+            for table, key, where in _OF_A_STRATEGY:
+                self._remove(table, key, where, strategy)
             with self.step():
                 self.db.execute("DELETE FROM strategies WHERE number = ?", (strategy,))
         self._give_back()
 
-    def _remove(self, table: str, key: str, column: str, value: object) -> None:
-        some = f"SELECT {key} FROM {table} WHERE {column} = ? LIMIT {_ROWS}"  # noqa: S608 - own names
+    def _remove(self, table: str, key: str, where: str, value: object) -> None:
+        some = f"SELECT {key} FROM {table} WHERE {where} LIMIT {_ROWS}"  # noqa: S608 - own names
         removed = _ROWS
         while removed == _ROWS:
             with self.step():

@@ -121,7 +121,8 @@ class Request:
     @property
     def fingerprint(self) -> bytes:
         """By which the request is known; empty when it was not calculated yet."""
-        return self._known if self._value.get("url") == self.url else b""
+        as_found = (self._value.get("url"), self._value.get("method", "GET")) == (self.url, self.method)
+        return self._known if as_found and "body" not in vars(self) else b""
 
     @property
     def site(self) -> str:

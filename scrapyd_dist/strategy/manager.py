@@ -64,6 +64,8 @@ PRODUCER, SEEDING = "strategy@", "seeds@"
 _DEAD_BATCHES = 100
 #: the error of a link whose batch has killed its workers, or could not be ended by any
 WORKER_DIED = "WorkerDied"
+#: characters of an exception that a dead letter keeps
+_LONGEST_FAULT = 2_000
 #: names of counts in the crawl's account
 SEALED, EXPIRED, REFUSED, FAULTS = "sealed", "expired", "refused", "handler_errors"
 
@@ -146,7 +148,7 @@ class StrategyManager:
         self._live(SEEDING)
         draft = self._seeding = self._draft()
         self._seeded = 0
-        draft.seeded = lambda: self._keep_seeds(draft, SEEDS)
+        draft.seeded = lambda: self._seed_scheduled(draft)
         self.strategy.context = draft
         try:
             self.strategy.read_seeds(stream)
@@ -162,7 +164,7 @@ class StrategyManager:
     def work_between_seeds(self) -> bool:
         """`work`, for a stream of seeds that is waited for: those that were read so far are kept first."""
         draft = self._seeding
-        if draft is not None and draft.wishes:
+        if draft is not None:
             self._keep_seeds(draft)
         try:
             self._live(SEEDING)
@@ -220,10 +222,11 @@ class StrategyManager:
         draft = self._draft()
         self.strategy.context = draft
         calls = [call for event in events if (call := self._prepared(draft, event))]
-        draft.look_up(print_ for call in calls for print_ in call.fingerprints(draft))
+        draft.look_up(print_ for call in calls for print_ in call.fingerprints)
         if self._uses_domains:
             draft.domains.load({one.site for call in calls for one in (call.request, *call.links)})
         for call in calls:
+            self._live()  # a slow handler must not cost the partitions
             self._call(draft, call)
         draft.resolve()
         self._uses_domains = self._uses_domains or draft.domains.used
@@ -236,11 +239,12 @@ class StrategyManager:
         depth = int(told.get("depth", 0))
         request = Request.of(event.request, event.fingerprint)
         request.meta["depth"] = depth
-        call = HandlerCall(event=event, request=request)
+        call = HandlerCall(event=event, request=request, fingerprints=[event.fingerprint])
         if event.kind is EventKind.LINKS:
             try:
                 links = found_requests(event.links, depth + 1)
                 call.links = list(self.strategy.filter_extracted_links(request, links))
+                call.fingerprints += map(draft.fingerprint_of, call.links)
                 draft.keep()
             except Exception as error:  # noqa: BLE001 - of the user's code
                 self._fail(draft, event, error)
@@ -285,6 +289,10 @@ class StrategyManager:
 
     # seeds
 
+    def _seed_scheduled(self, draft: RoundDraft) -> None:
+        self._live(SEEDING)
+        self._keep_seeds(draft, SEEDS)
+
     def _keep_seeds(self, draft: RoundDraft, least: int = 0) -> None:
         """Keep what was scheduled so far, if it is enough, whatever becomes of the partitions meanwhile."""
         if len(draft.wishes) < least:
@@ -316,7 +324,8 @@ class StrategyManager:
         step.wishes = list(wishes)
         step.keep()
         step.resolve()
-        self.store.apply(replace(step.step(self.process), domains=changes))
+        held = self._held | {partition_of(site) for site in changes}  # those of the metadata may have gone meanwhile
+        self.store.apply(replace(step.step(self.process), domains=changes, partitions=held))
         return len(step.links) + len(step.events)
 
     def _cut_meanwhile(self) -> None:
@@ -433,11 +442,8 @@ class HandlerCall:
 
     event: LinkEvent
     request: Request
+    fingerprints: list[bytes]  #: of the links whose states have to be known
     links: list[Request] = field(default_factory=list)
-
-    def fingerprints(self, draft: RoundDraft) -> list[bytes]:
-        """The links whose states have to be known."""
-        return [self.event.fingerprint, *map(draft.fingerprint_of, self.links)]
 
 
 def _within(events: Sequence[LinkEvent], links: int) -> list[LinkEvent]:
@@ -460,7 +466,8 @@ def _fault(error: Exception) -> str:
     """What a handler raised, and where."""
     frames = extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
+    told = f"{type(error).__name__}: {str(error)[:_LONGEST_FAULT]}{where}"
+    return told.encode("utf-8", "replace").decode()  # halves of surrogate pairs cannot be stored
 
 
 def _died(value: RequestValue) -> LinkEvent:
@@ -477,8 +484,8 @@ def _is_drained(backlog: Backlog) -> bool:
 
 
 def _is_empty(backlog: Backlog, strategy: StrategyBacklog) -> bool:
-    """Whether nothing is left to be requested or handled, and no process reads seeds."""
-    seeding = [name for name in backlog.producers if not name.startswith(PRODUCER)]
+    """Whether nothing is left to be requested or handled, and no process reads seeds, or was lost while it did."""
+    seeding = [name for name in (*backlog.producers, *backlog.lost) if not name.startswith(PRODUCER)]
     return _is_drained(backlog) and not (strategy.queued or strategy.later or strategy.events or seeding)
 
 

@@ -91,7 +91,6 @@ class RoundDraft:
     events: list[LinkEvent] = field(default_factory=list)
     handled: list[int] = field(default_factory=list)
     dead: dict[int, str] = field(default_factory=dict)
-    dropped: list[int] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     wishes: list[ScheduledRequest] = field(default_factory=list)  #: of the handler that runs
     beyond: int = 0  #: requests that this handler would have too deep
@@ -234,6 +233,7 @@ class RoundDraft:
             fingerprint=wish.fingerprint, url=wish.value["url"], state=States.QUEUED, score=wish.score, slot=slot,
             partition=wish.partition, depth=wish.depth, request=wish.value, due=wish.due, expires=wish.expires,
         )  # fmt: skip
+        self.moved.pop(wish.fingerprint, None)
         self.count(SCHEDULED)
 
     def _move(self, wish: ScheduledRequest) -> None:
@@ -298,7 +298,7 @@ class RoundDraft:
         return StrategyStep(
             crawl=self.rules.crawl, process=process, partitions=self.partitions, handled=self.handled, dead=self.dead,
             links=list(self.links.values()), moved=self.moved, events=self.events, domains=self.domains.changes(),
-            dropped=self.dropped, counts=self.counts, now=self.now(),
+            counts=self.counts, now=self.now(),
         )  # fmt: skip
 
 

@@ -150,6 +150,9 @@ def test_a_job_that_is_killed_before_its_log_begins_is_tried_again_where_the_spi
     (row,) = rows_of(shop, "good", "--retries", "1", "-a", "dies=1", "--label", "dies", code=0)
     assert (row["state"], row["attempt"]) == ("finished", 2)
     assert [one.state for one in records(shop, "dies")] == [Outcome.DIED, Outcome.FINISHED]
+    # This log tells nothing either, and the job has done all its work.
+    (row,) = rows_of(shop, "good", "--retries", "1", "-a", "dies=0", "-s", "LOG_LEVEL=ERROR", code=1)
+    assert row["attempt"] == 1
 
 
 @pytest.mark.black_box

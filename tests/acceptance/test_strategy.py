@@ -333,7 +333,7 @@ def test_without_seeds_it_is_not_at_its_end(bench: MakeBench) -> None:
     wait_for(lambda: beat() - first > 6 or not command.running(), 60, "six seconds")
     assert (command.running(), it.status()["state"]) == (True, "running"), command.out + command.err
     command.interrupt()
-    command.wait(code=130)
+    assert "has scheduled no seed and knows no link" in command.wait(code=130).err
 
 
 def test_a_standing_strategy_waits_for_more_and_no_link_is_too_deep(bench: MakeBench) -> None:
@@ -393,6 +393,7 @@ def test_what_cannot_be_a_strategy_is_refused_in_a_paragraph(file_bench: MakeBen
     assert "nothing_of_that_name" in refused("small.broken:Each")
     assert "small.strategies has: Each, Told" in refused("small.strategies:Eahc")
     assert "is no crawling strategy" in refused("small.strategies:os")
+    assert "has: BasicStrategy, BestFirst, BreadthFirst" in refused("scrapyd_dist.strategy:BredthFirst")
     assert "got an unexpected keyword argument 'size'" in refused("small.strategies:Each", "-a", "size=1")
     assert "missing a required argument: 'colour'" in refused("small.strategies:Told")
     assert "ZeroDivisionError: it has small and {}" in refused("small.strategies:Unmade")
@@ -415,4 +416,6 @@ def test_a_strategy_that_fails_ends_the_run_with_its_reason(file_bench: MakeBenc
     it.run("Each").expect(2, "the crawl of another strategy")
     it.command(it.it, "consume", "pages", it.name).expect(2, "sdist strategy run")
     it.command(it.it, "frontier", "add", it.name, "seeds.txt").expect(2, "is a crawling strategy's")
-    it.command(it.it, "frontier", "delete", it.name, "--prefix", "1").expect(2, "is a crawling strategy's")
+    for words in (["delete", it.name, "--prefix", "1"], ["requeue", it.name], ["prioritise", it.name, "--to", "1"]):
+        it.command(it.it, "frontier", *words).expect(2, "is a crawling strategy's")
+    it.command(it.it, "resume", it.name).expect(2, "is a crawling strategy's")

@@ -7,42 +7,15 @@ from itertools import pairwise
 
 import pytest
 from cryptography.fernet import Fernet
-from rig.strategy_memory import Page, StrategyRig, web
+from rig.strategy_memory import Counting, Killed, Page, StrategyRig, web
 from rig.strategy_stores import LESSEE, NAME, StoredStrategy
 
 from scrapyd_dist.batches import BatchState
 from scrapyd_dist.frontier.backlog import LeaseRequest
 from scrapyd_dist.store import Store, open_store
-from scrapyd_dist.strategy import BasicStrategy, BreadthFirst, Request, Response, Revisit, States
+from scrapyd_dist.strategy import BasicStrategy, Request, Response, Revisit, States
 
 SITE = "http://a.example"
-
-
-class Killed(BaseException):
-    """The process is gone."""
-
-
-class Tallying(BreadthFirst):
-    """Counts what it was told of, and tries what failed once more."""
-
-    def page_crawled(self, response: Response) -> None:
-        super().page_crawled(response)
-        self.count(response.request.site, "pages")
-
-    def links_extracted(self, request: Request, links: list[Request]) -> None:
-        for link in links:
-            self.count(link.site, "links")
-        super().links_extracted(request, links)
-
-    def request_error(self, request: Request, error: str) -> None:
-        super().request_error(request, error)
-        self.count(request.site, error)
-        if not request.meta.get("again"):
-            request.meta["again"] = True
-            self.schedule(request, 0.1)
-
-    def count(self, site: str, what: str) -> None:
-        self.domains[site][what] = self.domains[site].get(what, 0) + 1
 
 
 def finished(crawl: StoredStrategy, seeds: list[str]) -> StoredStrategy:
@@ -54,10 +27,10 @@ def finished(crawl: StoredStrategy, seeds: list[str]) -> StoredStrategy:
 
 def test_a_crawl_requests_every_link_once_and_ends(store: Store) -> None:
     pages = web(5, 7, 60)
-    calm = StrategyRig(Tallying(), pages)
+    calm = StrategyRig(Counting(), pages)
     calm.seed(*list(pages)[:4])
     calm.crawl()
-    crawl = finished(StoredStrategy(store, Tallying(), pages), list(pages)[:4])
+    crawl = finished(StoredStrategy(store, Counting(), pages), list(pages)[:4])
     assert Counter(crawl.made) == Counter(calm.worker.made)
     assert crawl.states() == calm.store.states()
     assert store.domains(NAME, list(calm.store.metadata)) == calm.store.metadata
@@ -72,11 +45,11 @@ def test_a_crawl_requests_every_link_once_and_ends(store: Store) -> None:
 def test_whatever_call_a_process_is_killed_at_the_outcome_is_the_same(opened: Callable[[], Store], seed: int) -> None:
     pages = web(seed, 6, 40)
     seeds = list(pages)[:5]
-    calm = StrategyRig(Tallying(), pages)
+    calm = StrategyRig(Counting(), pages)
     calm.seed(*seeds)
     calm.crawl()
     store = opened()
-    crawl = StoredStrategy(store, Tallying(), pages, size=4)
+    crawl = StoredStrategy(store, Counting(), pages, size=4)
     left = 0
 
     def kill(verb: str) -> None:
@@ -108,7 +81,7 @@ def test_whatever_call_a_process_is_killed_at_the_outcome_is_the_same(opened: Ca
 
 def test_two_processes_share_the_work(store: Store) -> None:
     pages = web(9, 12, 60)
-    crawl = StoredStrategy(store, Tallying(), pages)
+    crawl = StoredStrategy(store, Counting(), pages)
     other = crawl.another("two")
     other.work()
     crawl.manager.read_seeds(iter(list(pages)[:4]))
@@ -116,7 +89,7 @@ def test_two_processes_share_the_work(store: Store) -> None:
     assert crawl.manager.over
     assert other.over
     assert {len(one.partitions) for one in store.strategy_backlog(NAME).processes} == {32}
-    calm = StrategyRig(Tallying(), pages)
+    calm = StrategyRig(Counting(), pages)
     calm.seed(*list(pages)[:4])
     calm.crawl()
     assert Counter(crawl.made) == Counter(calm.worker.made)
@@ -137,7 +110,7 @@ def test_the_order_at_a_site_is_that_of_the_scores(store: Store) -> None:
 
 
 def test_a_batch_that_is_dead_is_told_of_and_dropped(store: Store) -> None:
-    crawl = StoredStrategy(store, Tallying(), {f"{SITE}/": Page()})
+    crawl = StoredStrategy(store, Counting(), {f"{SITE}/": Page()})
     crawl.manager.read_seeds(iter([f"{SITE}/"]))
     [batch] = store.batches(NAME)
     for _ in range(3):

@@ -1,6 +1,5 @@
 """Where a strategy's seeds come from: lines of files, of standard input, of web servers and of buckets."""
 
-import io
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -27,7 +26,7 @@ def test_a_file_and_standard_input(stack: ExitStack, tmp_path: Path, monkeypatch
     text = "\ufeff" + "\r\n".join(LINES)
     (tmp_path / "seeds.txt").write_bytes(text.encode())
     assert list(open_seeds(stack, str(tmp_path / "seeds.txt"))()) == LINES
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    monkeypatch.setattr(sys, "stdin", stack.enter_context((tmp_path / "seeds.txt").open(encoding="utf-8")))
     assert list(open_seeds(stack, "-")()) == LINES
 
 

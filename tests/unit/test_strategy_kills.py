@@ -5,41 +5,9 @@ from typing import Any
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from rig.strategy_memory import StrategyRig, web
+from rig.strategy_memory import Counting, Killed, StrategyRig, web
 
-from scrapyd_dist.strategy import BreadthFirst, Request, Response
 from scrapyd_dist.strategy.manager import StrategyManager
-
-#: how often a page that fails is tried
-TRIES = 2
-
-
-class Counting(BreadthFirst):
-    """Counts what each handler was told of, in the metadata."""
-
-    def page_crawled(self, response: Response) -> None:
-        super().page_crawled(response)
-        self.count(response.request.site, "pages")
-
-    def links_extracted(self, request: Request, links: list[Request]) -> None:
-        for link in links:
-            self.count(link.site, "links")
-        super().links_extracted(request, links)
-
-    def request_error(self, request: Request, error: str) -> None:
-        super().request_error(request, error)
-        self.count(request.site, error)
-        request.meta["tries"] = request.meta.get("tries", 1) + 1
-        if request.meta["tries"] <= TRIES:
-            self.schedule(request, 0.1)
-
-    def count(self, site: str, what: str) -> None:
-        metadata = self.domains[site]
-        metadata[what] = metadata.get(what, 0) + 1
-
-
-class Killed(BaseException):
-    """The process is gone: nothing of it can handle this."""
 
 
 @dataclass

@@ -640,3 +640,73 @@ def replaced(store: MemoryStore, **verbs: Any) -> Any:
     """The store with other verbs."""
     names = [name for name in dir(store) if not name.startswith("_")]
     return SimpleNamespace(**{**{name: getattr(store, name) for name in names}, **verbs})
+
+
+def test_what_a_filter_returns_is_its_own_fault() -> None:
+    class Careless(BasicStrategy):
+        def filter_extracted_links(self, request: Request, links: list[Request]) -> list[Request]:
+            return [None]  # type: ignore[list-item]
+
+    rig = StrategyRig(Careless(), pages=RING)
+    rig.seed(A)
+    rig.crawl()
+    assert rig.manager.over
+    assert {event.fault.split(":")[0] for event in rig.store.dead.values()} == {"AttributeError"}
+
+
+def test_a_fault_that_cannot_be_written_is_told_all_the_same() -> None:
+    class Halved(BasicStrategy):
+        def page_crawled(self, response: Response) -> None:
+            raise ValueError("\ud83d" * 5_000)
+
+    rig = StrategyRig(Halved(), pages=RING)
+    rig.seed(A)
+    rig.crawl()
+    for event in rig.store.dead.values():
+        assert event.fault.startswith("ValueError: ????")
+        assert len(event.fault) < 2_200
+    assert rig.store.dead
+
+
+def test_a_link_that_is_moved_and_then_scheduled_again_has_its_new_place() -> None:
+    class Again(BasicStrategy):
+        def page_crawled(self, response: Response) -> None:
+            super().page_crawled(response)
+            if response.url == D:
+                response.request.meta["crawl_at"] = 9_000.0
+                self.schedule(response.request, 0.9)
+
+        def links_extracted(self, request: Request, links: list[Request]) -> None:
+            for link in links:
+                self.schedule(link, 0.3)
+
+    rig = StrategyRig(Again(), pages={A: Page(links=[D]), D: Page(links=[])})
+    rig.seed(A, D)
+    rig.manager.work()
+    rig.worker.work()
+    rig.clock.time += 1
+    rig.manager.work()
+    link = rig.store.queue[rig.seen(D)]
+    assert (link.score, link.due) == (0.9, 9_000.0)
+
+
+def test_a_slow_handler_does_not_cost_the_partitions() -> None:
+    class Slow(BasicStrategy):
+        def links_extracted(self, request: Request, links: list[Request]) -> None:
+            rig.clock.time += 20
+            super().links_extracted(request, links)
+
+    pages = {A: Page(links=[B, C, D]), B: Page(links=[A]), C: Page(links=[A]), D: Page(links=[A])}
+    rig = StrategyRig(Slow(), pages=pages)
+    rig.seed(A)
+    rig.crawl(rounds=20)
+    lives = rig.store.calls["hold_partitions"]
+    assert rig.manager.over
+    assert lives > rig.store.calls["apply"]
+
+
+def test_a_found_link_that_is_made_a_form_is_another_request() -> None:
+    request = Request.of({"url": A}, b"found")
+    assert request.fingerprint == b"found"
+    request.method, request.body = "POST", "x=1"
+    assert request.fingerprint == b""
