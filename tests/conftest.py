@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -60,6 +60,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
                 pool.submit(asyncio.run, test(**fixtures)).result()
 
         pyfuncitem.obj = in_thread
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Pytest's workers send reports as UTF-8: half of a surrogate pair in a captured log would end the whole run."""
+    report = yield
+    report.sections = [(title, text.encode(errors="replace").decode()) for title, text in report.sections]
+    return report
 
 
 @pytest.fixture(autouse=True)
