@@ -4,7 +4,7 @@ PYTHON ?= python3
 WORKERS ?= 2
 TESTS   = .venv-test/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo servers test acceptance durations faults soak fuzz mutants lowest bench pictures docs lint types check clean help
+.PHONY: demo servers test acceptance durations faults soak fuzz mutants lowest bench pictures manual docs lint types check clean help
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -52,8 +52,11 @@ bench: .venv-test/ready  ## the README's benchmarks (about an hour; the machine 
 pictures: .venv-test/ready servers  ## the README's pictures, of a demo crawl on this machine
 	.venv-test/bin/python docs/pictures.py
 
-docs: .venv-test/ready  ## the pages of the commands, from the code
-	.venv-test/bin/python -m scrapyd_dist.cli.manual docs/commands
+manual: .venv-test/ready  ## the pages of the commands and the tables of settings, from the code
+	.venv-test/bin/python -m scrapyd_dist.cli.manual docs/reference/commands
+
+docs: .venv-docs/ready  ## the documentation site, in build/docs/; any warning is an error
+	.venv-docs/bin/sphinx-build --quiet --jobs auto --fail-on-warning --keep-going -d build/doctrees docs build/docs
 
 lint: .venv-test/ready  ## ruff
 	.venv-test/bin/ruff check .
@@ -65,7 +68,7 @@ types: .venv-types/ready  ## mypy, on a regular install: an editable one hides c
 check: lint types test  ## what must be green before a change goes in
 
 clean:  ## remove the environments and caches
-	rm -rf .venv .venv-test .venv-types .pytest_cache .mypy_cache .ruff_cache build *.egg-info sdist-demo
+	rm -rf .venv .venv-test .venv-types .venv-docs .pytest_cache .mypy_cache .ruff_cache build *.egg-info sdist-demo
 
 define environment
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "Python 3.10 or later is needed; name one: make PYTHON=python3.12 …"; exit 2; }
@@ -87,4 +90,9 @@ endef
 .venv-types/ready: pyproject.toml $(shell git ls-files '*.py')
 	$(call environment,.venv-types)
 	@.venv-types/bin/python -m pip install -qq --group test --group lint '.[local]'
+	@touch $@
+
+.venv-docs/ready: pyproject.toml
+	$(call environment,.venv-docs)
+	@.venv-docs/bin/python -m pip install -qq --group docs
 	@touch $@

@@ -1,6 +1,6 @@
 """A broad crawl over a fleet: first in, first out; round-robin; and fair leases; side by side on 1, 2 and 3 nodes.
 
-    python benchmarks/broad.py            # about seven minutes; writes the tables into docs/fair.md
+    python benchmarks/broad.py            # about seven minutes; writes the tables into docs/explanation/fair.md
     python benchmarks/broad.py --short    # a first look, in seconds; writes nothing
 
 1,000 hosts on one server (`broad_site.py`), with the delays of scrapy-bench: a mean of max(0.1, N(0.2, 4)) s for each
@@ -170,7 +170,7 @@ def main() -> int:
     """Run the program; 0 when all runs could be measured."""
     parser = argparse.ArgumentParser(prog="python benchmarks/broad.py", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--short", action="store_true", help="few hosts, one node: to see that everything works")
-    parser.add_argument("--docs", type=Path, default=DOCS, help="folder whose fair.md is written")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="folder whose explanation/fair.md is written")
     parser.add_argument("--json", type=Path, help="file that gets all figures")
     given = parser.parse_args()
     trials = {}
@@ -186,7 +186,7 @@ def main() -> int:
     if given.json:
         given.json.write_text(json.dumps(_document(trials), indent=1), encoding="utf-8")
     if not given.short:
-        put_section(given.docs / "fair.md", "Numbers", section(trials[BROAD.law], trials[FEW_SLOW.law]))
+        put_section(given.docs / "explanation" / "fair.md", "Numbers", section(trials[BROAD.law], trials[FEW_SLOW.law]))
     return 0
 
 

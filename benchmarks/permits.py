@@ -1,6 +1,6 @@
 """How many permits a second one worker can take from a store, ahead and one by one, beside Scrapy Cluster's way.
 
-    python benchmarks/permits.py                       # a table for docs/throttle.md, in half a minute
+    python benchmarks/permits.py                       # a table for docs/explanation/throttle.md, in half a minute
     python benchmarks/permits.py --short               # a first look, in seconds
 
 The limit is so high that no request ever waits: only the store's work is measured. An SQLite store is opened as

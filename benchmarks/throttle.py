@@ -230,12 +230,12 @@ needs 16 commands for a permit and 4 for a denial; a worker of ours is never den
 
 {table(rows, limit)}
 
-![Requests at the site per second, before and after two changes of the limit](pictures/throttle-change.svg)
+![Requests at the site per second, before and after two changes of the limit](../pictures/throttle-change.svg)
 
 Two workers, while `sdist throttle set` changes their limit twice: requests at the site in each half second, and the
 limit from the moment on at which it stood in the store.
 
-![Requests at the site per second under each of the four styles](pictures/throttle-styles.svg)
+![Requests at the site per second under each of the four styles](../pictures/throttle-styles.svg)
 
 Four processes, two spiders on two addresses, under {styles_limit}: one budget for all of them, one for each spider, for
 each address, and for each spider on each address.
@@ -262,7 +262,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=16.0, help="that each is measured")
     parser.add_argument("--pictures", type=float, default=6.0, help="seconds for each part of a picture; 0: draw none")
     parser.add_argument("--short", action="store_true", help="two workers, few seconds, no pictures, no documents")
-    parser.add_argument("--docs", type=Path, default=DOCS, help="folder whose throttle.md and pictures are written")
+    parser.add_argument(
+        "--docs", type=Path, default=DOCS, help="folder whose explanation/throttle.md and pictures are written"
+    )
     parser.add_argument("--json", type=Path, help="file that gets all figures")
     return parser
 
@@ -289,7 +291,7 @@ def main() -> int:
         document = {"schema": 1, "machine": machine(), "rows": [asdict(one) for one in rows]}
         given.json.write_text(json.dumps(document, indent=1), encoding="utf-8")
     if given.pictures:
-        put_section(given.docs / "throttle.md", "Numbers", section(rows, limit, given.seconds))
+        put_section(given.docs / "explanation" / "throttle.md", "Numbers", section(rows, limit, given.seconds))
     return 0
 
 

@@ -1,6 +1,6 @@
 """What the throttle costs a broad crawl: one process, ten thousand domains with one page each, with it and without.
 
-    python benchmarks/throttle_cost.py            # about twenty minutes; writes its table into docs/throttle.md
+    python benchmarks/throttle_cost.py   # about twenty minutes; writes its table into docs/explanation/throttle.md
     python benchmarks/throttle_cost.py --short    # a first look, in seconds; writes nothing
 
 Every way is run in turn, several times. Seconds are those from the spider's opening to its end, of the crawling process
@@ -246,7 +246,7 @@ def main() -> int:
     parser.add_argument("--ways", default=usual, help="with commas; the first one is what others compare with")
     parser.add_argument("--hosts", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--docs", type=Path, default=DOCS, help="folder whose throttle.md is written")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="folder whose explanation/throttle.md is written")
     parser.add_argument("--json", type=Path, help="file that gets all figures")
     parser.add_argument(
         "--each", type=int, default=1, help="pages of each domain; with more than one, nothing is written"
@@ -262,7 +262,7 @@ def main() -> int:
     if given.json:
         given.json.write_text(json.dumps({"machine": machine(), "hosts": hosts, "ways": found}, indent=1), "utf-8")
     if not given.short and given.each == 1:
-        put_section(given.docs / "throttle.md", "What a broad crawl pays", section(found, hosts))
+        put_section(given.docs / "explanation" / "throttle.md", "What a broad crawl pays", section(found, hosts))
     return 0
 
 

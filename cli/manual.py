@@ -1,4 +1,4 @@
-"""`make docs`: a page of Markdown for each command, as Typer writes it, and the tables of settings; tests compare."""
+"""`make manual`: a page of Markdown for each command, as Typer writes it, and the tables of settings; tests compare."""
 
 import re
 import sys
@@ -13,7 +13,9 @@ from scrapyd_dist.settings import GROUPS, Setting
 
 from .commands import COMMANDS, MEANINGS, load
 
-_NOTE = "<!-- Made from the code by `make docs`. Change the help texts of the command instead. -->"
+_NOTE = "<!-- Made from the code by `make manual`. Change the help texts of the command instead. -->"
+#: the tree of the site
+_TREE = "```{toctree}\n:hidden:\n:glob:\n\n*\n```"
 _EXAMPLES = re.compile(r"^Example: (.*\n(?:Example: .*\n)*)", re.MULTILINE)
 #: a table behind the marker with its heading
 _TABLE = re.compile(r"(<!-- settings: (.+) -->)\n(?:\n(?:\|.*\n)+)?")
@@ -28,7 +30,7 @@ def pages() -> dict[str, str]:
         rows = [f"| [`sdist {name}`]({name}.md) | {entry.summary} |" for name, entry in group]
         parts.append("\n".join([f"## {panel}", "", "| command | what it does |", "|---|---|", *rows]))
     codes = [f"| {code} | {meaning} |" for code, meaning in MEANINGS.items()]
-    parts.append("\n".join(["## Exit codes", "", "| code | meaning |", "|---|---|", *codes]))
+    parts += ["\n".join(["## Exit codes", "", "| code | meaning |", "|---|---|", *codes]), _TREE]
     return {"README.md": "\n\n".join(parts) + "\n", **{f"{name}.md": page(name) for name in COMMANDS}}
 
 
@@ -43,7 +45,7 @@ def page(name: str) -> str:
 
 
 def settings_page(text: str) -> str:
-    """`docs/settings.md` with the tables of today behind their markers."""
+    """`docs/reference/settings.md` with the tables of today behind their markers."""
     return _TABLE.sub(lambda found: f"{found[1]}\n\n{_settings_table(GROUPS[found[2]])}\n", text)
 
 

@@ -13,7 +13,7 @@ PARTIAL, TIME_UP, INTERRUPTED = 3, 124, 130
 class DistError(Exception):
     """The base of all errors; the message is one paragraph for users."""
 
-    exit_code: ClassVar[int] = 1  #: the exit code of the process (see docs/exit-codes)
+    exit_code: ClassVar[int] = 1  #: the exit code of the process (see docs/reference/exit-codes.md)
 
 
 class ConfigError(DistError):

@@ -1,4 +1,4 @@
-"""How long a crawl will take, from what a few of its pages cost. Pure arithmetic; docs/speed.md explains it."""
+"""How long a crawl will take, from what a few of its pages cost. Pure arithmetic: docs/explanation/speed.md."""
 
 from dataclasses import dataclass, replace
 

@@ -223,7 +223,7 @@ class Snapshot:
 
 
 def summary(snap: Snapshot) -> dict[str, Any]:
-    """Return the summary document, schema 1, as described in `docs/summary.md`."""
+    """Return the summary document, schema 1, as described in `docs/reference/summary.md`."""
     account = {name: snap.counts.get(name, 0) for name in ACCOUNT}
     state = snap.scheduler
     spec, backlog, counters = state.spec, state.backlog, state.counters

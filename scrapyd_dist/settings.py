@@ -137,7 +137,7 @@ _, _JOBS, _FLEET, _LIMITS, _LEASING, _SLOTS = Travels
 _YES_NO, _WHOLE, _SECONDS, _NUMBER, _TEXT, _CHOICE, _LIST, _MAPPING, _FILES = ValueKind
 _CALLBACKS = "a mapping of callbacks' names"
 # fmt: off
-#: heading in docs/settings.md -> its settings
+#: heading in docs/reference/settings.md -> its settings
 GROUPS: dict[str, tuple[Setting, ...]] = {
 "What goes to the nodes": (
     _s("ENABLED", _YES_NO, True, "`False`: the add-on does nothing, and the crawl runs in one process as ever"),
@@ -158,7 +158,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
     _s("SEEDS", _YES_NO, False, "`True`: the spider's own start requests go to the workers as well", pull_only=True),
     _s("SPIDER_CALLBACKS", _MAPPING, {}, 'callbacks whose requests are for another spider: `{"enter": "login"}`, or'
        ' `{"enter": {"spider": "login", "project": "other", "callback": "parse"}}`'
-       " ([more](frontier.md#work-for-another-spider))", must_be=_CALLBACKS, pull_only=True, travels=_LEASING),
+       " ([more](../howto/frontier.md#work-for-another-spider))", must_be=_CALLBACKS, pull_only=True, travels=_LEASING),
     _s("SPIDER_ATTRIBUTES", _LIST, [], "attributes of the spider that travel with each request, and are set on the"
        " worker's spider before the callback", pull_only=True, travels=_LEASING),
 ),
@@ -175,26 +175,28 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
 "Batches": (
     _s("BATCH_SIZE", _WHOLE, AUTO, "requests in a batch: exactly so many, but for the last one and what has waited for"
        " long (the book's meaning); or `auto`: as many as the fleet can use, at most 10,000 (100 where workers lease)"
-       " ([more](placement.md))", option="--batch-size", least=1, choices=(AUTO,), must_be="a whole number, or auto"),
+       " ([more](../explanation/placement.md))", option="--batch-size", least=1, choices=(AUTO,),
+       must_be="a whole number, or auto"),
     _s("BATCH_MAX_AGE", _SECONDS, 30.0, "seconds after which a batch is sealed though it is not full",
        option="--batch-max-age"),
     _s("MAX_ATTEMPTS", _WHOLE, 4, "attempts per batch before it is dead", option="--max-attempts", least=1),
-    _s("FAIR", _CHOICE, "", "how many sites share batches and workers ([more](fair.md)): `spread`, the next batch is"
-       " of the site with the least under way in the fleet; `by-domain`, the same, and a site stays with one worker."
-       " With `pull`, batches have 10 requests of one site", option="--fair", choices=("", "spread", "by-domain"),
-       travels=_SLOTS),
+    _s("FAIR", _CHOICE, "", "how many sites share batches and workers ([more](../explanation/fair.md)): `spread`, the"
+       " next batch is of the site with the least under way in the fleet; `by-domain`, the same, and a site stays with"
+       " one worker. With `pull`, batches have 10 requests of one site", option="--fair",
+       choices=("", "spread", "by-domain"), travels=_SLOTS),
 ),
 "Nodes": (
     _s("NODES", _LIST, [], "nodes of the crawl, in place of scrapy.cfg's: names of targets, addresses (`host:port`,"
        " URLs), `file:PATH` (a list, read again when it changes) and `cmd:COMMAND` (prints a list)"
-       " ([more](placement.md#nodes-that-come-and-go))", option="--node", secret=True),
+       " ([more](../explanation/placement.md#nodes-that-come-and-go))", option="--node", secret=True),
     _s("TARGET_HOSTS", _LIST, [], "addresses of nodes, as the book names them; where `DISTRIBUTED_NODES` is not set",
        secret=True),
     _s("NODES_EVERY", _SECONDS, 10.0, "seconds after which `cmd:` entries run again, and host names with several"
        " addresses are resolved again"),
     _s("PLACEMENT", _CHOICE, "by-capacity", "where a batch goes: `by-capacity`, where it will be done first, by the"
        " nodes' load, slots and speed; `round-robin`; `least-loaded`, the fewest jobs per process slot"
-       " ([more](placement.md))", option="--placement", choices=("by-capacity", "round-robin", "least-loaded")),
+       " ([more](../explanation/placement.md))", option="--placement",
+       choices=("by-capacity", "round-robin", "least-loaded")),
     _s("MAX_JOBS", _WHOLE, 0, "jobs, workers included, at one time over all nodes; 0: the nodes' own limits",
        option="--max-jobs"),
     _s("DEPLOY", _CHOICE, "if-missing", "`never`: the nodes must have the code already", option="--deploy/--no-deploy",
@@ -208,21 +210,21 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
        option="--fleet-timeout"),
     _s("START_TIMEOUT", _SECONDS, 3600.0, "seconds within which a sent job has to start"),
     _s("JOB_TIMEOUT", _SECONDS, 0.0, "seconds after which a job on a node is ended, with the reason `timeout`; 0: no"
-       " limit ([more](unattended.md))", option="--job-timeout", least=0, travels=_FLEET),
+       " limit ([more](../howto/unattended.md))", option="--job-timeout", least=0, travels=_FLEET),
     _s("STALL_TIMEOUT", _SECONDS, 0.0, "seconds without a page and an item after which a job that has work is ended,"
-       " with the reason `stalled`; 0: no limit ([more](unattended.md))", option="--stall-timeout", least=0,
+       " with the reason `stalled`; 0: no limit ([more](../howto/unattended.md))", option="--stall-timeout", least=0,
        travels=_FLEET),
     _s("KEEP_DAYS", _NUMBER, 14, "days after which a worker deletes what other crawls left on its node, and the store"
-       " forgets a [plain job](unattended.md#a-memory-of-plain-jobs)", least=0, most=LONGEST / 86400,
+       " forgets a [plain job](../howto/unattended.md#a-memory-of-plain-jobs)", least=0, most=LONGEST / 86400,
        must_be="a number of days", travels=_FLEET),
     _s("MIN_FREE", _WHOLE, 1 << 30, "bytes of free disk below which a worker stops as `disk-full`", most=1 << 62,
        travels=_FLEET),
 ),
 "Workers that lease": (
     _s("MODE", _CHOICE, "auto", "how batches reach the nodes: `pull`, long-lived workers there lease them from the"
-       " store ([more](frontier.md#workers)); `push`, each is sent as a job; `auto`, leased, and sent to nodes whose"
-       " workers do not reach the store, or to all with a feed URL, with FEEDS that are uploaded, and without waiting",
-       option="--pull/--push", choices=("auto", "push", "pull")),
+       " store ([more](../howto/frontier.md#workers)); `push`, each is sent as a job; `auto`, leased, and sent to"
+       " nodes whose workers do not reach the store, or to all with a feed URL, with FEEDS that are uploaded, and"
+       " without waiting", option="--pull/--push", choices=("auto", "push", "pull")),
     _s("START", _CHOICE, "skip", "the spider's own start requests in a worker: `skip`, or made `first`, before its"
        " first batch", choices=("skip", "first")),
     _s("MAX_BATCHES", _WHOLE, 0, "batches after which a worker ends and another one takes its place; 0: no limit",
@@ -233,7 +235,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
     _s("IDLE", _SECONDS, 0.0, "seconds without work after which a worker of a standing frontier ends; 0: it stays",
        option="consume --idle", least=0),
     _s("LEASE", _SECONDS, 60.0, "seconds after which the lease of a worker that stands still expires"
-       " ([more](store.md#leases-and-fencing))"),
+       " ([more](../explanation/store.md#leases-and-fencing))"),
     _s("STRATEGY", _TEXT, None, "the crawling strategy that the workers tell of each page and its links, as"
        " `module:Class`, such as `shop.strategies:News`; `sdist strategy run` sets it", travels=_LEASING),
     _s("LOGIN", _TEXT, None, "a method of the spider whose requests each worker makes before its first batch, and"
@@ -243,9 +245,9 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
 ),
 "Frontiers and slots": (
     _s("FRONTIER", _TEXT, None, "a process of `scrapy crawl` that only fills the frontier of this name"
-       " ([more](frontier.md#filling-one-by-settings-alone))"),
+       " ([more](../howto/frontier.md#filling-one-by-settings-alone))"),
     _s("SLOTS", _WHOLE, 1, "number of slots that requests are spread over, in a frontier and where workers lease"
-       " ([more](frontier.md#slots))", least=1, most=MOST_SLOTS, must_be="a number of slots", travels=_SLOTS),
+       " ([more](../howto/frontier.md#slots))", least=1, most=MOST_SLOTS, must_be="a number of slots", travels=_SLOTS),
     _s("SLOT_PREFIX", _TEXT, "", "what their names begin with; a number from 0 on follows", travels=_SLOTS),
     _s("SLOT_BY", _CHOICE, "fingerprint", "what chooses a request's slot: `fingerprint`, evenly; `domain`, one site"
        " stays in one slot; `site`, each site has a slot of its own (the default with `DISTRIBUTED_FAIR`)",
@@ -258,7 +260,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
        option="-o"),
     _s("DELIVER", _TEXT, None, "a folder, or an address (`s3://bucket/path`, `gs://…`, `abfs://…`, `sftp://host/path`,"
        " `ftp://…`), to which items are delivered as batches are done, in whole files that a manifest lists"
-       " ([more](unattended.md#results-where-they-are-wanted)). One with a password belongs in settings.py",
+       " ([more](../howto/unattended.md#results-where-they-are-wanted)). One with a password belongs in settings.py",
        option="--deliver", secret=True),
     _s("TARGET_FEED_URL", _TEXT, None, "where each batch writes its items instead (ftp, s3, file, …); `%(crawl)s`,"
        " `%(batch)s` and `%(attempt)s` are added to the file name when missing. One with a password belongs in"
@@ -276,16 +278,17 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
     _s("CRAWL", _TEXT, None, "the crawl's name; not set: one is made", option="--name"),
     _s("LABELS", _LIST, [], "labels of the crawl, such as `night=1`, by which lists are filtered; its jobs get them as"
        " this setting, and `settings.getlist` has them as a list", option="--label"),
-    _s("STORE", _TEXT, ".sdist/store.db", "path of an SQLite file on a local disk, or `redis://…` ([more](store.md))."
-       " `SDIST_STORE` in the environment goes before it", secret=True, variable="SDIST_STORE"),
+    _s("STORE", _TEXT, ".sdist/store.db", "path of an SQLite file on a local disk, or `redis://…`"
+       " ([more](../explanation/store.md)). `SDIST_STORE` in the environment goes before it", secret=True,
+       variable="SDIST_STORE"),
     _s("PROFILE", _CHOICE, "usual", "what makes a page cheaper, and changes neither results nor settings of yours:"
        " `usual`, `CONCURRENT_ITEMS` is 16, and start-up objects are left out of garbage collection; `fast`, it is 4,"
        " `LOG_LEVEL` is INFO, and records below the log's level are not made; `none`, Scrapy as it is"
-       " ([more](speed.md))", option="--profile", choices=("usual", "fast", "none")),
+       " ([more](../explanation/speed.md))", option="--profile", choices=("usual", "fast", "none")),
 ),
 "Goals for the whole crawl": (
     _s("GOAL_ITEMS", _WHOLE, 0, "end the crawl once all nodes together have so many items; the rest waits for"
-       " `sdist resume` ([more](unattended.md#goals-for-a-whole-crawl)). 0: no goal, as for all of these",
+       " `sdist resume` ([more](../howto/unattended.md#goals-for-a-whole-crawl)). 0: no goal, as for all of these",
        option="--max-items", least=0),
     _s("GOAL_PAGES", _WHOLE, 0, "the same with pages that a callback got", option="--max-pages", least=0),
     _s("GOAL_REQUESTS", _WHOLE, 0, "the same with requests that left, with retries, redirects and robots.txt",
@@ -301,7 +304,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
 "The throttle": (
     _s("THROTTLE", _YES_NO, None, "`True`: this process follows the throttle's rules and the settings below; `False`:"
        " neither; not set: `True` with one of `…_HITS`, `…_MAX_PAGES`, `…_CONCURRENCY`, else [the rules"
-       " alone](throttle.md)", travels=_LIMITS),
+       " alone](../explanation/throttle.md)", travels=_LIMITS),
     _s("THROTTLE_HITS", _WHOLE, None, "requests to a domain in any window, for domains without a rule; a domain is"
        " what the public suffix list calls one", least=1, most=MOST_HITS, travels=_LIMITS, cluster="QUEUE_HITS"),
     _s("THROTTLE_WINDOW", _SECONDS, 60.0, "seconds of that window", most=LONGEST_WINDOW, travels=_LIMITS,
@@ -311,7 +314,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
     _s("THROTTLE_PER_SPIDER", _YES_NO, False, "each spider name has the whole limit for itself", travels=_LIMITS,
        cluster="SCHEDULER_TYPE_ENABLED"),
     _s("THROTTLE_PER_IP", _YES_NO, False, "each address that requests leave from has the whole limit for itself"
-       " ([more](throttle.md))", travels=_LIMITS, cluster="SCHEDULER_IP_ENABLED"),
+       " ([more](../explanation/throttle.md))", travels=_LIMITS, cluster="SCHEDULER_IP_ENABLED"),
     _s("THROTTLE_PUBLIC_IP", _TEXT, None, "the machine's address, or the URL of a page that tells it", secret=True,
        travels=_LIMITS, cluster="PUBLIC_IP_URL"),
     _s("THROTTLE_PUBLIC_IP_REGEX", _TEXT, None, "finds the address in that page, in its first group if it has one; not"
@@ -319,7 +322,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
     _s("THROTTLE_PUBLIC_IP_REFRESH", _SECONDS, 60.0, "seconds after which the page is asked again",
        most=LONGEST_WINDOW, travels=_LIMITS, cluster="SCHEDULER_IP_REFRESH"),
     _s("THROTTLE_MAX_PAGES", _WHOLE, 0, "pages of one domain per crawl, over all its processes ([what"
-       " counts](throttle.md)); 0: no limit", travels=_LIMITS, cluster="GLOBAL_PAGE_PER_DOMAIN_LIMIT"),
+       " counts](../explanation/throttle.md)); 0: no limit", travels=_LIMITS, cluster="GLOBAL_PAGE_PER_DOMAIN_LIMIT"),
     _s("THROTTLE_CONCURRENCY", _NUMBER, None, "requests under way at a domain at one time, over the whole fleet:"
        " pauses follow the site's latency, as AutoThrottle does it for one process",
        must_be="a number of requests", travels=_LIMITS),

@@ -31,7 +31,7 @@ CMDLINE = 40  #: Scrapy's priority of -s
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerOptions:
-    """The settings of a producer. Seconds and counts as in `docs/settings.md`."""
+    """The settings of a producer. Seconds and counts as in `docs/reference/settings.md`."""
 
     crawl: str | None = None
     nodes: tuple[str, ...] = ()  #: targets of scrapy.cfg, addresses, `file:` and `cmd:` with what lists nodes

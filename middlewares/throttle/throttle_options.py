@@ -36,7 +36,7 @@ ADDRESSES = r"[0-9a-fA-F.:]+"
 
 @dataclass(frozen=True, kw_only=True)
 class ThrottleOptions:
-    """The settings of the throttle. Seconds and counts as in `docs/settings.md`."""
+    """The settings of the throttle. Seconds and counts as in `docs/reference/settings.md`."""
 
     on: bool = False
     heeds: bool = False  #: nothing was said of the throttle: of all that follows, only the rules of the store hold

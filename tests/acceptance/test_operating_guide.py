@@ -1,4 +1,4 @@
-"""What docs/operating.md tells to type, typed in its order, on nodes of our own."""
+"""What docs/howto/operating.md tells to type, typed in its order, on nodes of our own."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from rig.fixtures import MakeProject, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.processes import private_environment
 
-GUIDE = Path(__file__).parents[2] / "docs" / "operating.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "howto" / "operating.md"
 SECRET = "hush-77"
 ITEMS = 90
 

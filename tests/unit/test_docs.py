@@ -1,4 +1,4 @@
-"""The documents name what the code has, and nothing else; docs/parity.md answers each row of its list."""
+"""The documents name what the code has, and nothing else; docs/internals/parity.md answers each row of its list."""
 
 import ast
 import re
@@ -11,12 +11,12 @@ from scrapyd_dist.settings import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 SETTING = re.compile(r"DISTRIBUTED_[A-Z_]+[A-Z]")
-PARITY = ROOT / "docs" / "parity.md"
+PARITY = ROOT / "docs" / "internals" / "parity.md"
 #: a line of the table: id, what one relies on, answer, how it is done here, tests
 ROW = re.compile(r"^\| ([A-Z]\d+[a-z]?) \| (.+?) \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 ROWS = {row: (answer, here, shown) for row, _, answer, here, shown in ROW.findall(PARITY.read_text("utf-8"))}
 #: what parity has to answer for: id and title of each row
-WANTED = [line.split("\t") for line in (ROOT / "docs" / "parity.tsv").read_text("utf-8").splitlines()]
+WANTED = [line.split("\t") for line in (ROOT / "docs" / "internals" / "parity.tsv").read_text("utf-8").splitlines()]
 
 
 def settings_in(*paths: Path) -> set[str]:
@@ -24,7 +24,7 @@ def settings_in(*paths: Path) -> set[str]:
 
 
 CODE = settings_in(*(ROOT / "middlewares").rglob("*.py"), ROOT / "scrapyd_dist" / "payload.py") | SETTINGS.keys()
-DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 @cache
@@ -60,7 +60,7 @@ def test_an_answer_names_its_tests_or_says_why_it_is_no(row: str) -> None:
 
 
 def test_every_setting_is_documented_and_every_documented_one_is_read() -> None:
-    assert settings_in(ROOT / "docs" / "settings.md") == CODE
+    assert settings_in(ROOT / "docs" / "reference" / "settings.md") == CODE
 
 
 @pytest.mark.parametrize("path", DOCUMENTS)

@@ -28,7 +28,7 @@ EXAMPLES = [text for command in EVERY.values() for text in re.findall(r"^ *Examp
 SHELL = [re.sub(r"(?<=\S) (?:[|>;#]|&&) .*$", "", example) for example in EXAMPLES if example.startswith("sdist ")]
 DOCUMENTS = [
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("operating", "commands", "frontier", "throttle")),
+    *(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "commands"),
 ]
 LINES = sorted({*SHELL, *(line for path in DOCUMENTS for line in typed_in(path))})
 #: usage, not something to type
@@ -83,10 +83,10 @@ def test_help_says_its_codes_and_swallows_no_brackets(width: int, sdist: Run, mo
 
 
 def test_the_pages_of_the_manual_are_those_of_the_code_and_their_links_lead_somewhere() -> None:
-    folder, texts = ROOT / "docs" / "commands", pages()
+    folder, texts = ROOT / "docs" / "reference" / "commands", pages()
     written = {path.name: path.read_text("utf-8") for path in folder.glob("*.md")}
     assert sorted(written) == sorted(texts)
-    assert [name for name in texts if written[name] != texts[name]] == [], "make docs writes them anew"
+    assert [name for name in texts if written[name] != texts[name]] == [], "make manual writes them anew"
     links = {target for text in texts.values() for target in re.findall(r"\]\(([^)]+)\)", text)}
     assert [target for target in links if not (folder / target).resolve().exists()] == []
 
@@ -107,6 +107,6 @@ def test_a_command_is_loaded_when_it_is_called_and_not_before(sdist: Run, monkey
 
 
 def test_the_tables_of_settings_are_those_of_the_registry() -> None:
-    page = (ROOT / "docs" / "settings.md").read_text("utf-8")
-    assert settings_page(page) == page, "make docs writes them anew"
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text("utf-8")
+    assert settings_page(page) == page, "make manual writes them anew"
     assert re.findall("^<!-- settings: (.+) -->$", page, re.MULTILINE) == list(GROUPS)

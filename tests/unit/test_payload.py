@@ -263,7 +263,7 @@ def test_a_batch_that_lost_a_piece_is_told_so(lost: int) -> None:
         decode(carried.get)
 
 
-# bytes per URL: the table of docs/payload.md
+# bytes per URL: the table of docs/explanation/payload.md
 
 
 @pytest.mark.parametrize(("make", "most"), [(numbered, 5.0), (slugs, 20.0), (hashed, 54.0), (long, 6.0)])
