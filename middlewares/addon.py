@@ -23,10 +23,12 @@ from scrapy.extensions.feedexport import FeedExporter
 from scrapy.settings import BaseSettings
 from scrapy.utils.misc import build_from_crawler, load_object
 
+from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.settings import SETTINGS, complaints
 
 from .assignment import PROBE, Assignment, is_filler, is_producer, is_worker, looks_only
 from .goal_keeper import GoalKeeper, take_settings
+from .targets import NoTarget, find_target
 from .throttle.install import put_in as put_in_throttle
 from .throttle.install import put_in_late as put_in_throttle_late
 from .watchdog import put_in as put_in_watchdog
@@ -96,6 +98,7 @@ class Addon:
         if is_worker(settings) and str(settings["CONCURRENT_REQUESTS_PER_IP"] or 0) == "0":
             settings.set("SCHEDULER_PRIORITY_QUEUE", SITE_QUEUE, priority="addon")
         put_in_throttle(settings)
+        self._stay_local(settings)
         if not is_worker(settings) and not is_producer(settings):
             if self._crawler is not None:
                 put_in_watchdog(self._crawler)
@@ -122,6 +125,20 @@ class Addon:
 
             crawler = self._crawler
             take_outputs(settings, (crawler.spider or crawler.spidercls) if crawler else None)
+
+    def _stay_local(self, settings: BaseSettings) -> None:
+        """Leave a spider without a target to Scrapy, unless a distributed crawl was asked for by its name."""
+        spider = None if self._crawler is None else self._crawler.spider
+        asked = settings.get("DISTRIBUTED_CRAWL") or is_filler(settings) or PROBE in settings
+        if spider is None or asked or not is_producer(settings):
+            return
+        try:
+            find_target(spider, settings)
+        except NoTarget as error:
+            logger.warning("This crawl is not distributed; Scrapy runs it in this process. %s", error)
+            settings.set("DISTRIBUTED_ENABLED", False, priority="cmdline")
+        except ConfigError:
+            return  # the producer refuses it, in words
 
 
 class Distributed:

@@ -3,6 +3,8 @@
 Part of the worker half (a worker asks who takes a bare URL): Scrapy and the standard library only.
 """
 
+import difflib
+import inspect
 import logging
 from dataclasses import dataclass, replace
 from functools import cache
@@ -28,6 +30,10 @@ MARK = "distribute"
 SPIDER_CALLBACKS = "DISTRIBUTED_SPIDER_CALLBACKS"
 
 
+class NoTarget(ConfigError):
+    """Nothing says which requests of a spider go to the nodes."""
+
+
 @dataclass(frozen=True)
 class Target:
     """What makes a request a target request."""
@@ -36,6 +42,7 @@ class Target:
     callbacks: frozenset[str] = frozenset()
     how: str = ""  #: how it was found, in words
     seeds: bool = False  #: start requests are for the fleet too
+    follows: bool = False  #: what the spider's rules find on target pages is for the fleet too
 
     def takes(self, request: Request, spider: Spider, *, start: bool = False) -> bool:
         """Whether this request, or start request, is for the fleet."""
@@ -74,7 +81,12 @@ def callback_name(request: Request, spider: Spider) -> str:
 
 
 def find_target(spider: Spider, settings: BaseSettings) -> Target:
-    """The target that the settings name, or the only one that can be meant; ConfigError if there is none."""
+    """The target that the settings name, or the only one that can be meant.
+
+    Raises:
+        NoTarget: there is none.
+        ConfigError: the settings name what there is not.
+    """
     others, seeds = frozenset(SettingReader(settings).value(SPIDER_CALLBACKS)), settings.getbool("DISTRIBUTED_SEEDS")
     target = _own_target(spider, settings, others)
     return replace(target, callbacks=target.callbacks | others, seeds=seeds)
@@ -107,7 +119,8 @@ def _own_target(spider: Spider, settings: BaseSettings, others: frozenset[str]) 
     for name in callbacks:
         if not callable(getattr(spider, name, None)):
             raise ConfigError(
-                f"The spider {spider.name} has no method {name!r} to be the target callback.{_known(spider)}"
+                f"The spider {spider.name} has no method {name!r} to be the target callback."
+                f"{callbacks_of(spider, name)}{_known(spider)}"
             )
         rules |= {number for number, one in enumerate(known) if _callback_name(one) == name}
     named = [f"rule {number}" for number in sorted(rules)] + [f"callback {name}" for name in callbacks]
@@ -163,13 +176,17 @@ def _plain_target(spider: Spider, settings: BaseSettings, others: frozenset[str]
         return Target(how=f"requests with meta {MARK!r}")
     if others:
         return Target(how=f"callbacks of other spiders ({', '.join(sorted(others))})")
+    rules = _rules(spider)
+    if any(rule.callback for rule in rules) and all(rule.follow for rule in rules):  # as genspider writes it
+        how = f"all requests of the rules of {spider.name}, each of which follows links: so do the workers"
+        return Target(frozenset(range(len(rules))), how=how, follows=True)
     if settings.getbool("DISTRIBUTED_SEEDS"):
         return Target(how="start requests")
-    raise ConfigError(
+    raise NoTarget(
         f"Nothing says which requests of the spider {spider.name} go to the nodes. Name them by rule (--rule N,"
         " DISTRIBUTED_TARGET_RULE), by callback (--callback NAME, DISTRIBUTED_TARGET_CALLBACKS), or mark them in the"
-        f" spider with meta={{{MARK!r}: True}} and set DISTRIBUTED_TARGET_BY_META.{_known(spider)}"
-        " To crawl without nodes, set DISTRIBUTED_ENABLED = False."
+        f" spider with meta={{{MARK!r}: True}} and set DISTRIBUTED_TARGET_BY_META."
+        f"{callbacks_of(spider)}{_known(spider)} To crawl without nodes, set DISTRIBUTED_ENABLED = False."
     )
 
 
@@ -181,10 +198,32 @@ def _callback_name(rule: Any) -> str:
     return rule.callback if isinstance(rule.callback, str) else getattr(rule.callback, "__name__", "")
 
 
+def callbacks_of(spider: Spider | type[Spider], wanted: str = "") -> str:
+    """A sentence that names the spider's callbacks, and first the one that is most like `wanted`."""
+    kind = spider if isinstance(spider, type) else type(spider)
+    known = sorted(name for name, method in inspect.getmembers(kind, callable) if _is_callback(name, method))
+    if not known:
+        return f" {kind.__name__} has no callback."
+    near = difflib.get_close_matches(wanted, known, 1)
+    listed = ", ".join(known)
+    return f"{f' Did you mean {near[0]}?' if near else ''} The callbacks of {kind.__name__} are: {listed}."
+
+
+def _is_callback(name: str, method: Any) -> bool:
+    """Whether a method of a spider's class looks like one that takes a page, and is not Scrapy's own."""
+    if name.startswith("_") or getattr(method, "__module__", "scrapy").partition(".")[0] == "scrapy":
+        return False
+    try:
+        parameters = list(inspect.signature(method).parameters)[1:2]
+    except (TypeError, ValueError):
+        return False
+    return parameters == ["response"] or (bool(parameters) and name.startswith("parse"))
+
+
 def _known(spider: Spider) -> str:
     rules = _rules(spider)
     if not rules:
-        return f" {type(spider).__name__} has no rules."
+        return ""
     listed = (
         f"rule {number}: callback {_callback_name(rule) or 'none'}, {'follows' if rule.follow else 'does not follow'}"
         for number, rule in enumerate(rules)

@@ -140,10 +140,11 @@ _CALLBACKS = "a mapping of callbacks' names"
 #: heading in docs/reference/settings.md -> its settings
 GROUPS: dict[str, tuple[Setting, ...]] = {
 "What goes to the nodes": (
-    _s("ENABLED", _YES_NO, True, "`False`: the add-on does nothing, and the crawl runs in one process as ever"),
+    _s("ENABLED", _YES_NO, True, "`False`: the add-on does nothing, and the crawl runs in one process as ever; so does"
+       " `scrapy crawl` of a spider without a target, with a warning"),
     _s("TARGET_RULE", _WHOLE, -1, "CrawlSpider rule whose requests go to the nodes, counted from 0. Without a rule and"
-       " a callback: the only rule that has a callback and does not follow", option="--rule",
-       least=-1, must_be="the number of a rule", travels=_LEASING),
+       " a callback: the only rule that has a callback and does not follow; if all rules follow, all of them",
+       option="--rule", least=-1, must_be="the number of a rule", travels=_LEASING),
     _s("TARGET_CALLBACKS", _LIST, [], "callbacks whose requests go to the nodes; works for any spider",
        option="--callback", travels=_LEASING),
     _s("TARGET_BY_META", _YES_NO, False, 'only requests with `meta={"distribute": True}` go to the nodes (they do in'

@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from scrapyd_dist.transports import AsyncSender
 
 from ..engine_compat import spider_method
 from ..slot_routing import SlotRouting, hides_addon
+from ..targets import Target
 from ..throttle.throttle_options import SWITCH, options_of
 from ..throttle.throttle_options import given as throttle_given
 from .item_exporters import item_outputs
@@ -167,6 +168,25 @@ def check_crawl(options: ProducerOptions, settings: BaseSettings, spider: Spider
     for output in item_outputs(options.outputs, settings, None):
         check_folder(output.path.parent)
     check_spider(spider, settings)
+
+
+def for_target(options: ProducerOptions, target: Target) -> ProducerOptions:
+    """The options of a crawl with this target: workers that follow rules must lease, since links go to the store.
+
+    Raises:
+        ConfigError: the options ask for something else.
+    """
+    if not target.follows:
+        return options
+    wrong = "index pages (--index, --start-urls) are the producer's" if options.sharded else ""
+    if not options.leases:
+        wrong = "batches that are sent (--push, --feed, a feed that a job uploads) have no way to hand on links"
+    if wrong:
+        raise ConfigError(
+            f"To the nodes go {target.how}; but {wrong}. Name the pages that workers fetch without following their"
+            " links: --rule N (DISTRIBUTED_TARGET_RULE). Or leave the other option out."
+        )
+    return replace(options, only_leased=options.only_leased or "rules that follow links on pages with a callback")
 
 
 def check_mode(options: ProducerOptions, settings: BaseSettings) -> None:

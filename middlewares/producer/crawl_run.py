@@ -41,6 +41,7 @@ from .crawl_request import (
     asked_for,
     check_crawl,
     find_project,
+    for_target,
     loop_sender,
     shards_of,
     template_of,
@@ -73,6 +74,7 @@ class CrawlStart:
             raise ConfigError(problem)
         sender = loop_sender(settings)
         target = find_target(spider, settings)
+        options = for_target(options, target)
         args, given = asked_for(settings)
         project = find_project(settings)
         request = CrawlRequest(spider=spider.name, options=options, project=project, args=args, given=given)

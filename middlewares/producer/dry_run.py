@@ -36,7 +36,7 @@ from ..throttle.install import why_not_heeded
 from .completion_hooks import read_on_finish
 from .crawl_code import TODAYS, CrawlCode
 from .crawl_nodes import NodeSources, check_reach
-from .crawl_request import CrawlRequest, check_crawl, find_project, shards_of, template_of
+from .crawl_request import CrawlRequest, check_crawl, find_project, for_target, shards_of, template_of
 from .discovery import IndexWalk
 from .preflight import LOCAL_NODES, notes_on, prepare
 from .producer_options import ProducerOptions, read_options
@@ -78,6 +78,7 @@ def plan(
     check_args(SettingReader(crawler.settings).value("DISTRIBUTED_SPIDER_ARGS"))
     check_crawl(options, crawler.settings, made)
     target = find_target(made, crawler.settings)
+    options = for_target(options, target)
     shards = shards_of(options, made)
     request = CrawlRequest(spider=spider, options=options, project=find_project(settings))
     throttle = _throttle(request, crawler.settings)

@@ -98,9 +98,9 @@ SAME_PAGE = "the same page as another request of this batch"
 class RequestTracker:
     """All that a worker has begun, by batch and attempt; the crawler's engine is there by now.
 
-    `rules_lead_away`: what a CrawlSpider's rule follows belongs to the producer. `changed` is called whenever something
-    of a unit has ended; `target` is None without a frontier; `again` repeats a request whose session has expired, or
-    says that it will not.
+    `rules_lead_away`: what a CrawlSpider's rule follows belongs to the producer, or to the fleet. `changed` is called
+    whenever something of a unit has ended; `target` is None without a frontier; `again` repeats a request whose session
+    has expired, or says that it will not.
     """
 
     def __init__(
@@ -157,9 +157,11 @@ class RequestTracker:
             request.meta.pop(name, None)
         spider = self._crawler.spider
         assert spider
-        # A rule of a CrawlSpider follows such a link: that is the producer's, or each worker would crawl on.
+        # A rule of a CrawlSpider follows such a link: that is the producer's, or each worker would crawl on; where the
+        # target says that rules are followed, it is the fleet's.
         is_ruled = isinstance(spider, CrawlSpider) and request.callback == spider._callback  # noqa: SLF001 - Scrapy's mark
-        if self._rules_lead_away and is_ruled and not request.meta.get(MARK):
+        follows = self._target is not None and self._target.follows
+        if self._rules_lead_away and is_ruled and not (follows or request.meta.get(MARK)):
             count(self._crawler, "links_not_followed")
             return None
         if self._target is not None and begun.finds is not None and self._target.takes(request, spider):

@@ -150,3 +150,36 @@ def test_a_worker_follows_no_rule_but_does_what_its_callback_asks(
     assert_each_page_once(site_now, [item for item in items if "number" in item])
     agents = [item["agent"] for item in items if "agent" in item]
     assert set(agents) == {f"Agent {number}" for number in range(50)}
+
+
+#: the rule of `scrapy genspider -t crawl`
+STOCK = """
+    from scrapy.linkextractors import LinkExtractor
+    from scrapy.spiders import CrawlSpider, Rule
+    from properties.spiders.starting import StartHere
+
+    class Stock(StartHere, CrawlSpider):
+        name = "stock"
+        rules = (Rule(LinkExtractor(allow=r"/properties/"), callback="parse_item", follow=True),)
+
+        def parse_item(self, response):
+            return {"url": response.url}
+"""
+
+
+@pytest.mark.black_box
+def test_the_stock_template_is_taken_and_its_workers_follow_links(
+    make: MakeProject, run_scrapy: RunCommand, run_cli: RunCommand, pair: list[ScrapydNode], site_now: SiteProcess
+) -> None:
+    it = make(pair, {"stock": STOCK}, ADDONS=ADDON, DISTRIBUTED_MODE="auto")
+    run_scrapy(it, "crawl", "stock", "-s", "DISTRIBUTED_ENABLED=0", "-O", "plain.jl", code=0)
+    pages = {path: n for path, n in site_now.hits().items() if path.startswith("/properties/")}
+    assert len(pages) > 90
+    site_now.reset()
+    done = run_scrapy(it, "crawl", "stock", "-O", "items.jl", code=0)
+    assert "all requests of the rules of stock" in done.err
+    plain, items = (sorted(item["url"] for item in it.items(name)) for name in ("plain.jl", "items.jl"))
+    assert items == plain
+    assert {path: n for path, n in site_now.hits().items() if path.startswith("/properties/")} == pages
+    refused = run_cli(it, "plan", "stock", "--push", code=2)
+    assert "--rule N" in refused.err

@@ -131,6 +131,23 @@ def test_a_look_at_a_page_stays_here(
         assert site_now.differences(it.items("x.jsonl")) == {}
 
 
+@pytest.mark.black_box
+def test_a_spider_without_a_target_is_crawled_here_with_a_warning(
+    project: MakeProject, run_scrapy: RunCommand, run_cli: RunCommand, site_now: SiteProcess
+) -> None:
+    it = project(spiders={"news": NEWS}, settings={"ADDONS": ADDON, "START_URL": site_now.start_url, **QUICK})
+    done = run_scrapy(it, "crawl", "news", "-O", "items.jl", code=0)
+    assert "This crawl is not distributed" in done.err
+    assert "The callbacks of News are: parse, parse_article." in done.err
+    assert sorted(item["article"] for item in it.items("items.jl") if "article" in item) == [
+        site_now.detail(n) for n in range(90)
+    ]
+    assert crawls(it) == []
+    assert "Nothing says" in run_cli(it, "crawl", "news", code=2).err, "a distributed crawl was asked for by its name"
+    misspelt = run_scrapy(it, "crawl", "news", "-s", "DISTRIBUTED_TARGET_CALLBACKS=parse_articel", code=2)
+    assert "Did you mean parse_article?" in misspelt.err
+
+
 NEEDS_REACTORLESS = pytest.mark.skipif(
     not hasattr(default_settings, "TWISTED_REACTOR_ENABLED"), reason="this Scrapy always has a reactor"
 )

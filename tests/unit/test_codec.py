@@ -340,6 +340,16 @@ def test_a_rule_can_be_named_or_a_callback_with_the_rules_that_call_it(
     assert [name for name, request in requests.items() if target.takes(request, spider)] == callbacks
 
 
+def test_rules_that_only_follow_are_taken_with_what_their_pages_lead_to() -> None:
+    """The rule that `scrapy genspider -t crawl` writes: a callback, and follow=True."""
+    target = find_target(NoEnd(), Settings({"DISTRIBUTED_SEEDS": True}))
+    assert (target.rules, target.follows, target.seeds) == (frozenset({0}), True, True)
+    assert "all requests of the rules of noend" in target.how
+    named = find_target(NoEnd(), Settings({"DISTRIBUTED_TARGET_RULE": 0}))
+    assert (named.rules, named.follows) == (frozenset({0}), False)
+    assert not find_target(NoEnd(), Settings({"DISTRIBUTED_TARGET_BY_META": True})).rules
+
+
 def test_a_plain_spider_names_a_callback() -> None:
     target = find_target(SPIDER, Settings({"DISTRIBUTED_TARGET_CALLBACKS": "parse_item,parse"}))
     assert target.takes(Request("http://web/", callback=SPIDER.parse_item), SPIDER)
@@ -355,14 +365,13 @@ def test_a_mark_in_the_meta_is_enough() -> None:
 
 
 WRONG: list[tuple[Spider, dict[str, Any], str]] = [
-    (SPIDER, {}, "Nothing says which requests of the spider plain.* Plain has no rules"),
+    (SPIDER, {}, "Nothing says which requests of the spider plain.* The callbacks of Plain are: .*parse_item"),
     (Two(), {}, "rule 0: callback none, follows; rule 1: callback parse_item, does not follow; rule 2: callback"),
-    (NoEnd(), {}, "Nothing says"),
     (RULED, {"DISTRIBUTED_TARGET_RULE": 2}, "has no rule 2. Its rules are"),
     (RULED, {"DISTRIBUTED_TARGET_RULE": 0}, "Rule 0 of the spider ruled has no callback"),
     (SPIDER, {"DISTRIBUTED_TARGET_RULE": 0}, "has no rule 0"),
     (RULED, {"DISTRIBUTED_TARGET_RULE": "second"}, "is 'second', and must be the number of a rule"),
-    (SPIDER, {"DISTRIBUTED_TARGET_CALLBACKS": "parse_items"}, "has no method 'parse_items'"),
+    (SPIDER, {"DISTRIBUTED_TARGET_CALLBACKS": "parse_items"}, "no method 'parse_items'.* Did you mean parse_item?"),
     (SPIDER, {"DISTRIBUTED_TARGET_CALLBACKS": "title"}, "has no method 'title'"),
 ]
 
