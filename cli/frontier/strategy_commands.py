@@ -11,7 +11,7 @@ from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused
 from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.store import Store
-from scrapyd_dist.strategy.links import LinkChange, StrategyBacklog
+from scrapyd_dist.strategy.links import WORK, LinkChange, StrategyBacklog
 from scrapyd_dist.strategy.terms import StrategyTerms
 
 from ..context import Context
@@ -101,6 +101,8 @@ def status(context: Context, name: StrategyName, output: Output = Output()) -> N
     put(counts_line(backlog))
     waiting = store.backlog(name)
     put(f"batches: {waiting.waiting_requests:,} requests wait in {waiting.waiting:,}; {waiting.leased:,} are leased")
+    for work, _, process in (one.rpartition("@") for one in waiting.lost if not one.startswith(f"{WORK}@")):
+        put(f"{work} were not read to their end by {process}, so the crawl does not end: give them to another run.")
     for one in document["processes"]:
         finished = ", has finished" if one["finished"] else ""
         put(f"process {one['name']}: {counted(one['partitions'], 'partition')}{finished}")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 from scrapyd_dist.batches import Crawl, check_crawl_name
 from scrapyd_dist.errors import INTERRUPTED, ConfigError, NothingMatched
@@ -169,7 +170,8 @@ def _manage(
     settings = settings_of({**given, **wanted.settings(), **ours})
     if settings.getpriority("DISTRIBUTED_FAIR") is None:
         settings.set("DISTRIBUTED_FAIR", SPREAD, priority="cmdline")
-    runner = StrategyRunner.make(settings, name, terms, seeds)
+    source = wanted.seeds or ""
+    runner = StrategyRunner.make(settings, name, terms, seeds, Path(urlsplit(source).path).name or source)
     row = _opened(context.new_store, name, find_project(settings).name, terms)
     process = ConsumeProcess(
         settings=settings,

@@ -23,12 +23,13 @@ from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 
 from scrapyd_dist.errors import ConfigError, DistError, StoreError
-from scrapyd_dist.frontier.intake import is_dead, this_process
+from scrapyd_dist.frontier.intake import Registration, is_dead, this_process
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.strategy.interface import CrawlingStrategy
-from scrapyd_dist.strategy.manager import AHEAD, HELD, PRODUCER, SEEDING, StrategyManager
+from scrapyd_dist.strategy.links import WORK
+from scrapyd_dist.strategy.manager import AHEAD, HELD, StrategyManager, seeds_work
 from scrapyd_dist.strategy.terms import StrategyTerms
 
 from ..codec import plain_request
@@ -140,13 +141,14 @@ class StrategyRunner:
     key: bytes  #: of the project's state
     size: int  #: most requests in a batch
     seeds: SeedOpener | None = None  #: None: it joins others, and reads none
+    source: str = ""  #: what the seeds are read from, by name
     process: str = field(default_factory=this_process)
     stop: threading.Event = field(default_factory=threading.Event)  #: asks it to end
     over: bool = False  #: the strategy has ended
 
     @classmethod
     def make(
-        cls, settings: Settings, frontier: str, terms: StrategyTerms, seeds: SeedOpener | None = None
+        cls, settings: Settings, frontier: str, terms: StrategyTerms, seeds: SeedOpener | None = None, source: str = ""
     ) -> "StrategyRunner":
         """Make what the terms say of the project with these settings; DistError if that cannot be."""
         spider, options = check_known(settings, terms.spider), read_options(settings)
@@ -162,30 +164,26 @@ class StrategyRunner:
             key=state_key(request.project.state),
             size=options.batch_size,
             seeds=seeds,
+            source=source,
         )
 
     def begin(self, store: Store) -> None:
         """Register before any worker looks whether there may be more work; take the place of processes that died."""
         reads = self.seeds is not None
+        for work in (WORK, seeds_work(self.source)) if reads else (WORK,):
+            Registration(store=store, frontier=self.frontier, work=work, process=self.process, seconds=HELD).renew()
         if reads:  # what an earlier run had finished goes on with these seeds
             store.end_strategy(self.frontier, ended=False)
-        store.register_producer(self.frontier, f"{PRODUCER}{self.process}", HELD)
         for one in store.strategy_backlog(self.frontier).processes:
             if is_dead(one.name, self.process):
                 store.leave_partitions(self.frontier, one.name)
-        backlog = store.backlog(self.frontier)
-        roles = (PRODUCER, SEEDING) if reads else (PRODUCER,)  # lost seeds are read again by a process that reads them
-        for name in (*backlog.producers, *backlog.lost):
-            role = next((one for one in roles if name.startswith(one)), "")
-            if role and is_dead(name.removeprefix(role), self.process):
-                store.sign_off(self.frontier, name)
 
     def run(self) -> None:
         """Make rounds until the strategy has ended, or `stop` is set."""
         with closing(open_store(self.where, key=self.key)) as store:
             manager = StrategyManager(
                 store=store, crawl=self.frontier, process=self.process, strategy=self.strategy,
-                fingerprint=self.fingerprint, key=self.key, max_depth=self.terms.max_depth,
+                fingerprint=self.fingerprint, key=self.key, source=self.source, max_depth=self.terms.max_depth,
                 standing=self.terms.standing, ahead=self.terms.ahead or AHEAD, size=self.size,
             )  # fmt: skip
             try:
@@ -194,12 +192,12 @@ class StrategyRunner:
                 while not (self.stop.is_set() or manager.over):
                     if not self._round(manager.work):
                         self.stop.wait(_IDLE)
+                # Of the process that the others have joined: one that was killed counts as lost after some seconds.
+                while self.seeds is not None and manager.over and manager.others():
+                    if self.stop.wait(_IDLE):
+                        break
             finally:
                 self._close(manager)
-                if manager.over:  # a process that was killed lately owes nothing any more
-                    for name in store.backlog(self.frontier).producers:
-                        if name.startswith(PRODUCER):
-                            store.sign_off(self.frontier, name)
 
     def _close(self, manager: StrategyManager) -> None:
         self.over = manager.over

@@ -184,6 +184,14 @@ class Backlog:
         return self.drained and not (self.expired or self.acked or self.producers or self.standing)
 
 
+def producer_name(work: str, process: str) -> str:
+    """The name of a process that does this work among the producers of a frontier.
+
+    A work's name may have the separator, too: names of hosts and processes have none.
+    """
+    return f"{work}@{process}"
+
+
 def check_slot_name(slot: str) -> str:
     """Return the name, or raise `ConfigError` if it is not a valid slot name."""
     if not SLOT_NAME.fullmatch(slot):

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from scrapyd_dist.batches import Batch, Crawl, CrawlState, Miss, check_crawl_name
 from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
-from scrapyd_dist.frontier.backlog import Backlog, NewBatch, SeenBefore
+from scrapyd_dist.frontier.backlog import Backlog, NewBatch, SeenBefore, producer_name
 from scrapyd_dist.payload import RequestValue, fit
 
 T = TypeVar("T")
@@ -31,10 +31,6 @@ BATCH_SIZE = 100
 FAIR_SIZE = 10
 #: seconds until a producer that sends no heartbeat counts as lost
 REGISTERED = 60.0
-#: seconds between a producer's heartbeats
-RENEW = REGISTERED / 3
-#: separates work and process in a producer's name; not a dot, because names of spiders and hosts have dots
-_BEHIND = "@"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,15 +43,20 @@ class FrontierIntake:
     priority: int = 0
 
 
-class FrontierStore(Protocol):
+class ProducerStore(Protocol):
+    """What the list of a frontier's producers needs of the store; each verb as `store.Store` has it."""
+
+    def backlog(self, crawl: str) -> Backlog: ...
+    def register_producer(self, crawl: str, producer: str, seconds: float) -> None: ...
+    def sign_off(self, crawl: str, producer: str) -> None: ...
+
+
+class FrontierStore(ProducerStore, Protocol):
     """What the producers of a frontier need of the store; each verb as `store.Store` has it."""
 
     def add_crawl(self, crawl: Crawl) -> None: ...
     def crawl(self, crawl: str) -> Crawl: ...
     def own_crawl(self, crawl: str) -> Crawl: ...
-    def backlog(self, crawl: str) -> Backlog: ...
-    def register_producer(self, crawl: str, producer: str, seconds: float) -> None: ...
-    def sign_off(self, crawl: str, producer: str) -> None: ...
     def add_misses(self, crawl: str, misses: Sequence[Miss]) -> None: ...
     def add_batches(self, crawl: str, new: Sequence[NewBatch], counts: Mapping[str, int]) -> list[Batch]: ...
 
@@ -164,24 +165,70 @@ def add_unseen(
 
 
 @dataclass(kw_only=True)
-class FrontierProducer:
-    """A producer of a frontier."""
+class Registration:
+    """The entry of a process in the list of a frontier's producers."""
 
-    store: FrontierStore
+    store: ProducerStore
     frontier: str
-    project: str  #: the project's name on the nodes, for a new frontier
-    work: str  #: the name of its work; a new process of the same work takes over from a killed one
-    size: int  #: maximum requests per batch
-    key: bytes | None  #: the Fernet key for requests that must be encrypted
+    work: str  #: the name of its work; a new process of the same work takes over from a lost one
     #: `<host>.<pid>`, which tells apart processes of the same work
     process: str = field(default_factory=lambda: this_process())  # noqa: PLW0108 - it stands below
-    arguments: bool = False  #: whether its rows are spider arguments instead of requests
-    _registered: float | None = field(default=None, init=False)
+    seconds: float = REGISTERED  #: it counts as lost without a heartbeat for so long
+    clock: Callable[[], float] = time.monotonic
+    _at: float | None = field(default=None, init=False)
 
     @property
     def name(self) -> str:
-        """The producer's name in the store, `work@process`."""
-        return f"{self.work}{_BEHIND}{self.process}"
+        return producer_name(self.work, self.process)
+
+    @property
+    def begun(self) -> bool:
+        return self._at is not None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a heartbeat has to be sent."""
+        return self._at is None or not 0.0 <= self.clock() - self._at < self.seconds / 3
+
+    def renew(self) -> None:
+        """Send a heartbeat if one is due."""
+        if self.is_due:
+            self.store.register_producer(self.frontier, self.name, self.seconds)
+            self.take_over()
+            self._at = self.clock()
+
+    def sign_off(self) -> None:
+        """Say that nothing more is to be expected of this process."""
+        self.take_over()
+        self.store.sign_off(self.frontier, self.name)
+        self._at = None
+
+    def take_over(self) -> list[str]:
+        """Sign off lost producers of the same work, and those whose process on this machine is dead.
+
+        Gives the names of other processes of the same work that live.
+        """
+        backlog, left = self.store.backlog(self.frontier), []
+        for name in (*backlog.lost, *backlog.producers):
+            work, _, process = name.rpartition(producer_name("", ""))
+            if work != self.work or name == self.name:
+                continue
+            if name in backlog.lost or is_dead(process, self.process):
+                self.store.sign_off(self.frontier, name)
+            else:
+                left.append(name)
+        return left
+
+
+@dataclass(kw_only=True)
+class FrontierProducer(Registration):
+    """A producer of a frontier."""
+
+    store: FrontierStore
+    project: str  #: the project's name on the nodes, for a new frontier
+    size: int  #: maximum requests per batch
+    key: bytes | None  #: the Fernet key for requests that must be encrypted
+    arguments: bool = False  #: whether its rows are spider arguments instead of requests
 
     def begin(self) -> None:
         """Register if the frontier exists; a new frontier is created by the first write.
@@ -195,14 +242,14 @@ class FrontierProducer:
 
     def renew(self) -> None:
         """Send a heartbeat to the store if one is due."""
-        if self._registered is not None and time.monotonic() - self._registered >= RENEW:
+        if self.begun and self.is_due:
             self._register()
 
     def keep(
         self, found: Iterable[FrontierIntake], counts: Mapping[str, int] | None = None, misses: Sequence[Miss] = ()
     ) -> dict[str, int]:
         """Add the requests that the frontier does not have yet; returns the stored counts by name."""
-        if self._registered is None:
+        if not self.begun:
             self._register()
 
         add = partial(self.store.add_batches, self.frontier)
@@ -213,23 +260,12 @@ class FrontierProducer:
 
     def sign_off(self) -> None:
         """Tell the store that this producer adds nothing more."""
-        if self._registered is not None:
-            self._take_over()
-            self.store.sign_off(self.frontier, self.name)
+        if self.begun:
+            super().sign_off()
 
     def _register(self) -> None:
         open_frontier(self.store, self.frontier, project=self.project, now=time.time(), arguments=self.arguments)
-        self.store.register_producer(self.frontier, self.name, REGISTERED)
-        self._take_over()
-        self._registered = time.monotonic()
-
-    def _take_over(self) -> None:
-        """Sign off lost producers of the same work, and those whose process on this machine is dead."""
-        backlog = self.store.backlog(self.frontier)
-        for name in (*backlog.lost, *backlog.producers):
-            work, _, process = name.rpartition(_BEHIND)
-            if work == self.work and name != self.name and (name in backlog.lost or is_dead(process, self.process)):
-                self.store.sign_off(self.frontier, name)
+        super().renew()
 
 
 def this_process() -> str:

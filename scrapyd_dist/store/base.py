@@ -524,8 +524,11 @@ class StrategyStore(Protocol):
     def strategy_backlog(self, crawl: str) -> StrategyBacklog:
         """How far the strategy is; costs the same however much is stored."""
 
-    def end_strategy(self, crawl: str, *, ended: bool = True) -> None:
-        """No link is taken from the queue any more; `ended=False` takes that back."""
+    def end_strategy(self, crawl: str, *, ended: bool = True, if_empty: bool = False) -> bool:
+        """No link is taken from the queue any more; `ended=False` takes that back.
+
+        `if_empty`: only if `links.is_empty` is true in the same step. Whether it was done, is the answer.
+        """
 
     def changes(self, crawl: str, after: int = 0, limit: int = 10_000) -> list[LinkChange]:
         """The log of changes behind that number, at most so many, in order."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from scrapyd_dist.batches import Batch
 from scrapyd_dist.errors import ForeignRow, StepRefused
+from scrapyd_dist.frontier.backlog import producer_name
 from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.store.base import StrategyStore
 from scrapyd_dist.store.frontier_rows import at_work
@@ -29,6 +30,7 @@ from scrapyd_dist.store.redis_link import (
 )
 from scrapyd_dist.store.redis_throttle import RedisThrottle
 from scrapyd_dist.strategy.links import (
+    WORK,
     Link,
     LinkChange,
     LinkEvent,
@@ -206,8 +208,9 @@ class RedisStrategy(RedisPort, StrategyStore):
             )
         return writes
 
-    def end_strategy(self, crawl: str, *, ended: bool = True) -> None:
-        self._write(crawl, ("HSET", self._key(crawl, "meta"), "ended", int(ended)))
+    def end_strategy(self, crawl: str, *, ended: bool = True, if_empty: bool = False) -> bool:
+        own = producer_name(WORK, "")
+        return "refused" not in self._ask("end_strategy", crawl, ended=int(ended), if_empty=if_empty, own=own)
 
     # what a person asks for
 

@@ -17,7 +17,15 @@ from scrapyd_dist.store.sqlite_jobs import SqliteJobs
 from scrapyd_dist.store.sqlite_partitions import SqlitePartitions
 from scrapyd_dist.store.sqlite_queue import SqliteLinks
 from scrapyd_dist.store.sqlite_throttle import SqliteThrottle
-from scrapyd_dist.strategy.links import Link, LinkChange, LinkEvent, States, StrategyBacklog, StrategyStep
+from scrapyd_dist.strategy.links import (
+    Link,
+    LinkChange,
+    LinkEvent,
+    States,
+    StrategyBacklog,
+    StrategyStep,
+    is_empty,
+)
 
 _TOGETHER = 20_000
 
@@ -164,9 +172,12 @@ class SqliteStrategy(SqlitePort, StrategyStore):
             raise StepRefused(f"batch {number} of {crawl} is not dead any more")
         self._batches.make_step(BatchStep(crawl, number, dropped=True))
 
-    def end_strategy(self, crawl: str, *, ended: bool = True) -> None:
+    def end_strategy(self, crawl: str, *, ended: bool = True, if_empty: bool = False) -> bool:
         with self._file.step():
+            if if_empty and not is_empty(self._batches.backlog(crawl), self.strategy_backlog(crawl)):
+                return False
             self._update("strategies", {"ended": ended}, number=self._events.opened_strategy(crawl))
+            return True
 
     # what a person asks for
 

@@ -234,7 +234,8 @@ class CrawlingStrategy(ABC):
         """Schedule the first requests. Called once for each source of seeds, before any event.
 
         `stream` has the lines of `--seeds`; None without it. It may be endless: what was scheduled is kept in steps of
-        a thousand, so memory stays flat. A seed that the crawl knows already is not requested again.
+        a thousand, so memory stays flat; so ask for a `domains[site]` again after each `schedule`. A seed that the
+        crawl knows already is not requested again.
         """
 
     @abstractmethod

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any
 
-from scrapyd_dist.frontier.backlog import NewBatch
+from scrapyd_dist.frontier.backlog import Backlog, NewBatch, producer_name
 from scrapyd_dist.payload import RequestValue
 
 #: partitions of every strategy: the most processes that one can have
 PARTITIONS = 64
+#: what a strategy process does, as a producer of its frontier; nothing is missing of a lost one, as events stay
+WORK = "strategy"
 #: request meta: what the worker is told of a link that it requests and what it tells of a link found
 LINK_META = "distributed_link"
 #: greatest number of links in one event; a page with more has several
@@ -150,6 +152,14 @@ class StrategyBacklog:
     dead: int = 0  #: dead letters
     processes: Sequence[StrategyProcess] = ()
     ended: bool = False  #: the strategy has finished: no link is taken from the queue any more
+
+
+def is_empty(backlog: Backlog, strategy: StrategyBacklog) -> bool:
+    """Whether nothing is left to be requested or handled, and no process reads seeds, or was lost while it did."""
+    own = producer_name(WORK, "")
+    seeding = any(not name.startswith(own) for name in (*backlog.producers, *backlog.lost))
+    left = backlog.waiting or backlog.out or strategy.queued or strategy.later or strategy.events
+    return not (left or seeding)
 
 
 def link_meta(value: RequestValue) -> dict[str, Any]:

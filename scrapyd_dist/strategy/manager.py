@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any, Protocol
@@ -19,18 +20,20 @@ from typing import Any, Protocol
 from scrapyd_dist.batches import Batch, BatchState
 from scrapyd_dist.errors import StepRefused
 from scrapyd_dist.frontier.backlog import Backlog
-from scrapyd_dist.frontier.intake import FAIR_SIZE
+from scrapyd_dist.frontier.intake import FAIR_SIZE, Registration
 from scrapyd_dist.frontier.slots import site_of
 from scrapyd_dist.payload import PayloadError, RequestValue, decode
 from scrapyd_dist.strategy.interface import CrawlingStrategy, Request, Response
 from scrapyd_dist.strategy.links import (
     PARTITIONS,
+    WORK,
     EventKind,
     Link,
     LinkEvent,
     States,
     StrategyBacklog,
     StrategyStep,
+    is_empty,
     link_meta,
     partition_of,
 )
@@ -58,8 +61,6 @@ SEEDS = 1_000
 _TRIES = 5
 #: seconds between two looks at how far the crawl is, and two signs of life
 _PACE = 1.0
-#: the prefixes of a strategy process among the producers of its frontier: as such, and while it reads seeds
-PRODUCER, SEEDING = "strategy@", "seeds@"
 #: dead batches that one step tells of
 _DEAD_BATCHES = 100
 #: the error of a link whose batch has killed its workers, or could not be ended by any
@@ -83,7 +84,7 @@ class ManagerStore(Protocol):
     ) -> list[Link]: ...
     def apply(self, step: StrategyStep) -> list[Batch]: ...
     def strategy_backlog(self, crawl: str) -> StrategyBacklog: ...
-    def end_strategy(self, crawl: str, *, ended: bool = True) -> None: ...
+    def end_strategy(self, crawl: str, *, ended: bool = True, if_empty: bool = False) -> bool: ...
     def backlog(self, crawl: str) -> Backlog: ...
     def batches(self, crawl: str, states: Collection[BatchState] = ()) -> list[Batch]: ...
     def payload(self, crawl: str, number: int) -> dict[str, str]: ...
@@ -102,6 +103,7 @@ class StrategyManager:
     fingerprint: Callable[[RequestValue], bytes]
     slot_of: Callable[[str], str] = site_slot  #: of a URL, for requests that name none
     key: bytes | None = None  #: the Fernet key for requests that must be encrypted
+    source: str = ""  #: what the seeds are read from, by name
     max_depth: int = 0  #: links from a seed; 0: any
     standing: bool = False  #: the crawl does not end when nothing is left
     clock: Callable[[], float] = time.time
@@ -115,12 +117,20 @@ class StrategyManager:
     _life_at: float | None = field(default=None, init=False)
     _look_at: float | None = field(default=None, init=False)
     _cut_at: float | None = field(default=None, init=False)
-    _registered: dict[str, float] = field(default_factory=dict, init=False)  #: prefix -> when it was registered last
+    _entry: Registration = field(init=False)
+    _seeds_entry: Registration = field(init=False)  #: while it reads seeds
     _events: int = field(default=ROUND_EVENTS, init=False)  #: to be read for the next round
     _uses_domains: bool = field(default=False, init=False)
     _unreadable: set[int] = field(default_factory=set, init=False)  #: dead batches
     _seeding: RoundDraft | None = field(default=None, init=False)  #: of the seeds that are read
     _seeded: int = field(default=0, init=False)  #: seeds that were new, or were handed over
+
+    def __post_init__(self) -> None:
+        entry = partial(
+            Registration, store=self.store, frontier=self.crawl, process=self.process, seconds=self.held_for,
+            clock=self.clock,
+        )  # fmt: skip
+        self._entry, self._seeds_entry = entry(work=WORK), entry(work=seeds_work(self.source))
 
     def work(self) -> bool:
         """Make one round; whether there was something to do, so that the next is due at once.
@@ -145,7 +155,8 @@ class StrategyManager:
         What it schedules is kept in steps of a bounded number, and requests begin meanwhile. Reading the same seeds
         again requests none of them twice.
         """
-        self._live(SEEDING)
+        self._live()
+        self._seeds_entry.renew()
         draft = self._seeding = self._draft()
         self._seeded = 0
         draft.seeded = lambda: self._seed_scheduled(draft)
@@ -155,10 +166,7 @@ class StrategyManager:
             self._keep_seeds(draft)
         finally:
             self._seeding = None
-        # Those that were lost while they read seeds are made up for by this reading.
-        lost = [name for name in self.store.backlog(self.crawl).lost if name.startswith(SEEDING)]
-        for name in (*lost, f"{SEEDING}{self.process}"):
-            self.store.sign_off(self.crawl, name)
+        self._seeds_entry.sign_off()
         return self._seeded
 
     def work_between_seeds(self) -> bool:
@@ -167,7 +175,6 @@ class StrategyManager:
         if draft is not None:
             self._keep_seeds(draft)
         try:
-            self._live(SEEDING)
             return self.work()
         finally:
             if draft is not None:
@@ -180,19 +187,22 @@ class StrategyManager:
         finally:
             self.store.leave_partitions(self.crawl, self.process)
             if leave:
-                self.store.sign_off(self.crawl, f"{PRODUCER}{self.process}")
+                self._entry.sign_off()
+
+    def others(self) -> list[str]:
+        """The names of other processes of the strategy that live, as producers of the frontier."""
+        self._live()
+        return self._entry.take_over()
 
     # signs of life
 
-    def _is_due(self, last: float | None, seconds: float = _PACE) -> bool:
-        return last is None or not 0.0 <= self.clock() - last < seconds
+    def _is_due(self, last: float | None) -> bool:
+        return last is None or not 0.0 <= self.clock() - last < _PACE
 
-    def _live(self, *roles: str) -> None:
+    def _live(self) -> None:
         """Hold the partitions, and tell the vote."""
-        for role in (PRODUCER, *roles):
-            if self._is_due(self._registered.get(role), self.held_for / 3):
-                self.store.register_producer(self.crawl, f"{role}{self.process}", self.held_for)
-                self._registered[role] = self.clock()
+        for entry in (self._entry, self._seeds_entry) if self._seeding else (self._entry,):
+            entry.renew()
         if self._is_due(self._life_at) or self._voted is not self._finished:
             self._voted = self._finished
             held = self.store.hold_partitions(self.crawl, self.process, self.held_for, finished=self._voted)
@@ -290,7 +300,7 @@ class StrategyManager:
     # seeds
 
     def _seed_scheduled(self, draft: RoundDraft) -> None:
-        self._live(SEEDING)
+        self._live()
         self._keep_seeds(draft, SEEDS)
 
     def _keep_seeds(self, draft: RoundDraft, least: int = 0) -> None:
@@ -301,7 +311,7 @@ class StrategyManager:
         counts = {BEYOND_DEPTH: draft.beyond} if draft.beyond else {}
         changes = draft.domains.changes()
         for left in reversed(range(_TRIES)):
-            self._live(SEEDING)
+            self._live()
             try:
                 self._seeded += self._seed_step(draft.wishes, counts, changes)
                 break
@@ -401,39 +411,23 @@ class StrategyManager:
         """See how far the crawl is, and end it when it is time; whether there was something to do."""
         self._look_at = self.clock()
         # The batches first: what they lead to afterwards is in the second answer.
-        backlog, strategy = self._backlogs()
+        backlog, strategy = self.store.backlog(self.crawl), self.store.strategy_backlog(self.crawl)
         if self._tell_of_dead(backlog):
             return True
-        for name in backlog.lost:
-            if name.startswith(PRODUCER):  # its partitions go to others, so nothing is missing
-                self.store.sign_off(self.crawl, name)
-        self.over = strategy.ended and _is_drained(backlog) and not strategy.events
+        self.over = strategy.ended and not (backlog.waiting or backlog.out or strategy.events)
         if strategy.ended:
             return False
         if _all_finished(strategy):
             logger.info("Crawl %s: all processes of the strategy have finished", self.crawl)
             self.store.end_strategy(self.crawl)
             return True
-        if not self.standing and any(strategy.states.values()) and _is_empty(backlog, strategy):
-            return self._end_empty()
+        if not self.standing and any(strategy.states.values()) and is_empty(backlog, strategy):
+            # What others had under way was perhaps in neither answer.
+            self.over = self.store.end_strategy(self.crawl, if_empty=True)
+            if self.over:
+                logger.info("Crawl %s: nothing is left to be requested", self.crawl)
+            return not self.over
         return False
-
-    def _end_empty(self) -> bool:
-        """End a crawl of which nothing is left.
-
-        What another process had under way during the look was in neither answer. From the end on no batch is cut, so a
-        second look finds it; then the end is taken back.
-        """
-        self.store.end_strategy(self.crawl)
-        if not _is_empty(*self._backlogs()):
-            self.store.end_strategy(self.crawl, ended=False)
-            return True
-        logger.info("Crawl %s: nothing is left to be requested", self.crawl)
-        self.over = True
-        return False
-
-    def _backlogs(self) -> tuple[Backlog, StrategyBacklog]:
-        return self.store.backlog(self.crawl), self.store.strategy_backlog(self.crawl)
 
 
 @dataclass(kw_only=True)
@@ -444,6 +438,11 @@ class HandlerCall:
     request: Request
     fingerprints: list[bytes]  #: of the links whose states have to be known
     links: list[Request] = field(default_factory=list)
+
+
+def seeds_work(source: str) -> str:
+    """The work of a process that reads seeds from there, as a producer of the frontier."""
+    return f"seeds {source}".rstrip()
 
 
 def _within(events: Sequence[LinkEvent], links: int) -> list[LinkEvent]:
@@ -476,17 +475,6 @@ def _died(value: RequestValue) -> LinkEvent:
         kind=EventKind.ERROR, fingerprint=bytes.fromhex(link_meta(value).get("fingerprint", "")), request=value,
         partition=partition_of(site_of(value["url"])), url=value["url"], error=WORKER_DIED,
     )  # fmt: skip
-
-
-def _is_drained(backlog: Backlog) -> bool:
-    """Whether no batch can lead to anything any more."""
-    return not (backlog.waiting or backlog.out)
-
-
-def _is_empty(backlog: Backlog, strategy: StrategyBacklog) -> bool:
-    """Whether nothing is left to be requested or handled, and no process reads seeds, or was lost while it did."""
-    seeding = [name for name in (*backlog.producers, *backlog.lost) if not name.startswith(PRODUCER)]
-    return _is_drained(backlog) and not (strategy.queued or strategy.later or strategy.events or seeding)
 
 
 def _all_finished(strategy: StrategyBacklog) -> bool:

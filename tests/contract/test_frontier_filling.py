@@ -26,7 +26,6 @@ from scrapyd_dist.middlewares.slot_routing import SlotRouting
 
 from scrapyd_dist.batches import Miss
 from scrapyd_dist.errors import ConfigError, StoreError
-from scrapyd_dist.frontier import intake
 from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer
 from scrapyd_dist.frontier.worklists import rows
 from scrapyd_dist.payload import decode
@@ -78,14 +77,10 @@ def test_the_first_write_makes_the_frontier_and_the_producer_is_known_before(sho
     assert shop.backlog("shop").producers == ("more@1",)
 
 
-def test_a_producer_takes_the_place_of_a_killed_one_that_did_the_same(
-    shop: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as short:
-        short.setattr(intake, "REGISTERED", 0.0)
-        producer(shop, "links", "killed").keep([found(1)])
-        producer(shop, "links2", "other").keep([found(2)])
-        producer(shop, "links.deadbeef", "other").keep([found(3)])  # the same spider, told something else
+def test_a_producer_takes_the_place_of_a_killed_one_that_did_the_same(shop: Store) -> None:
+    producer(shop, "links", "killed", seconds=0.0).keep([found(1)])
+    producer(shop, "links2", "other", seconds=0.0).keep([found(2)])
+    producer(shop, "links.deadbeef", "other", seconds=0.0).keep([found(3)])  # the same spider, told something else
     wait_for(lambda: len(shop.backlog("shop").lost) == 3)
     producer(shop, "links", "new").begin()
     backlog = shop.backlog("shop")
@@ -103,15 +98,15 @@ def test_one_that_was_killed_on_this_machine_is_not_waited_for_until_it_is_lost(
     assert shop.backlog("shop").producers == (f"links@there.{gone.pid}",)
 
 
-def test_a_producer_says_now_and_then_that_it_is_there(shop: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = producer(shop)
-    with monkeypatch.context() as short:
-        short.setattr(intake, "REGISTERED", 0.0)
-        mine.keep([found(1)])
+def test_a_producer_says_now_and_then_that_it_is_there(shop: Store) -> None:
+    time = 0.0
+    mine = producer(shop, clock=lambda: time)
+    mine.keep([found(1)])
+    shop.register_producer("shop", mine.name, 0.0)
     wait_for(lambda: shop.backlog("shop").lost)
     mine.renew()
     assert shop.backlog("shop").lost == ("links@1",), "it is not due"
-    monkeypatch.setattr(intake, "RENEW", 0.0)
+    time = 20.0
     mine.renew()
     assert shop.backlog("shop").producers == ("links@1",)
 

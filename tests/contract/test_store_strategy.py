@@ -212,6 +212,37 @@ def test_nothing_comes_when_the_strategy_has_ended_or_the_crawl_is_to_rest(mine:
     assert names(heads(mine)) == "a"
 
 
+def test_it_ends_as_empty_when_nothing_is_left_and_no_process_may_add_something(mine: Store) -> None:
+    def ends() -> bool:
+        done = mine.end_strategy("c", if_empty=True)
+        assert mine.strategy_backlog("c").ended is done
+        mine.end_strategy("c", ended=False)
+        return done
+
+    mine.register_producer("c", "strategy@me", 60.0)
+    assert ends()
+    for due in (0.0, 2_000.0):
+        apply(mine, link("a", due=due))
+        assert not ends(), "it is in the queue"
+    apply(mine, link("a"))
+    cut(mine)
+    assert not ends(), "its batch waits"
+    (leased,) = lease_next(mine, "c", LESSEE)
+    key = ("c", leased.batch.number, leased.attempt)
+    assert not ends(), "its batch is leased"
+    mine.ack(*key, LESSEE.job, report={}, now=1.0, events=[event("a")])
+    mine.accept(*key, report={}, part="", misses=[], now=1.0)
+    assert not ends(), "its event waits"
+    apply(mine, taken(link("a"), state=States.CRAWLED), handled=[one.number for one in mine.events("c", ALL, 10)])
+    assert ends()
+    mine.register_producer("c", "seeds x@me", 60.0)
+    assert not ends()
+    mine.register_producer("c", "seeds x@me", -1.0)  # lost
+    assert not ends()
+    mine.sign_off("c", "seeds x@me")
+    assert ends()
+
+
 # links and their states
 
 

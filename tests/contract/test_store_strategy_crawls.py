@@ -7,13 +7,14 @@ from itertools import pairwise
 
 import pytest
 from cryptography.fernet import Fernet
-from rig.strategy_memory import Counting, Killed, Page, StrategyRig, web
+from rig.strategy_memory import Counting, Killed, Page, StrategyRig, events_of, web
 from rig.strategy_stores import LESSEE, NAME, StoredStrategy
 
 from scrapyd_dist.batches import BatchState
 from scrapyd_dist.frontier.backlog import LeaseRequest
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.strategy import BasicStrategy, Request, Response, Revisit, States
+from scrapyd_dist.strategy.links import StrategyStep
 
 SITE = "http://a.example"
 
@@ -77,6 +78,31 @@ def test_whatever_call_a_process_is_killed_at_the_outcome_is_the_same(opened: Ca
     assert Counter(crawl.made) == Counter(calm.worker.made)
     assert crawl.states() == calm.store.states()
     assert store.domains(NAME, list(calm.store.metadata)) == calm.store.metadata
+
+
+def test_a_process_that_is_killed_as_it_ends_the_crawl_has_not_ended_what_is_under_way(store: Store) -> None:
+    crawl = StoredStrategy(store, Counting(), {})
+    pages = {f"{SITE}/": Page(links=[f"{SITE}/a"])}
+    value = {"url": f"{SITE}/", "meta": {"distributed_link": {"fingerprint": "00", "read": "page"}}}
+
+    def kill(_: str) -> None:
+        raise Killed
+
+    def ack(verb: str) -> None:  # between the last look and the end
+        if verb == "end_strategy":
+            crawl.store.before = kill
+            store.apply(StrategyStep(crawl=NAME, process="a worker", partitions=(), events=events_of(value, pages)))
+
+    crawl.store.before = ack
+    with pytest.raises(Killed):
+        finished(crawl, [f"{SITE}/"])
+    crawl.store.before = lambda _: None
+    assert store.strategy_backlog(NAME).ended is False
+    store.leave_partitions(NAME, "one")
+    other = crawl.another("two")
+    crawl.crawl(other)
+    assert other.over
+    assert crawl.made == [f"{SITE}/", f"{SITE}/a"]
 
 
 def test_two_processes_share_the_work(store: Store) -> None:

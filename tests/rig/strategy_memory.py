@@ -27,6 +27,7 @@ from scrapyd_dist.strategy.links import (
     StrategyBacklog,
     StrategyProcess,
     StrategyStep,
+    is_empty,
     partition_of,
 )
 from scrapyd_dist.strategy.manager import StrategyManager
@@ -209,6 +210,9 @@ class MemoryStore:
 
     def strategy_backlog(self, crawl: str) -> StrategyBacklog:
         self._enter("strategy_backlog")
+        return self._strategy_backlog()
+
+    def _strategy_backlog(self) -> StrategyBacklog:
         waits, now = [link for link in self.queue.values() if link.request], self.clock()
         return StrategyBacklog(
             states=Counter(link.state for link in self.queue.values()), events=len(self.waiting), dead=len(self.dead),
@@ -220,12 +224,18 @@ class MemoryStore:
             ended=self.ended,
         )  # fmt: skip
 
-    def end_strategy(self, crawl: str, *, ended: bool = True) -> None:
+    def end_strategy(self, crawl: str, *, ended: bool = True, if_empty: bool = False) -> bool:
         self._enter("end_strategy")
+        if if_empty and not is_empty(self._backlog(), self._strategy_backlog()):
+            return False
         self.ended = ended
+        return True
 
     def backlog(self, crawl: str) -> Backlog:
         self._enter("backlog")
+        return self._backlog()
+
+    def _backlog(self) -> Backlog:
         slots = [
             SlotCount(slot=batch.slot, batches={batch.state.value: 1}, requests={batch.state.value: batch.size})
             for batch, _ in self.cut.values()

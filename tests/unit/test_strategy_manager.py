@@ -1,6 +1,7 @@
 """The manager of a strategy, round by round, against a store in memory."""
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -89,6 +90,22 @@ def test_seeds_are_kept_in_steps() -> None:
     assert rig.manager.read_seeds(stream()) == 5_000
     assert most <= 1_000
     assert rig.store.calls["links"] == 5
+
+
+def test_seeds_that_were_not_read_to_their_end_are_made_up_for_by_the_same_source_only() -> None:
+    rig = StrategyRig(pages=RING)
+    for source in ("one.txt", "two.txt"):
+        rig.store.register_producer("c", f"seeds {source}@killed", 1.0)
+    rig.clock.time += 5
+    manager = replace(rig.manager, source="two.txt")
+    manager.read_seeds(iter([A]))
+    assert rig.store.backlog("c").lost == ["seeds one.txt@killed"]
+    rig.crawl(manager)
+    assert not manager.over, "what the first file has behind that line is missing"
+    manager = replace(manager, source="one.txt")
+    manager.read_seeds(iter([A]))
+    rig.crawl(manager)
+    assert manager.over
 
 
 def test_work_goes_on_while_seeds_come_slowly() -> None:
@@ -327,7 +344,7 @@ def test_finished_ends_the_crawl_when_all_processes_say_so() -> None:
     assert rig.store.states()["http://a.example/3"] is States.QUEUED  # the rest waits for another run
 
 
-def test_what_was_under_way_during_the_look_takes_the_end_back() -> None:
+def test_what_was_under_way_during_the_look_keeps_the_crawl_from_its_end() -> None:
     rig = StrategyRig(pages=RING)
     rig.seed(A)
     rig.crawl(rounds=1)

@@ -99,6 +99,26 @@ function verbs.strategy()
   return {numbers = numbers}
 end
 
+-- Whether nothing is left to be requested or handled, and no producer but those of this kind may add something.
+local function is_empty(own)
+  local left = redis.call('HMGET', of_strategy('meta'), 'waiting', 'pending')
+  if (tonumber(left[1] or 0) or 0) > 0 or (tonumber(left[2] or 0) or 0) > 0 then return false end
+  if redis.call('EXISTS', base .. 'waiting') == 1 then return false end
+  for state in pairs(OPEN) do
+    if redis.call('SCARD', base .. 'open:' .. state) > 0 then return false end
+  end
+  for _, name in ipairs(redis.call('ZRANGE', base .. 'producers', 0, -1)) do
+    if string.sub(name, 1, #own) ~= own then return false end
+  end
+  return true
+end
+
+function verbs.end_strategy()
+  if argument.if_empty and not is_empty(argument.own) then return {refused = 0} end
+  redis.call('HSET', of_strategy('meta'), 'ended', argument.ended)
+  return {}
+end
+
 -- Links that cannot be requested leave the queue, and events that cannot be read become dead letters: they would be in
 -- the way of the others for ever.
 function verbs.set_aside()

@@ -1,0 +1,76 @@
+"""One process of a strategy in a thread: what it leaves in the list of the frontier's producers."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rig.strategy_memory import fingerprint_of
+from scrapyd_dist.middlewares.producer.strategy_process import StrategyRunner
+
+from scrapyd_dist.batches import Crawl
+from scrapyd_dist.store import Store, open_store
+from scrapyd_dist.strategy import BasicStrategy
+from scrapyd_dist.strategy.terms import StrategyTerms
+
+KEY = b"0" * 43 + b"="
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> str:
+    return str(tmp_path / "store.sqlite")
+
+
+@pytest.fixture
+def store(where: str) -> Iterator[Store]:
+    """A store with the frontier of a strategy that has ended; another process has not signed off yet."""
+    opened = open_store(where, key=KEY)
+    opened.add_crawl(Crawl(id="news", project="p", spider="page", created=1.0, kind="frontier"))
+    opened.register_producer("news", "strategy@elsewhere.1", 60.0)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def runner(where: str) -> Callable[..., StrategyRunner]:
+    def make(**options: object) -> StrategyRunner:
+        return StrategyRunner(
+            frontier="news", terms=StrategyTerms(path="shop:News", spider="page"), strategy=BasicStrategy(),
+            fingerprint=fingerprint_of, where=where, key=KEY, size=10, **options,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    return make
+
+
+def test_a_process_that_has_joined_signs_itself_off_alone(store: Store, runner: Callable[..., StrategyRunner]) -> None:
+    store.end_strategy("news")
+    joined = runner()
+    joined.begin(store)
+    joined.run()
+    assert joined.over
+    assert store.backlog("news").producers == ("strategy@elsewhere.1",)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_first_process_waits_until_the_others_have_signed_off_or_are_lost(
+    store: Store, runner: Callable[..., StrategyRunner], lost: bool
+) -> None:
+    class Pauses(threading.Event):
+        left = 3
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.left -= 1
+            if not self.left:
+                if lost:
+                    store.register_producer("news", "strategy@elsewhere.1", -1.0)
+                else:
+                    store.sign_off("news", "strategy@elsewhere.1")
+            return self.left < -10
+
+    first = runner(seeds=lambda: None, stop=(pauses := Pauses()))
+    first.begin(store)
+    store.end_strategy("news")
+    first.run()
+    assert pauses.left == 0
+    backlog = store.backlog("news")
+    assert (backlog.producers, backlog.lost) == ((), ())
