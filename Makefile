@@ -4,7 +4,7 @@ PYTHON ?= python3
 WORKERS ?= 2
 TESTS   = .venv-test/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo servers test acceptance durations faults soak fuzz mutants lowest bench pictures manual docs lint types check clean help
+.PHONY: demo servers test acceptance durations faults soak fuzz mutants lowest wheel bench pictures manual docs lint types check clean help
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -35,6 +35,9 @@ fuzz: .venv-test/ready  ## has nodes give 10,000 answers that are wrong, huge or
 
 lowest:  ## the tests of crawls and of the nodes' commands on the lowest versions that the README promises
 	PYTHON=$(PYTHON) sh tests/lowest.sh
+
+wheel: .venv-test/ready servers  ## the wheel and the source archive, in dist/: compared with the repository, and tried on Python 3.10, 3.12 and 3.14
+	PATH="$(CURDIR)/.venv-test/bin:$$PATH" sh tests/wheel.sh
 
 mutants: .venv-test/ready servers  ## breaks rules of the program, one at a time, and sees that their tests fail
 	.venv-test/bin/python tests/mutants.py
@@ -68,7 +71,7 @@ types: .venv-types/ready  ## mypy, on a regular install: an editable one hides c
 check: lint types test  ## what must be green before a change goes in
 
 clean:  ## remove the environments and caches
-	rm -rf .venv .venv-test .venv-types .venv-docs .pytest_cache .mypy_cache .ruff_cache build *.egg-info sdist-demo
+	rm -rf .venv .venv-test .venv-types .venv-docs .pytest_cache .mypy_cache .ruff_cache build dist *.egg-info sdist-demo
 
 define environment
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "Python 3.10 or later is needed; name one: make PYTHON=python3.12 …"; exit 2; }
@@ -84,7 +87,7 @@ endef
 
 .venv-test/ready: pyproject.toml
 	$(call environment,.venv-test)
-	@.venv-test/bin/python -m pip install -qq --group test --group lint --editable '.[local]'
+	@.venv-test/bin/python -m pip install -qq --group test --group lint --group package --editable '.[local]'
 	@touch $@
 
 .venv-types/ready: pyproject.toml $(shell git ls-files '*.py')

@@ -78,7 +78,7 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
 #: what builds, checks or is compared with, and is promised to no user
 TOOLS = {
     "scrapy-redis", "setuptools", "ruff", "mypy", "pytest", "pytest-timeout", "pytest-twisted", "pytest-xdist",
-    "hypothesis", "pyftpdlib", "sphinx", "myst-parser", "furo",
+    "hypothesis", "pyftpdlib", "check-jsonschema", "uv", "twine", "sphinx", "myst-parser", "furo",
 }  # fmt: skip
 BOUNDS = sorted(set(re.findall(r'"([a-z-]+)>=([\d.]+)"', (ROOT / "pyproject.toml").read_text("utf-8"))))
 
@@ -149,5 +149,5 @@ def test_the_command_is_there_and_scrapys_own_commands_are_left_alone(wheel: zip
     points.read_string(wheel.read(name).decode())
     # An entry point of scrapy.commands would be imported by every job of every project on a node.
     assert {section: dict(points[section]) for section in points.sections()} == {
-        "console_scripts": {"sdist": "scrapyd_dist.cli.main:main"}
+        "console_scripts": dict.fromkeys(("sdist", "scrapyd-dist"), "scrapyd_dist.cli.main:main")
     }

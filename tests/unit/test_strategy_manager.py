@@ -671,9 +671,7 @@ def test_what_a_filter_returns_is_its_own_fault() -> None:
     assert {event.fault.split(":")[0] for event in rig.store.dead.values()} == {"AttributeError"}
 
 
-def test_a_fault_that_cannot_be_written_is_told_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("CRITICAL", "scrapyd_dist.strategy.manager")  # pytest's workers cannot send such a traceback
-
+def test_a_fault_that_cannot_be_written_is_told_all_the_same() -> None:
     class Halved(BasicStrategy):
         def page_crawled(self, response: Response) -> None:
             raise ValueError("\ud83d" * 5_000)
