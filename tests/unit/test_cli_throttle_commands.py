@@ -1,6 +1,5 @@
 """`sdist throttle` on a real store: what each command changes, what it leaves alone, and what is shown."""
 
-import io
 import json
 import os
 import time
@@ -9,7 +8,6 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from socket import gethostname
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -123,11 +121,13 @@ def test_a_bad_file_is_refused_whole_with_its_lines(sdist: Run, root: Path) -> N
 
 
 def test_a_file_comes_through_standard_input(sdist: Run, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(FILE.encode())))
-    assert sdist("apply", "-")[0] == 0
-    assert [domain for domain, _ in domains()] == ["a.com", "b.com"], "TAB offers them"
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"no")))
-    assert "standard input:1: expected" in sdist("apply", "-")[2]
+    (root / "wrong.yml").write_text("no", "utf-8")
+    with (root / "limits.yml").open() as right, (root / "wrong.yml").open() as wrong:
+        monkeypatch.setattr("sys.stdin", right)
+        assert sdist("apply", "-")[0] == 0
+        assert [domain for domain, _ in domains()] == ["a.com", "b.com"], "TAB offers them"
+        monkeypatch.setattr("sys.stdin", wrong)
+        assert "standard input:1: expected" in sdist("apply", "-")[2]
 
 
 def test_looking_makes_no_store(sdist: Run, root: Path) -> None:
