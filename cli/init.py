@@ -80,11 +80,22 @@ def free_name(node: Node, used: Iterable[str]) -> str:
     return next(name for number in range(1, len(taken) + 2) if (name := f"node{number}") not in taken)
 
 
-def sort_out(wanted: Iterable[Node], targets: Sequence[Node]) -> tuple[list[Node], list[Node]]:
-    """Those that are new, and those that scrapy.cfg has already; a name of another node is refused."""
+def sort_out(
+    wanted: Iterable[Node], targets: Sequence[Node], names: Sequence[str] = ()
+) -> tuple[list[Node], list[Node]]:
+    """Those that are new, and those that scrapy.cfg has already.
+
+    Refused are a name of another node, and one of `names`, which were asked for, for a node that has a name.
+    """
     new: list[Node] = []
     there: list[Node] = []
     for one in wanted:
+        known = next((node for node in targets if node == one), None)
+        if known is not None and known.name != one.name and one.name in names:
+            raise ConfigError(
+                f"scrapy.cfg has {one.url} already, as [deploy:{known.name}]. Nothing was written. To call it"
+                f" {one.name}, change the name there by hand; or leave --name out."
+            )
         same = next((node for node in targets if node.name == one.name), None)
         if same is not None and same != one:
             raise ConfigError(
@@ -176,7 +187,7 @@ def _wanted(
                 "configuration.)"
             )
         addresses, names = _asked(taken)
-    new, there = sort_out(named(addresses, names, taken), found.targets)
+    new, there = sort_out(named(addresses, names, taken), found.targets, names)
     chosen = project if project != found.project else None  # where [deploy] says it, a new section need not
     if new and project is None and not found.project:
         try:

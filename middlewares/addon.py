@@ -109,6 +109,8 @@ class Addon:
         settings.setdefault_in_component_priority_dict("SPIDER_MIDDLEWARES", Distributed, PRIORITY)
         take_settings(settings)
         if not is_worker(settings):
+            # The way to the nodes: with LOG_LEVEL = DEBUG, two lines of it for each question to a node.
+            logging.getLogger("urllib3.connectionpool").setLevel(logging.INFO)
             from .producer.crawl_request import put_aside
 
             if not put_aside(settings):

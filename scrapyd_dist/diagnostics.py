@@ -18,6 +18,8 @@ from scrapyd_dist.transports import Sender
 
 #: response time in seconds from which a node is reported as slow
 SLOW = 1.0
+#: seconds from sent to started from which a node looks at its queue too seldom, and what to do
+LATE, POLL_REMEDY = 2.0, "scrapyd.conf: poll_interval = 0.5, then restart Scrapyd."
 #: clock skew in seconds that network latency cannot explain
 WRONG_CLOCK = 60.0
 #: time before a certificate's expiry from which it is a warning, and a danger
@@ -157,6 +159,7 @@ class NodeDiagnosis(NodeStatus):
     knows_status: bool | None = None  #: whether it has status.json
     logs: bool | None = None  #: whether it serves a log folder
     ranges: bool | None = None  #: whether it supports Range requests
+    start_delay: float = 0.0  #: the longest time from sent to started that was seen there, seconds
     items: bool | None = None  #: whether it has an items_dir
     kept_logs: KeptLogs = KeptLogs()
     project: str | None = None  #: the examined project
@@ -171,7 +174,7 @@ def findings(exam: NodeDiagnosis, now: datetime) -> list[Finding]:
     if exam.error is not None:
         topic, remedy = _why_not(exam, exam.error)
         return [exam.finding(Severity.DANGER, topic, exam.reason.split(". ")[0].rstrip("."), remedy)]
-    rules = (_entry, _clock, _files, _logs_lost, _code, _work)
+    rules = (_entry, _clock, _late, _files, _logs_lost, _code, _work)
     return [*(found for rule in rules for found in rule(exam)), *_certificate(exam, now)]
 
 
@@ -218,6 +221,13 @@ def _clock(exam: NodeDiagnosis) -> Iterator[Finding]:
         yield exam.finding(Severity.WARNING, "latency", f"it took {exam.latency:.1f} s to answer", remedy)
 
 
+def _late(exam: NodeDiagnosis) -> Iterator[Finding]:
+    """Check how long jobs wait for the node's next look at its queue."""
+    if exam.start_delay >= LATE:
+        text = f"a job that was sent there, while a slot was free, began up to {exam.start_delay:.0f} s later"
+        yield exam.finding(Severity.WARNING, "poll_interval", text, POLL_REMEDY)
+
+
 def _files(exam: NodeDiagnosis) -> Iterator[Finding]:
     """Check whether items and logs can be fetched."""
     if exam.knows_status is False:
@@ -232,8 +242,9 @@ def _files(exam: NodeDiagnosis) -> Iterator[Finding]:
         remedy = "Look at the proxy before it: it has to pass the Range header on, and not compress."
         yield exam.finding(Severity.WARNING, "logs", text, remedy)
     if exam.items:
-        text = "items_dir is set: Scrapyd then replaces the FEEDS that a plain job is given"
-        yield exam.finding(Severity.WARNING, "items", text, "scrapyd.conf: items_dir = (empty)")
+        text = "items_dir is set: Scrapyd then replaces the FEEDS of plain jobs, and keeps their items on the node"
+        remedy = "Keep it for `sdist items pull JOB`, if no plain job has its own FEEDS; else scrapyd.conf: items_dir ="
+        yield exam.finding(Severity.WARNING, "items", text, remedy)
 
 
 def _logs_lost(exam: NodeDiagnosis) -> Iterator[Finding]:

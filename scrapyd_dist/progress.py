@@ -296,6 +296,16 @@ def told(crawl: Crawl) -> dict[str, Any]:
     return {**known, **crawl.summary, **now}
 
 
+def learned_slots(crawls: Iterable[Crawl]) -> dict[str, int]:
+    """Process slots of nodes, by address, that crawls have learned; the newest crawl comes first, and counts."""
+    found = dict[str, int]()
+    for crawl in crawls:
+        for node in crawl.summary.get("nodes") or ():
+            if slots := int(node.get("learned") or 0):
+                found.setdefault(str(node.get("url")), slots)
+    return found
+
+
 def labels_of(crawl: Crawl) -> tuple[str, ...]:
     """Return the labels of a crawl: those that it was asked for with, else those that its producer told."""
     asked = of(crawl.options, "settings", LABELS) or crawl.summary.get("labels") or ()
@@ -351,6 +361,7 @@ def _node(member: NodeState, snap: Snapshot) -> dict[str, Any]:
         "reason": member.unfit or member.down_reason,
         "unreached": member.unreached,
         "slots": member.slots,
+        "learned": member.learned,
         "running": len(member.out),
         "waiting": sum(out.report is None for out in member.out.values()),
         "unleased": sum(bool(out.report and out.report.no_lease) for out in member.out.values()),

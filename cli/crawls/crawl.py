@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ from ..options import OnlyLabels, argument, has_labels, option
 from ..options import crawls as crawl_names
 from ..output import Output, put, say, table
 from . import producer_process, watcher, wording
-from .crawl_options import CrawlOptions, GoalOptions, refuse_secrets
+from .crawl_options import CrawlOptions, GoalOptions, is_stdout, refuse_secrets, stdout_for
 from .producer_process import kept_code
 from .watcher import WATCHING, WatchOptions
 from .wording import counted
@@ -39,7 +39,7 @@ def show(plan: Mapping[str, Any]) -> None:
     if plan["goals"]:
         put(f"Ends at {' or '.join(in_words(name, most) for name, most in plan['goals'].items())}")
     put(f"Batches: up to {counted(plan['batch_size'], 'request')}, {about}")
-    put(f"Items: {', '.join(plan['output']) or 'no file was named; give -o items.jl'}")
+    put(f"Items: {', '.join(plan['output'])}")
     throttle = plan["throttle"]
     if throttle["rules"]:
         how = "every process heeds them" if throttle["heeded"] else f"heeded by none: {throttle['reason']}"
@@ -103,6 +103,12 @@ def crawl(
 
     Example: sdist crawl easy --shards 20 --index 'http://web:9312/properties/index_%05d.html' --pages 1667 -o items.jl
     """
+    taken = detach or watched.as_json
+    with stdout_for(asked.add_to, asked.overwrite, context.root, taken=taken) as (add_to, overwrite):
+        return _crawl(context, replace(asked, add_to=add_to, overwrite=overwrite), watched, name, detach=detach)
+
+
+def _crawl(context: Context, asked: CrawlOptions, watched: WatchOptions, name: str | None, *, detach: bool) -> int:
     order = asked.order(Path.cwd())
     kept = kept_code(context.root, order.version)
     refuse_secrets(order.spider_settings)
@@ -137,6 +143,9 @@ def plan(context: Context, asked: CrawlOptions, probe: Probe = None, output: Out
 
     Example: sdist plan easy --shards 20 --index 'http://web:9312/properties/index_%05d.html' --pages 1667
     """
+    named = [[word for word in some or () if not is_stdout(word)] for some in (asked.add_to, asked.overwrite)]
+    to_stdout = any(map(is_stdout, (*(asked.add_to or ()), *(asked.overwrite or ()))))
+    asked = replace(asked, add_to=named[0], overwrite=named[1])
     order = asked.order(Path.cwd())
     kept = kept_code(context.root, order.version)
     done = subprocess.run(
@@ -158,6 +167,8 @@ def plan(context: Context, asked: CrawlOptions, probe: Probe = None, output: Out
         answer = {"error": error, "exit_code": 1}
     if "plan" not in answer:  # --debug shows what its process wrote, such as the traceback of the project's code
         raise CrawlFailed(answer["error"], answer["exit_code"]) from RuntimeError(done.stderr)
+    if to_stdout:
+        answer["plan"]["output"] = [*(one["path"] for one in asked.outputs(Path.cwd())), "standard output"]
     if not output.document(answer["plan"]):
         show(answer["plan"])
 

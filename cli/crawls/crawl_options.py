@@ -3,12 +3,18 @@
 The rule it keeps: an option that is left out sets nothing, so that settings.py then decides.
 """
 
-from collections.abc import Mapping, Sequence
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+from scrapyd_dist.config import state_dir
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.items.sink import REVEALED, FolderSink, open_sink, password_in
 from scrapyd_dist.settings import GROUPS, PREFIX, SETTINGS, ValueKind, judge, of_options
@@ -16,9 +22,12 @@ from scrapyd_dist.store.address import VARIABLE
 
 from ..context import SETTING
 from ..options import NewLabels, SpiderName, checked_labels, nodes, one_of, option, parser_of, span
+from ..output import say
 
 _ITEMS, _SPIDER, _GOALS = "Items and the end", "The spider", "Goals for the whole crawl"
 PLACEMENTS = one_of("by-capacity", "round-robin", "least-loaded")
+#: what stands for standard output among the files of -o and -O
+STDOUT = "-"
 _NAMES_OF_FORMATS = ("jsonlines", "json", "csv")
 
 
@@ -75,8 +84,8 @@ class SpiderOptions(JobLimits):
     ] = None  # fmt: skip
     add_to: Annotated[
         list[str] | None,
-        _option("At the end, write the items to this new file: .jl, .jsonl, .json, .csv.", "-o", "--output",
-                panel=_ITEMS, metavar="FILE"),
+        _option("At the end, write the items to this new file: .jl, .jsonl, .json, .csv; - is standard output.", "-o",
+                "--output", panel=_ITEMS, metavar="FILE"),
     ] = None  # fmt: skip
     overwrite: Annotated[
         list[str] | None,
@@ -228,6 +237,37 @@ def refuse_secrets(settings: Mapping[str, str]) -> None:
             f"-s {SETTING}=… would show the store's address to every user who lists the processes of this machine."
             f" Put it into the environment ({VARIABLE}), into scrapy.cfg ([sdist] store), or into the settings."
         )
+
+
+def is_stdout(word: str) -> bool:
+    """Whether a word of -o or -O stands for standard output: `-`, or `-:csv`."""
+    return word.partition(":")[0] == STDOUT
+
+
+@contextmanager
+def stdout_for(
+    new: Sequence[str] | None, over: Sequence[str] | None, root: Path, *, taken: bool
+) -> Iterator[tuple[list[str], list[str]]]:
+    """The words of -o and -O with a file instead of standard output, which gets what is in that file at the end.
+
+    What is printed meanwhile goes to standard error. root: of the project; taken: standard output has another use.
+    """
+    words = [word for word in (*(new or ()), *(over or ())) if is_stdout(word)]
+    if not words:
+        yield [*(new or ())], [*(over or ())]
+        return
+    if taken or len(words) > 1:
+        raise ConfigError("-o - prints the items on standard output: name it once, and without --json or --detach.")
+    file = state_dir(root) / "stdout" / f"{time.time_ns()}-{os.getpid()}"
+    place = f"{file}:{words[0].partition(':')[2] or _NAMES_OF_FORMATS[0]}"
+    with redirect_stdout(sys.stderr):
+        yield tuple([place if is_stdout(word) else word for word in some or ()] for some in (new, over))  # type: ignore[misc]
+    if not file.exists():
+        say(f"The items are not all home. When they are, they are in {file}.")
+        return
+    with file.open("rb") as items:
+        shutil.copyfileobj(items, sys.stdout.buffer)
+    file.unlink()
 
 
 def outputs_of(folder: Path, new: Sequence[str] | None, over: Sequence[str] | None) -> list[dict[str, Any]]:

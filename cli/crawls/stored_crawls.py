@@ -27,7 +27,7 @@ from ..context import Context, key_of, requests_in
 from ..options import DryRun, Yes, argument, crawls, option
 from ..output import Output, complain, confirm, poll_until, put, say, some_of
 from . import producer_process, wording
-from .crawl import CrawlId, Detach, NewCode, follow
+from .crawl import CrawlId, Detach, NewCode, SomeCrawl, follow
 from .watcher import LOOK, WatchOptions
 
 #: why a URL gave no result
@@ -36,7 +36,7 @@ Kind = Enum("Kind", {"gone": "gone", "failed": "failed", "dead": "dead", "index"
 
 def misses(
     context: Context,
-    crawl: CrawlId,
+    crawl: SomeCrawl = None,
     kind: Annotated[list[Kind] | None, option("Only gone, failed, dead or index. Repeatable.", metavar="KIND")] = None,
     urls: Annotated[bool, option("Print the URLs only, one a line.")] = False,
     output: Output = Output(),
@@ -51,7 +51,7 @@ def misses(
     Example: sdist misses easy-20260102T030405Z --kind dead
     """
     store = context.store
-    store.crawl(crawl)
+    crawl = producer_process.crawl_or_latest(store, crawl).id
     found = list(store.misses(crawl))
     for row in store.batches(crawl, {BatchState.DEAD}):
         try:

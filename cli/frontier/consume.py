@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +16,7 @@ from scrapyd_dist.settings import of_options
 
 from ..context import SETTING, Context, where
 from ..crawls import wording
-from ..crawls.crawl_options import SpiderOptions, pairs, refuse_secrets, settings_in
+from ..crawls.crawl_options import SpiderOptions, pairs, refuse_secrets, settings_in, stdout_for
 from ..crawls.producer_process import lives
 from ..crawls.watcher import misses_of
 from ..options import FrontierName, NewLabels, Quiet, SpiderName, checked_labels, option, span
@@ -110,11 +110,12 @@ class ConsumeOptions(SpiderOptions, Output):
 def consume(context: Context, wanted: ConsumeOptions) -> int:
     """Keep workers of a spider running at a frontier until nothing is left, and bring the items home.
 
-    The code is uploaded to nodes that lack it. Workers are jobs that lease one
-    batch after the other. They go on when this command ends: Ctrl-C ends the
-    managing only, and the same command takes it up again. A slot whose workers
-    always fail is given up and named (exit code 1). At a standing frontier it
-    runs on until it is ended, or --max-time is up (exit code 124).
+    Without -o they go to FRONTIER.jl in this folder. The code is uploaded to nodes
+    that lack it. Workers are jobs that lease one batch after the other. They go on
+    when this command ends: Ctrl-C ends the managing only, and the same command
+    takes it up again. A slot whose workers always fail is given up and named (exit
+    code 1). At a standing frontier it runs on until it is ended, or --max-time is
+    up (exit code 124).
 
     Where the rows are arguments (`sdist frontier add --as arguments`), each is
     one job of the spider with these arguments; one that fails is tried again,
@@ -122,6 +123,11 @@ def consume(context: Context, wanted: ConsumeOptions) -> int:
 
     Example: sdist consume article shop --slots p --max-running 8 -o items.jl
     """
+    with stdout_for(wanted.add_to, wanted.overwrite, context.root, taken=wanted.as_json) as (add_to, overwrite):
+        return _consume(context, replace(wanted, add_to=add_to, overwrite=overwrite))
+
+
+def _consume(context: Context, wanted: ConsumeOptions) -> int:
     outputs = wanted.outputs(Path.cwd())
     checked_labels(wanted.label)
     store, row = opened(context, wanted.frontier)
@@ -172,7 +178,7 @@ def _manage(
         scaling=wanted.scaling(),
         args=args,
         given=given,
-        merge=bool(outputs),
+        merge=wanted.loop != 0,
         rows=rows,
         before=before,
         command=f"sdist consume {wanted.spider} {wanted.frontier}",

@@ -104,9 +104,9 @@ def add(
     from scrapyd_dist.middlewares.producer.worklist_import import argument_reader, request_reader
     from scrapyd_dist.middlewares.slot_routing import SlotRouting
 
-    root = context.root
+    root, kind = context.root, format_ or format_of(file)
     with ExitStack() as stack:
-        listed = rows(opened_file(stack, file), kind=format_ or format_of(file), column=column, arguments=arguments)
+        listed = rows(opened_file(stack, file), kind=kind, column=column, arguments=arguments)
         settings = frontier_list.settings_of({"DISTRIBUTED_MODE": "pull", **asked})
         complain_each(complaints(settings))
         key, project = key_of(root), find_project(settings).name
@@ -132,6 +132,11 @@ def add(
             if row.standing is not standing:
                 store.update_crawl(row.id, standing=standing)
         account, interrupted = _fill(producer, read, listed)
+    if account.added and not (arguments or spider_callback or kind == "jsonl" or output.as_json):
+        say(
+            "Pages of bare URLs go to the target that the settings name, else to the spider's only rule that ends at a"
+            " page, else to parse(); --spider-callback NAME says which method it is."
+        )
     return _tell(frontier, account, interrupted=interrupted, output=output)
 
 

@@ -179,7 +179,6 @@ def _manage(
         scaling=ScalingPolicy(most=wanted.workers, per_slot=0, max_time=wanted.max_time or 0.0),
         args=pairs("--spider-arg", wanted.spider_arg),
         given=given,
-        merge=bool(outputs),
         before=(row.pid, row.host),
         strategy=runner,
         command=f"sdist strategy run {wanted.path} --spider {wanted.spider} …",

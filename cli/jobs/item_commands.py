@@ -2,10 +2,10 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, home_of
 from scrapyd_dist.errors import ConfigError, NothingMatched
@@ -19,7 +19,7 @@ from scrapyd_dist.transports import sweep
 
 from ..context import Context
 from ..crawls.crawl import SomeCrawl
-from ..crawls.crawl_options import outputs_of
+from ..crawls.crawl_options import outputs_of, stdout_for
 from ..crawls.producer_process import crawl_folder, crawl_or_latest
 from ..crawls.watcher import looks
 from ..options import Timeout, argument, crawls, group, option
@@ -59,7 +59,13 @@ def merge(
     """
     if not output and not overwrite:
         raise ConfigError("Name the file that the items go to: -o items.jl, or -O to replace one that is there.")
-    asked = outputs_of(Path.cwd(), output, overwrite)
+    with stdout_for(output, overwrite, context.root, taken=report.as_json) as (new, over):
+        return _merge(context, name, outputs_of(Path.cwd(), new, over), key, report)
+
+
+def _merge(
+    context: Context, name: Sequence[str], asked: Sequence[Mapping[str, Any]], key: Sequence[str] | None, report: Output
+) -> int:
     outputs = [ItemOutput.named(one["path"], overwrite=True, format=one["format"]) for one in asked]
     crawls, files, problems = _asked(context, name)
     # The parts of a crawl have a hash that was right; what comes from elsewhere is looked into, line by line.

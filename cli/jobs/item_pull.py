@@ -196,7 +196,10 @@ class ItemPuller:
     def _bring_plain(self, row: Listed, target: Path) -> DownloadedFile:
         """What Scrapyd keeps of any job; its log may count other items than the file has."""
         path = f"items/{row.project}/{row.spider}/{row.job}.jl"
-        why = "no items of it are there: no items_dir in the node's scrapyd.conf, or jobs_to_keep removed them"
+        why = (
+            "no items of it are there: no items_dir in the node's scrapyd.conf (set it if plain jobs have no FEEDS), or"
+            " jobs_to_keep removed them"
+        )
         if row.crawl is not None:
             why = "its crawl is not in this project's store, which alone knows where its part is"
         pulled = self._fetched(WantedFile(node=row.node, path=path, target=target, over=row.over), why)

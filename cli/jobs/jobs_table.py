@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -228,6 +229,7 @@ def jobs(
     stall: Annotated[
         float, option("Minutes without progress after which a job is stalled.", min=0.1, metavar="MINUTES")
     ] = STALL / 60,
+    limit: Annotated[int | None, option("Only so many jobs, the newest.", "--limit", "-n", metavar="N", min=1)] = None,
     output: Output,
 ) -> int:
     """List the jobs of all nodes, and what each one really did: a failed job is not a finished one.
@@ -254,7 +256,7 @@ def jobs(
     worth = [row for row in rows if row.remembered or not state or possible[row.state] & set(state)]
     judge = Judge(context, worth, memory, stall=stall * 60, timeout=query.timeout)
     judged = judge.all([row for row in worth if has_labels(judge.labels(row), label)])
-    told = _rows(judge, judged, state or (), since)
+    told = _newest(_rows(judge, judged, state or (), since), limit)
     unreached = [str(error) for error in listed.errors]
     if not output.document({"jobs": told, "nodes": listed.asked, "unreached": unreached}) and (told or not unreached):
         _show(told)
@@ -274,6 +276,15 @@ def _rows(
         if recent and (not states or one.verdict.outcome in states):
             rows.append({**_row(one, started, ended), "labels": [*judge.labels(one.row)]})
     return rows
+
+
+def _newest(rows: list[dict[str, Any]], most: int | None) -> list[dict[str, Any]]:
+    """So many of the rows, in their order: those that have not started, and those that started last."""
+    if most is None or len(rows) <= most:
+        return rows
+    starts = [(datetime.fromisoformat(row["started"]).timestamp() if row["started"] else inf) for row in rows]
+    kept = set(sorted(range(len(rows)), key=lambda at: -starts[at])[:most])
+    return [row for at, row in enumerate(rows) if at in kept]
 
 
 def _row(one: Judged, started: datetime | None, ended: datetime | None) -> dict[str, Any]:
@@ -305,7 +316,7 @@ def _show(rows: Sequence[dict[str, Any]]) -> None:
     if not rows:
         say("No such job.")
         return
-    names = ("node", "spider", "job", "state", "pages", "items", "errors")
+    names = ("node", "project", "spider", "job", "state", "pages", "items", "errors")
     cells = []
     for row in rows:
         at = datetime.fromisoformat(row["started"]).astimezone() if row["started"] else None

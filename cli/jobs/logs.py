@@ -20,7 +20,7 @@ from scrapyd_dist.transports import sweep
 
 from ..context import Context
 from ..options import argument, crawls, one_of, option, span
-from ..output import Output, colourless, complain, complain_each, one_line, put, put_raw
+from ..output import Output, colourless, complain, complain_each, one_line, put, put_raw, say
 from .job_list import JobList, JobQuery, Listed, utc
 
 #: lines of each log that are shown when nothing else is said
@@ -75,6 +75,8 @@ def logs(
         complain_each(listed.errors)
         raise NothingMatched("No job is running. Name one, or a crawl: `sdist jobs` and `sdist crawls` list them.")
     count = lines if lines is not None else None if since is not None else LINES
+    if not rows:
+        say("No job is running. The logs of those that start come here; Ctrl-C ends it.")
     streams = source.open(rows, count)
     for _, head, line in heapq.merge(*(stream.now() for stream in streams), key=itemgetter(0)):
         put_line(head, line, raw=raw)

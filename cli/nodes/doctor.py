@@ -218,7 +218,7 @@ def _watch(context: Context, sender: Sender, exams: Sequence[NodeDiagnosis], tim
     """Look again, and again, where work waits and none runs; and tell which nodes are draining."""
     records = context.node_records(one.node for one in exams)
     for one in exams:
-        one.draining = records[one.node.name].draining
+        one.draining, one.start_delay = records[one.node.name].draining, records[one.node.name].start_delay
     left, end, watches = [one for one in exams if one.idle], time.monotonic() + LOOKING, {}
     if not left:
         return

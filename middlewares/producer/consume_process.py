@@ -44,6 +44,10 @@ from .status_reporter import FrontierReporter
 from .strategy_process import StrategyRunner, StrategyThread
 
 logger = logging.getLogger(__name__)
+NO_ITEMS = (
+    "not one page gave an item. Pages of URLs that were added without a callback go to parse(), unless the settings"
+    " name a target: `sdist frontier add --spider-callback NAME`, or DISTRIBUTED_TARGET_CALLBACKS"
+)
 
 
 @dataclass(kw_only=True)
@@ -55,7 +59,7 @@ class ConsumeProcess:
     scaling: ScalingPolicy  #: but for the terms, which are settings
     args: Mapping[str, str] = field(default_factory=dict)  #: of -a
     given: Mapping[str, str] = field(default_factory=dict)  #: of -s
-    merge: bool = False  #: whether outputs were named
+    merge: bool = True  #: whether it stays for the items
     rows: bool = False  #: the frontier's rows are arguments, each of which is a job
     before: tuple[int | None, str] = (None, "")  #: the process and machine that the row named when it was looked at
     strategy: StrategyRunner | None = None  #: decides beside the workers what is requested
@@ -129,11 +133,15 @@ class ConsumeProcess:
         await _check_mine(repository)
         outputs = repository.outputs(settings) if self.merge else []
         publisher = await repository.publisher()
-        if self.merge:
-            await _check_parts(repository)
+        away = await _parts_away(repository) if self.merge else ""
+        if away and self._request.options.outputs:
+            raise ConfigError(away)
         await scheduler.recover()
         endangered = await repository.thread(repository.thread.store.warnings)
         warnings = [*complaints(settings, self._request.args), *endangered, *nodes.prepared.warnings]
+        if away:
+            warnings.append(f"no file of all items is written: {away}")
+            outputs = []
         snapshot = Snapshot(scheduler=scheduler.state, unheeded=why_not_heeded(settings), warnings=warnings)
         reporter = FrontierReporter(
             repository=repository, scheduler=scheduler, snapshot=snapshot, publisher=publisher, show=self.show,
@@ -176,16 +184,17 @@ async def _check_mine(repository: CrawlRepository) -> None:
         raise _taken(repository.id)
 
 
-async def _check_parts(repository: CrawlRepository) -> None:
-    """Raise ConfigError if a part that is to be merged came home to another machine."""
+async def _parts_away(repository: CrawlRepository) -> str:
+    """Why the parts cannot be merged: some came home to another machine; empty if all are here."""
     parts = [repository.parts / one.part for one in await repository.accepted() if one.part]
     away = await asyncio.to_thread(lambda: sum(not part.is_file() for part in parts))
-    if away:
-        raise ConfigError(
-            f"{away:,} of the {len(parts):,} parts of {repository.id} are not in {repository.parts}: they came home to"
-            " the machine where it was worked on before. Consume it there, or bring that folder here; or leave out -o,"
-            " and merge them later."
-        )
+    if not away:
+        return ""
+    return (
+        f"{away:,} of the {len(parts):,} parts of {repository.id} are not in {repository.parts}: they came home to"
+        " the machine where it was worked on before. Consume it there, or bring that folder here; or leave out -o,"
+        " and merge them later."
+    )
 
 
 async def _end_row(
@@ -290,7 +299,10 @@ class ConsumeRun(Lifecycle):
             left = "All that it left here is done. Start it again, it goes on in its place; and then"
             why = f"{self._scheduler.state.stopped} {left}: {self._wanted.command}"
             return await self._let_go(CrawlState.INCOMPLETE, PARTIAL, why)
-        code = exit_code(reporter.summary(CrawlState.FINISHED), max_failed=self._nodes.request.options.max_failed)
+        summary = reporter.summary(CrawlState.FINISHED)
+        if summary["requests"]["done"] and not (summary["items"] or self._wanted.rows or self._wanted.strategy):
+            reporter.warn(NO_ITEMS)
+        code = exit_code(summary, max_failed=self._nodes.request.options.max_failed)
         code = code or (PARTIAL if delivered.lost else 0)
         if goal := self._scheduler.state.goal:
             reached = in_words(goal, self._scheduler.state.spec.goals[goal])

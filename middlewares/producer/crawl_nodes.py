@@ -19,6 +19,7 @@ from scrapyd_dist.deploy import local_nodes
 from scrapyd_dist import config
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.nodes import Node, NodeRecord, distinct
+from scrapyd_dist.progress import learned_slots
 from scrapyd_dist.scheduling.base import SchedulerState
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_state import NodeState
@@ -218,6 +219,9 @@ class CrawlNodes:
         sources = NodeSources(request)
         nodes = await asyncio.to_thread(sources.read, await repository.thread(repository.thread.store.nodes))
         prepared = await asyncio.to_thread(prepare, request, nodes, code=code)
+        learned = learned_slots(await repository.thread(repository.thread.store.crawls))
+        for member in prepared.members:
+            member.recall(learned.get(member.node.url, 0))
         ways, members, rules = ways_to(request.store, prepared.key), prepared.members, await repository.rules()
         prepared.warnings.extend(await asyncio.to_thread(check_reach, request.options, members, ways, rules=rules))
         able = [member for member in members if member.able]

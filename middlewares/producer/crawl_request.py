@@ -1,9 +1,10 @@
 """What a crawl is to be: spider, options, project, arguments, start pages; and what no crawl can work with."""
 
 import argparse
+import inspect
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ PUT_ASIDE = "SCRAPYD_DIST_PUT_ASIDE"
 _SHARED = "scrapy_redis"
 #: settings that name a method of the spider
 METHODS = ("DISTRIBUTED_LOGIN", "DISTRIBUTED_REQUEST_HOOK")
+#: the spider argument with the job's id
+JOB_ARGUMENT = "_job"
 #: digits that stand for a page number while an address is escaped
 _PLACEHOLDER = "9081726354"
 
@@ -291,11 +294,26 @@ def check_spider(spider: Spider | type[Spider], settings: BaseSettings) -> None:
     """
     for name in METHODS:
         spider_method(spider, settings, name)
+    kind = spider if isinstance(spider, type) else type(spider)
+    if not (_takes_job(kind.__init__) and _takes_job(kind.from_crawler)):
+        raise ConfigError(
+            f"The spider {spider.name} takes no argument {JOB_ARGUMENT}, which Scrapyd gives to the spider of each job:"
+            f" none of them would start. Add **kwargs to its __init__(), and pass them on: super().__init__(**kwargs)."
+        )
     if hides_addon(spider.custom_settings or {}):
         raise ConfigError(
             f"The custom_settings of the spider {spider.name} set ADDONS, which hides the add-on that a job on a node"
             ' needs. Add "scrapyd_dist.Addon": 500 to it there.'
         )
+
+
+def _takes_job(function: Callable[..., Any]) -> bool:
+    """Whether a function can be called with the argument that Scrapyd adds; true where that cannot be told."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return True
+    return JOB_ARGUMENT in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
 
 
 def loop_sender(settings: BaseSettings) -> AsyncSender:

@@ -11,19 +11,20 @@ from urllib.parse import urlsplit
 from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings, Settings
 from scrapy.spiderloader import SpiderLoader
+
+from scrapyd_dist.batches import Shard
 from scrapyd_dist.deploy.local_nodes import cores
 from scrapyd_dist.deploy.node_versions import look
 from scrapyd_dist.deploy.rollout import common_name
-
-from scrapyd_dist.batches import Shard
-from scrapyd_dist.diagnostics import is_local
+from scrapyd_dist.diagnostics import LATE, POLL_REMEDY, is_local
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.forecast import CrawlShape, Probed, forecast
 from scrapyd_dist.goals import DEPTH
 from scrapyd_dist.items.sink import open_sink
 from scrapyd_dist.payload import describe as describe_payload
 from scrapyd_dist.payload import encode
-from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN
+from scrapyd_dist.progress import learned_slots
+from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN, NodeState
 from scrapyd_dist.scrapyd.jobs import check_args
 from scrapyd_dist.scrapyd.versions import version_name
 from scrapyd_dist.settings import SettingReader, complaints
@@ -36,6 +37,7 @@ from ..throttle.install import why_not_heeded
 from .completion_hooks import read_on_finish
 from .crawl_code import TODAYS, CrawlCode
 from .crawl_nodes import NodeSources, check_reach
+from .crawl_repository import asked_outputs
 from .crawl_request import CrawlRequest, check_crawl, find_project, for_target, shards_of, template_of
 from .discovery import IndexWalk
 from .preflight import LOCAL_NODES, notes_on, prepare
@@ -81,9 +83,11 @@ def plan(
     options = for_target(options, target)
     shards = shards_of(options, made)
     request = CrawlRequest(spider=spider, options=options, project=find_project(settings))
-    throttle = _throttle(request, crawler.settings)
+    throttle, learned, delays = _of_store(request, crawler.settings)
     prepared = prepare(request, NodeSources(request).read(), code=code, dry_run=True)
     ways, members = ways_to(request.store, prepared.key), prepared.members
+    for member in members:
+        member.recall(learned.get(member.node.url, 0))
     warnings = [
         *complaints(crawler.settings, vars(made)),
         *prepared.warnings,
@@ -108,7 +112,7 @@ def plan(
             "url": found.asked.url,
             "state": "down" if found.error else "up",
             "reason": str(found.error or ""),
-            "slots": found.asked.slots,
+            "slots": found.asked.slots or member.learned or None,
             "logs": bool(found.value),
             "unreached": member.unreached,
         }
@@ -136,11 +140,20 @@ def plan(
         "goals": options.goals.limits,
         "batch_size": options.batch_size,
         "bytes_per_batch": describe_payload(values, encode(values, key=prepared.key)),
-        "output": [*(output["path"] for output in options.outputs), *([sink.shown] if sink else ())],
+        "output": [*_paths(options, f"{spider}-TIME"), *([sink.shown] if sink else ())],
         "code": notes_on(code, shown or None, {one.node.name: one.versions for one in there}),
-        "warnings": [*warnings, *_warnings(crawler.settings, options, nodes)],
+        "warnings": [*warnings, *_warnings(crawler.settings, options, nodes), *_late(members, delays)],
         **found,
     }
+
+
+def _paths(options: ProducerOptions, crawl: str) -> list[str]:
+    """The merged files, and the address of feeds, without its account."""
+    paths = [str(one["path"]) for one in asked_outputs(options, crawl)]
+    if options.target_feed_url is not None:
+        parts = urlsplit(options.target_feed_url)
+        paths.append(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl())
+    return paths
 
 
 def _forecast(
@@ -163,16 +176,31 @@ def _forecast(
     return {"probed": asdict(probed), **asdict(forecast(probed, shape)), "crawl": asdict(shape)}
 
 
-def _throttle(request: CrawlRequest, settings: BaseSettings) -> dict[str, Any]:
-    """How many rules the store has, and whether the crawl would heed them; ConfigError if it has to, and cannot."""
+def _of_store(request: CrawlRequest, settings: BaseSettings) -> tuple[dict[str, Any], dict[str, int], dict[str, float]]:
+    """What the store knows: its rules, slots of nodes by address, and how long nodes by name took to start a job.
+
+    Of the rules: how many there are, and whether the crawl would heed them; ConfigError if it has to, and cannot.
+    """
     where, why = request.store, why_not_heeded(settings)
-    rules = 0
+    rules, learned, delays = 0, dict[str, int](), dict[str, float]()
     if is_url(where) or Path(where).exists():
         with closing(open_store(where)) as store:
-            rules = len(store.rules().rules)
+            rules, learned = len(store.rules().rules), learned_slots(store.crawls())
+            delays = {record.name: record.start_delay for record in store.nodes()}
     if rules and why and request.options.heeds:
         raise ConfigError(f"The store has rules of `sdist throttle`, and this crawl could not heed them. {why}")
-    return {"rules": rules, "heeded": not why, "reason": why}
+    return {"rules": rules, "heeded": not why, "reason": why}, learned, delays
+
+
+def _late(members: Sequence[NodeState], delays: Mapping[str, float]) -> list[str]:
+    """A warning of nodes that look at their queue seldom."""
+    slow = {member.node.name: delay for member in members if (delay := delays.get(member.node.name, 0.0)) >= LATE}
+    if slow:
+        late = ", ".join(f"{name} up to {delay:.0f} s" for name, delay in slow.items())
+        return [f"poll_interval: jobs were sent, and began late: {late}. {POLL_REMEDY}"]
+    if any(member.up and not is_local(member.node.host) and member.node.name not in delays for member in members):
+        return [f"poll_interval: a node looks at its queue every 5 s by default, and jobs wait for that. {POLL_REMEDY}"]
+    return []
 
 
 def _warnings(settings: BaseSettings, options: ProducerOptions, nodes: list[dict[str, Any]]) -> list[str]:

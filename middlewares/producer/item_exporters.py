@@ -16,7 +16,7 @@ from scrapy.exporters import CsvItemExporter
 from scrapy.settings import BaseSettings
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from scrapyd_dist.items.merging import FORMATS, ItemExporter, ItemOutput, MakeExporter, cell
+from scrapyd_dist.items.merging import FORMATS, ItemExporter, ItemOutput, MakeExporter
 
 logger = logging.getLogger(__name__)
 #: options of one feed, and the settings that give their values elsewhere
@@ -24,13 +24,6 @@ _OPTIONS = {"fields": "FEED_EXPORT_FIELDS", "encoding": "FEED_EXPORT_ENCODING", 
 #: options of a feed that its output keeps
 KEPT = (*_OPTIONS, "item_export_kwargs")
 _UTF8 = {"", "utf8", "utf-8"}
-
-
-class NestedCsvExporter(CsvItemExporter):
-    """Scrapy's, with nested values as JSON text."""
-
-    def serialize_field(self, field: Mapping[str, Any], name: str, value: Any) -> Any:
-        return super().serialize_field(field, name, cell(value))
 
 
 def exporters_of(settings: BaseSettings) -> dict[str, Any]:
@@ -59,7 +52,7 @@ def exporter_for(output: Mapping[str, Any], settings: BaseSettings, crawler: Cra
         return None
     cls = load_object(path)
     fixed = {**given, **(output.get("item_export_kwargs") or {})}
-    return partial(_make, NestedCsvExporter if cls is CsvItemExporter else cls, crawler, fixed)
+    return partial(_make, cls, crawler, fixed)
 
 
 def item_outputs(

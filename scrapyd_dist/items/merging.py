@@ -6,7 +6,6 @@ import asyncio
 import csv
 import errno
 import hashlib
-import json
 import os
 import shutil
 import tempfile
@@ -251,12 +250,12 @@ def _write_csv(items: Items, file: IO[bytes], header: Sequence[str]) -> None:
     if not header:
         writer.writeheader()
     for item in items.values():
-        writer.writerow({name: cell(value) for name, value in item.items()})
+        writer.writerow({name: _cell(value) for name, value in item.items()})
     text.detach()  # the file is closed by its owner
 
 
-def cell(value: Any) -> Any:
-    """A value as it stands in a CSV file: texts of a list joined, other nested values as JSON."""
+def _cell(value: Any) -> Any:
+    """A value as Scrapy's CSV exporter writes it: texts of a list joined; csv makes a text of any other value."""
     if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
-        return ",".join(value)  # as Scrapy's own CSV exporter joins them
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else value
+        return ",".join(value)
+    return value

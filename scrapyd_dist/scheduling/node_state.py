@@ -230,6 +230,7 @@ class NodeState:
     deaf: str = ""  #: why its workers cannot follow rules of the throttle
     refusals: int = 0  #: refusals of jobs that it could have taken
     draining: bool = False  #: a user drains it: no new work
+    learned: int = 0  #: process slots that it has shown, while jobs waited for them; 0: not known
     retired: int = 0  #: process slots whose workers ended as their settings say, and are not replaced
     left: bool = False  #: it is in no list of nodes any more: no new work, no polls once its jobs have ended
     wedged_since: float | None = None  #: since when it has taken jobs and started none
@@ -328,13 +329,18 @@ class NodeState:
         if load.running > self.slots:
             self.slots = load.running
         elif crowded and crowded == self._crowded:
-            self.slots = crowded
+            self.slots = self.learned = crowded
             self._proven = max(self._proven, crowded)
         elif not load.pending and load.running == self.slots:
             self.slots += 1
         if not load.pending and load.running >= self._proven:
             self._proven = load.running * 2
         self._crowded = crowded
+
+    def recall(self, slots: int) -> None:
+        """It showed so many process slots in an earlier crawl; 0: it did not."""
+        if slots and self.node.slots is None:
+            self.slots = self.learned = self._proven = slots
 
     def weighed(self, load: Load, ours: int | None, now: float) -> None:
         """Judge its load; `ours`: our jobs that it had when it was asked, None when that is not known."""

@@ -213,7 +213,7 @@ _FILE = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199})?")
 _name, _count, _real, _told = line(), whole(), number(), cut(LARGEST)
 _node = shaped(
     {"name": _name, "url": line(URL_MAX), "state": _name, "reason": prose, "slots": maybe(_count), "per_s": document}
-    | {name: maybe(_real) for name in ("running", "jobs", "items", "pages", "failed")}
+    | {name: maybe(_real) for name in ("running", "jobs", "items", "pages", "failed", "learned")}
 )
 _straggler = shaped(
     {"job": _name, "node": _name}

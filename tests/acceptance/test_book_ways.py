@@ -181,5 +181,7 @@ def test_the_stock_template_is_taken_and_its_workers_follow_links(
     plain, items = (sorted(item["url"] for item in it.items(name)) for name in ("plain.jl", "items.jl"))
     assert items == plain
     assert {path: n for path, n in site_now.hits().items() if path.startswith("/properties/")} == pages
+    assert "stock-TIME.jl" in run_cli(it, "plan", "stock", code=0).out
+    assert "Items: standard output" in run_cli(it, "plan", "stock", "-o", "-", code=0).out
     refused = run_cli(it, "plan", "stock", "--push", code=2)
     assert "--rule N" in refused.err

@@ -35,6 +35,20 @@ def test_workers_take_everything_and_the_items_come_home(bench: MakeBench, tmp_p
 
 
 @pytest.mark.black_box
+def test_without_a_file_the_items_go_where_those_of_a_crawl_go_and_a_dash_is_standard_output(bench: MakeBench) -> None:
+    it = bench(items=20)
+    told = it.consume("--json", code=0).json()
+    assert told["output"] == [str(it.it.path / f"{it.name}.jl")]
+    it.assert_all_home(f"{it.name}.jl")
+    printed = it.consume("-o", "-", code=0)
+    items = [json.loads(line) for line in printed.out.splitlines()]
+    assert it.site.differences(items) == {}
+    assert "20 items" in printed.err
+    assert list((it.it.path / ".sdist" / "stdout").iterdir()) == []
+    it.consume("-o", "-", "--json").expect(2, "-o -")
+
+
+@pytest.mark.black_box
 def test_a_lost_producer_leaves_the_frontier_incomplete_until_one_like_it_is_through(
     bench: MakeBench, tmp_path: Path
 ) -> None:

@@ -177,6 +177,27 @@ def test_a_raw_call(shop: Shop) -> None:
 
 
 @pytest.mark.black_box
+def test_without_a_running_job_logs_say_so_and_wait(shop: Shop) -> None:
+    shop.wait_idle()
+    command = shop.start("logs", "-f")
+    wait_for(lambda: "No job is running" in command.err, 30, "a word")
+    command.signal()
+    command.wait(30, code=130)
+
+
+@pytest.mark.black_box
+def test_jobs_are_listed_with_their_project_and_only_the_newest(shop: Shop) -> None:
+    shop.scheduled("good")
+    (row,) = shop.scheduled("good")
+    shop.wait_idle()
+    (listed,) = shop.run("jobs", "-n", 1, "--json", code=0).json()["jobs"]
+    assert listed["job"] == row["job"]
+    heading, line = shop.run("jobs", "-n", 1, code=0).out.splitlines()
+    assert "project" in heading.lower()
+    assert "shop" in line
+
+
+@pytest.mark.black_box
 def test_logs_are_followed_until_the_job_is_over(shop: Shop) -> None:
     (row,) = shop.scheduled("slow", "-a", "pages=8")
     done = shop.start("logs", "-f", row["job"], "-n", 3).wait(90, code=0)

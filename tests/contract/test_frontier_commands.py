@@ -73,6 +73,8 @@ def test_what_no_spider_could_make_is_listed_with_the_reason_and_waits_again(
 
         assert main._run(["misses", "shop", "--kind", "dead", "--json"], debug=False) == 0
         assert json.loads(capsys.readouterr().out)["misses"] == [vars(dead), vars(elsewhere)]
+        assert main._run(["misses"], debug=False) == 4
+        assert "no crawls yet" in capsys.readouterr().err, "without a name, the newest crawl is meant"
         told = sdist("requeue", "shop", 1)
         assert (told["batches"], told["requests"], told["urls"]) == ([], 0, 1)
         assert store.misses("shop") == [failed, elsewhere]

@@ -55,6 +55,7 @@ LOST = KeptLogs(kept=6, lost=3, most=6)
         ({"skew": 30.0}, Severity.NOTE, "clock", "ntp"),
         ({"skew": -3600.0}, Severity.WARNING, "clock", "ntp"),
         ({"latency": 3.0}, Severity.WARNING, "latency", "max_proc"),
+        ({"start_delay": 5.2}, Severity.WARNING, "poll_interval", "poll_interval = 0.5"),
         ({"knows_status": False}, Severity.DANGER, "version", "scrapyd>=1.5"),
         ({"logs": False}, Severity.DANGER, "logs", "logs_dir = logs"),
         ({"ranges": False}, Severity.WARNING, "logs", "Range"),

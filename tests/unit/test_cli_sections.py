@@ -79,6 +79,9 @@ def test_a_node_that_is_there_is_left_out_and_a_name_is_not_given_twice() -> Non
     assert ([one.name for one in new], [one.name for one in known]) == (["web2"], ["web1"])
     with pytest.raises(ConfigError, match="another url"):
         sort_out(named(["web3:6800"], ["old"], []), there)
+    with pytest.raises(ConfigError, match=r"already, as \[deploy:old\]"):
+        sort_out(named(["web1:6800"], ["new"], []), there, ["new"])
+    assert sort_out(named(["web1:6800"], ["old"], []), there, ["old"]) == ([], there)
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,15 @@ import json
 import os
 import tracemalloc
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rig.ftp import FtpServer
-from scrapy.exporters import BaseItemExporter
+from scrapy.exporters import BaseItemExporter, CsvItemExporter
 from scrapy.settings import Settings
 from scrapyd_dist.middlewares.producer.item_exporters import exporter_for, take_outputs
 
@@ -50,7 +51,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 FLAT = [item for rows in ITEMS for item in rows]
 CELLS = [
     {"title": "ü\u2028\n", "price": "1.5", "tags": "a,b", "nested": ""},
-    {"title": "", "price": "", "tags": "", "nested": '{"a": [1]}'},
+    {"title": "", "price": "", "tags": "", "nested": "{'a': [1]}"},
     {"title": 'quote " and, comma', "price": "0", "tags": "", "nested": ""},
 ]
 
@@ -156,16 +157,26 @@ def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
         ItemOutput.named(tmp_path, format="csv")
 
 
-def test_nested_values_are_json_text_in_a_cell(tmp_path: Path) -> None:
-    items: list[list[dict[str, Any]]] = [
-        [{"a": {"b": "ü"}, "c": [1, "x"], "d": ["x", "y"], "e": []}],
-        [{"f": 1, "a": True}],
+def test_a_csv_file_is_the_one_of_scrapys_exporter(tmp_path: Path) -> None:
+    items: list[dict[str, Any]] = [
+        {"a": {"b": "ü"}, "c": [1, "x"], "d": ["x", "y"], "e": [], "f": 1.5, "g": None},
+        {"f": 1, "a": True, "d": 'a "b", c'},
     ]
     output = ItemOutput.named(tmp_path / "a.csv")
-    merge(Items(parts_of(tmp_path / "parts", items)), [output])
-    first, second = read(output.path)
-    assert list(first.items()) == [("a", '{"b": "ü"}'), ("c", '[1, "x"]'), ("d", "x,y"), ("e", ""), ("f", "")]
-    assert second == {"a": "True", "c": "", "d": "", "e": "", "f": "1"}
+    merge(Items(parts_of(tmp_path / "parts", [items])), [output])
+    with (tmp_path / "scrapy.csv").open("wb") as file:
+        exporter = CsvItemExporter(cast("BytesIO", file))
+        exporter.start_exporting()
+        for item in items:
+            exporter.export_item(item)
+        exporter.finish_exporting()
+    assert output.path.read_bytes() == (tmp_path / "scrapy.csv").read_bytes()
+
+
+def test_a_column_of_a_later_item_is_a_column_of_all(tmp_path: Path) -> None:
+    output = ItemOutput.named(tmp_path / "a.csv")
+    merge(Items(parts_of(tmp_path / "parts", [[{"a": 1}], [{"b": 2}]])), [output])
+    assert read(output.path) == [{"a": "1", "b": ""}, {"a": "", "b": "2"}]
 
 
 def test_a_crawl_whose_name_begins_like_the_producers_own_files(tmp_path: Path) -> None:
@@ -212,7 +223,7 @@ def test_fields_encoding_and_indent(tmp_path: Path) -> None:
     renamed = merged(tmp_path, "a.csv", {"FEED_EXPORT_FIELDS": {"price": "Price", "name": "Name"}})
     assert renamed.decode() == "Price,Name\r\n2,ü\r\n,b\r\n"
     latin = merged(tmp_path, "b.csv", {"FEED_EXPORT_ENCODING": "latin-1"}).decode("latin-1")
-    assert latin == 'name,price,tags,more\r\nü,2,"a,b",\r\nb,,,"{""x"": ""ü""}"\r\n'
+    assert latin == "name,price,tags,more\r\nü,2,\"a,b\",\r\nb,,,{'x': 'ü'}\r\n"
     text = merged(tmp_path, "a.json", {"FEED_EXPORT_INDENT": 2, "FEED_EXPORT_ENCODING": "utf-8"}).decode()
     assert json.loads(text) == [json.loads(line) for line in LINES.splitlines()]
     assert '\n  "name": "ü",\n' in text

@@ -137,6 +137,13 @@ def test_slots_that_are_stated_are_believed_and_others_are_learned() -> None:
     node.seen(load(0, pending=2))
     node.seen(load(0, pending=2))
     assert node.slots == 3  # a node that starts nothing has not no slots
+    assert (node.learned, stated.learned) == (3, 0)
+
+    again = member("a", slots=None)
+    again.recall(node.learned)
+    assert (again.slots, again.likely_slots, again.learned) == (3, 3, 3)
+    stated.recall(7)
+    assert stated.slots == 2
 
 
 def test_a_node_that_is_missed_is_down_since_the_first_time_and_up_when_it_answers() -> None:

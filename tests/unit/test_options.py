@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from scrapy import Spider
 from scrapy.settings import Settings
 from scrapyd_dist.middlewares.producer.crawl_nodes import check_reach
-from scrapyd_dist.middlewares.producer.crawl_request import check_mode, shared_settings, worker_settings
+from scrapyd_dist.middlewares.producer.crawl_request import check_mode, check_spider, shared_settings, worker_settings
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions, read_options
 from scrapyd_dist.middlewares.slot_routing import SlotRouting
 from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
@@ -175,6 +176,26 @@ def test_batches_are_leased_where_that_can_be_and_sent_where_it_cannot() -> None
     for leased in (options(MODE="pull"), options(LOGIN="log_in")):
         assert (leased.leases, leased.sends, bool(leased.why_reach)) == (True, False, True)
         assert (leased.batch_size, leased.batch_adapt) == (100, True)
+
+
+class Picky(Spider):
+    """Without **kwargs, as a class of one's own is easily written."""
+
+    name = "picky"
+
+    def __init__(self, category: str = "") -> None:
+        super().__init__()
+
+
+class Easy(Picky):
+    def __init__(self, category: str = "", **kwargs: Any) -> None:
+        super().__init__(category)
+
+
+def test_a_spider_that_does_not_take_scrapyds_argument_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"takes no argument _job.*Add \*\*kwargs"):
+        check_spider(Picky, Settings())
+    check_spider(Easy, Settings())
 
 
 def test_feeds_that_are_uploaded_when_a_job_closes_do_not_go_with_workers_that_lease() -> None:
