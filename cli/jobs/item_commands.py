@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, home_of
 from scrapyd_dist.errors import ConfigError, NothingMatched
-from scrapyd_dist.items.delivery import PARTS, own_parts
+from scrapyd_dist.items.delivery import PARTS, fields_of, own_parts
 from scrapyd_dist.items.json_lines import FoundItem, Items, Runs, item_in
 from scrapyd_dist.items.merging import ItemOutput
 from scrapyd_dist.items.merging import merge as write
@@ -71,7 +71,7 @@ def _merge(
     # The parts of a crawl have a hash that was right; what comes from elsewhere is looked into, line by line.
     skip = {file.path: file.skip for file in files if file.skip}
     items = Items([file.path for file in files], key=key or (), check=any(file.foreign for file in files), skip=skip)
-    count = write(items, outputs)
+    count = write(items, outputs, fields_of(attempt for crawl in crawls for attempt in crawl.accepted))
     problems = _compared(crawls, files, items.found, problems)
     _show(count, outputs, items.found, problems, report)
     return 3 if problems else 0

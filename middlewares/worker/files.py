@@ -14,6 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
 
+from itemadapter import ItemAdapter
 from scrapy.exporters import JsonLinesItemExporter
 
 from scrapyd_dist.batches import FinishReason
@@ -74,10 +75,16 @@ class PartFile:
         self._file, self._hash = self._growing.open("wb"), hashlib.sha256()
         self._exporter = JsonLinesItemExporter(cast("BytesIO", self), encoding="utf-8")
         self.items = self._bytes = 0
+        self._fields = dict[str, None]()  #: that items declare, filled or not
+        self._kinds = set[type]()
 
     def add(self, item: Any) -> None:
         self._exporter.export_item(item)
         self.items += 1
+        kind = type(item)
+        if kind not in self._kinds:
+            self._kinds.add(kind)
+            self._fields.update(dict.fromkeys(ItemAdapter(item).field_names()) if kind is not dict else ())
 
     def write(self, data: bytes) -> int:
         """Called by the exporter, to which this is a file."""
@@ -102,7 +109,8 @@ class PartFile:
         if not is_there:
             raise FileNotFoundError(errno.ENOENT, "it was removed while it was written", str(self._growing))
         self._growing.replace(self.path)
-        return {"file": self.path.name, "items": self.items, "bytes": self._bytes, "sha256": self._hash.hexdigest()}
+        about = {"file": self.path.name, "items": self.items, "bytes": self._bytes, "sha256": self._hash.hexdigest()}
+        return {**about, "fields": list(self._fields)}
 
     def discard(self) -> None:
         """It counts for nothing: leave no file, whole or not."""

@@ -124,7 +124,7 @@ def deliver(
             " another crawl brings them."
         )
     if outputs:
-        items = merge(Items(parts, skip=skip), outputs)
+        items = merge(Items(parts, skip=skip), outputs, fields_of(accepted))
     else:
         items = sum(a.report.get("items", 0) - number(out.get(a.batch, ())) for a in accepted)
     return Delivery(
@@ -139,6 +139,11 @@ def deliver(
 def accepted_of(attempts: Sequence[Attempt]) -> list[Attempt]:
     """Return the accepted attempts, ordered by batch."""
     return sorted((a for a in attempts if a.state is AttemptState.ACCEPTED), key=lambda a: a.batch)
+
+
+def fields_of(accepted: Iterable[Attempt]) -> list[str]:
+    """Return the fields that the items of these attempts declare, in order."""
+    return list(dict.fromkeys(str(name) for attempt in accepted for name in attempt.report.get("fields") or ()))
 
 
 def feeds_of(accepted: Sequence[Attempt], feed_url: str) -> dict[str, int]:

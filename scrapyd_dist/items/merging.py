@@ -165,17 +165,17 @@ def check_folder(folder: Path) -> None:
         ) from error
 
 
-def merge(items: Items, outputs: Sequence[ItemOutput]) -> int:
+def merge(items: Items, outputs: Sequence[ItemOutput], fields: Sequence[str] = ()) -> int:
     """Write every output from the items, in their order, each by a file that is renamed when it is whole.
 
-    Gives the number of items.
+    `fields` are the first columns of a CSV file, whether an item has them or not. Gives the number of items.
     """
     for output in outputs:
         with _replacing(output) as file:
             if output.exporter is not None:
-                _export(items, file, output, output.exporter)
+                _export(items, file, output, fields, output.exporter)
             elif output.format == "csv":
-                _write_csv(items, file, _header(output))
+                _write_csv(items, file, _header(output), fields)
             elif output.format == "json":
                 _write_json(items, file)
             else:
@@ -219,9 +219,9 @@ def _header(output: ItemOutput) -> list[str]:
         return next(csv.reader(file), [])
 
 
-def _export(items: Items, file: IO[bytes], output: ItemOutput, make: MakeExporter) -> None:
+def _export(items: Items, file: IO[bytes], output: ItemOutput, fields: Sequence[str], make: MakeExporter) -> None:
     header = _header(output) if output.format == "csv" else []
-    columns = list(_columns(items, header)) if output.format == "csv" else []
+    columns = list(_columns(items, [*header, *fields])) if output.format == "csv" else []
     exporter = make(file, columns, header)
     exporter.start_exporting()
     for item in items.values():
@@ -229,8 +229,8 @@ def _export(items: Items, file: IO[bytes], output: ItemOutput, make: MakeExporte
     exporter.finish_exporting()
 
 
-def _columns(items: Items, header: Sequence[str]) -> dict[str, None]:
-    columns = dict.fromkeys(header)
+def _columns(items: Items, first: Sequence[str]) -> dict[str, None]:
+    columns = dict.fromkeys(first)
     for item in items.values():  # once more through the items: no number of them is kept in memory
         columns.update(dict.fromkeys(item))
     return columns
@@ -244,9 +244,9 @@ def _write_json(items: Items, file: IO[bytes]) -> None:
     file.write(b"\n]\n")
 
 
-def _write_csv(items: Items, file: IO[bytes], header: Sequence[str]) -> None:
+def _write_csv(items: Items, file: IO[bytes], header: Sequence[str], fields: Sequence[str]) -> None:
     text = TextIOWrapper(file, "utf-8", newline="", write_through=True)
-    writer = csv.DictWriter(text, _columns(items, header), restval="")
+    writer = csv.DictWriter(text, _columns(items, [*header, *fields]), restval="")
     if not header:
         writer.writeheader()
     for item in items.values():

@@ -34,6 +34,7 @@ class PartInfo:
     items: int
     bytes: int
     sha256: str
+    fields: tuple[str, ...] = ()  #: that its items declare, filled or not, in their order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +144,8 @@ def _report(document: Mapping[str, Any]) -> WorkerReport:
     texts: dict[str, Any] = {name: str(document.get(name, "")) for name in ("finish_reason", "problem", "no_lease")}
     if part is not None:
         items, size = _count(part["items"]), _count(part["bytes"])
-        part = PartInfo(file=str(part["file"]), items=items, bytes=size, sha256=str(part["sha256"]))
+        fields = tuple(str(name) for name in part.get("fields", ()))
+        part = PartInfo(file=str(part["file"]), items=items, bytes=size, sha256=str(part["sha256"]), fields=fields)
     return WorkerReport(
         ended=document["state"] == "ended",
         updated=_moment(document["updated"]),
@@ -256,6 +258,7 @@ def kept(report: WorkerReport, replaces: Sequence[tuple[int, int]] = ()) -> dict
         "pages": report.pages,
         "items": report.items,
         "feeds": list(report.feeds),
+        **({"fields": list(report.part.fields)} if report.part is not None and report.part.fields else {}),
         "started": report.started,
         "updated": report.updated,
         "finish_reason": report.finish_reason,

@@ -13,9 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rig.ftp import FtpServer
+from scrapy import Field, Item
 from scrapy.exporters import BaseItemExporter, CsvItemExporter
 from scrapy.settings import Settings
 from scrapyd_dist.middlewares.producer.item_exporters import exporter_for, take_outputs
+from scrapyd_dist.middlewares.worker.files import PartFile
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.items.delivery import own_parts, read_back
@@ -157,13 +159,24 @@ def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
         ItemOutput.named(tmp_path, format="csv")
 
 
-def test_a_csv_file_is_the_one_of_scrapys_exporter(tmp_path: Path) -> None:
-    items: list[dict[str, Any]] = [
-        {"a": {"b": "ü"}, "c": [1, "x"], "d": ["x", "y"], "e": [], "f": 1.5, "g": None},
-        {"f": 1, "a": True, "d": 'a "b", c'},
+class Wide(Item):
+    """An item that declares more fields than it has, in another order."""
+
+    d, c, b, a, f = Field(), Field(), Field(), Field(), Field()
+
+
+@pytest.mark.parametrize("kind", [dict, Wide])
+def test_a_csv_file_is_the_one_of_scrapys_exporter(kind: type[Any], tmp_path: Path) -> None:
+    items = [
+        kind({"f": 1.5, "d": ["x", "y"], "c": [1, "x"], "a": {"b": "ü"}}),
+        kind({"a": True, "f": None, "d": 'a "b", c', "c": []}),
     ]
+    part = PartFile(tmp_path, "part")
+    for item in items:
+        part.add(item)
+    fields = part.close()["fields"]
     output = ItemOutput.named(tmp_path / "a.csv")
-    merge(Items(parts_of(tmp_path / "parts", [items])), [output])
+    merge(Items([part.path]), [output], fields)
     with (tmp_path / "scrapy.csv").open("wb") as file:
         exporter = CsvItemExporter(cast("BytesIO", file))
         exporter.start_exporting()
