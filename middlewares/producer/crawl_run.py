@@ -89,9 +89,8 @@ class CrawlStart:
         await repository.take_up()
         charge_pages_to(self._crawler, repository.home)
         rules = await self._rules(repository, heeds=options.heeds)
-        warnings = [*complaints(settings, vars(spider)), *await thread(thread.store.warnings), *rules]
-        if target.follows:
-            warnings.append(f"no target is named, so to the nodes go {target.how}")
+        guessed = [f"no target is named, so to the nodes go {target.how}"] if target.follows else []
+        warnings = [*complaints(settings, vars(spider)), *await thread(thread.store.warnings), *rules, *guessed]
         for warning in warnings:
             logger.warning("%s", warning)
         code = await thread(code_of, row, repository.folder, project.root, request.store)

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings, Settings
 from scrapy.spiderloader import SpiderLoader
-
-from scrapyd_dist.batches import Shard
 from scrapyd_dist.deploy.local_nodes import cores
 from scrapyd_dist.deploy.node_versions import look
 from scrapyd_dist.deploy.rollout import common_name
+
+from scrapyd_dist.batches import Shard
 from scrapyd_dist.diagnostics import LATE, POLL_REMEDY, is_local
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.forecast import CrawlShape, Probed, forecast
