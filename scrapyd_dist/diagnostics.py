@@ -18,8 +18,8 @@ from scrapyd_dist.transports import Sender
 
 #: response time in seconds from which a node is reported as slow
 SLOW = 1.0
-#: seconds from sent to started from which a node looks at its queue too seldom, and what to do
-LATE, POLL_REMEDY = 2.0, "scrapyd.conf: poll_interval = 0.5, then restart Scrapyd."
+#: seconds from sent to started from which a node looks at its queue too seldom, or is slow, and what to do
+LATE, POLL_REMEDY = 3.0, "scrapyd.conf: poll_interval = 0.5, then restart Scrapyd; if it has that, look at its load."
 #: clock skew in seconds that network latency cannot explain
 WRONG_CLOCK = 60.0
 #: time before a certificate's expiry from which it is a warning, and a danger
@@ -224,7 +224,7 @@ def _clock(exam: NodeDiagnosis) -> Iterator[Finding]:
 def _late(exam: NodeDiagnosis) -> Iterator[Finding]:
     """Check how long jobs wait for the node's next look at its queue."""
     if exam.start_delay >= LATE:
-        text = f"a job that was sent there, while a slot was free, began up to {exam.start_delay:.0f} s later"
+        text = f"jobs that were sent there, while a slot was free, began up to {exam.start_delay:.0f} s later"
         yield exam.finding(Severity.WARNING, "poll_interval", text, POLL_REMEDY)
 
 

@@ -217,8 +217,10 @@ def doctor(
 def _watch(context: Context, sender: Sender, exams: Sequence[NodeDiagnosis], timeout: float) -> None:
     """Look again, and again, where work waits and none runs; and tell which nodes are draining."""
     records = context.node_records(one.node for one in exams)
+    own = context.local_nodes
     for one in exams:
-        one.draining, one.start_delay = records[one.node.name].draining, records[one.node.name].start_delay
+        record = records[one.node.name]
+        one.draining, one.start_delay = record.draining, 0.0 if one.node in own else record.start_delay
     left, end, watches = [one for one in exams if one.idle], time.monotonic() + LOOKING, {}
     if not left:
         return

@@ -5,13 +5,13 @@ from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings, Settings
 from scrapy.spiderloader import SpiderLoader
-from scrapyd_dist.deploy.local_nodes import cores
+from scrapyd_dist.deploy import local_nodes
 from scrapyd_dist.deploy.node_versions import look
 from scrapyd_dist.deploy.rollout import common_name
 
@@ -160,7 +160,7 @@ def _forecast(
     probed: Probed, options: ProducerOptions, shards: Sequence[Shard], nodes: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """The forecast as a document, with what it rests on."""
-    processors = cores()
+    processors = local_nodes.cores()
     started = {"url": "http://localhost", "slots": max(1, processors // LOCAL_NODES)}  # where no node is up
     up = [node for node in nodes if node["state"] == "up"] or [started] * LOCAL_NODES
     local = [node for node in up if is_local(urlsplit(node["url"]).hostname or "")]
@@ -176,29 +176,40 @@ def _forecast(
     return {"probed": asdict(probed), **asdict(forecast(probed, shape)), "crawl": asdict(shape)}
 
 
-def _of_store(request: CrawlRequest, settings: BaseSettings) -> tuple[dict[str, Any], dict[str, int], dict[str, float]]:
-    """What the store knows: its rules, slots of nodes by address, and how long nodes by name took to start a job.
+class StoreFacts(NamedTuple):
+    """What the store knows, as far as a plan needs it."""
 
-    Of the rules: how many there are, and whether the crawl would heed them; ConfigError if it has to, and cannot.
-    """
+    throttle: dict[str, Any]  #: how many rules there are, and whether the crawl would heed them
+    slots: dict[str, int]  #: base address of a node -> process slots that it has shown
+    delays: dict[str, float]  #: name of a node -> the longest time from sent to started that was seen there, seconds
+    crawled: set[str]  #: base addresses of the nodes that crawls have used
+
+
+def _of_store(request: CrawlRequest, settings: BaseSettings) -> StoreFacts:
+    """Read the store, if there is one; ConfigError if the crawl has to heed its rules, and cannot."""
     where, why = request.store, why_not_heeded(settings)
-    rules, learned, delays = 0, dict[str, int](), dict[str, float]()
+    rules, slots, delays, crawled = 0, dict[str, int](), dict[str, float](), set[str]()
     if is_url(where) or Path(where).exists():
         with closing(open_store(where)) as store:
-            rules, learned = len(store.rules().rules), learned_slots(store.crawls())
+            rules, crawls = len(store.rules().rules), store.crawls()
+            slots = learned_slots(crawls)
+            crawled = {str(node.get("url")) for one in crawls for node in one.summary.get("nodes") or ()}
             delays = {record.name: record.start_delay for record in store.nodes()}
     if rules and why and request.options.heeds:
         raise ConfigError(f"The store has rules of `sdist throttle`, and this crawl could not heed them. {why}")
-    return {"rules": rules, "heeded": not why, "reason": why}, learned, delays
+    throttle = {"rules": rules, "heeded": not why, "reason": why}
+    return StoreFacts(throttle=throttle, slots=slots, delays=delays, crawled=crawled)
 
 
-def _late(members: Sequence[NodeState], delays: Mapping[str, float]) -> list[str]:
-    """A warning of nodes that look at their queue seldom."""
-    slow = {member.node.name: delay for member in members if (delay := delays.get(member.node.name, 0.0)) >= LATE}
+def _late(request: CrawlRequest, members: Sequence[NodeState], known: StoreFacts) -> list[str]:
+    """A warning of nodes that look at their queue seldom; those that `sdist nodes up` started do not."""
+    own = local_nodes.running(request.project.state)
+    others = [member.node for member in members if member.up and member.node not in own]
+    slow = {node.name: delay for node in others if (delay := known.delays.get(node.name, 0.0)) >= LATE}
     if slow:
-        late = ", ".join(f"{name} up to {delay:.0f} s" for name, delay in slow.items())
-        return [f"poll_interval: jobs were sent, and began late: {late}. {POLL_REMEDY}"]
-    if any(member.up and not is_local(member.node.host) and member.node.name not in delays for member in members):
+        late = ", ".join(f"on {name} up to {delay:.0f} s late" for name, delay in slow.items())
+        return [f"poll_interval: jobs began {late}. {POLL_REMEDY}"]
+    if any(node.url not in known.crawled for node in others):
         return [f"poll_interval: a node looks at its queue every 5 s by default, and jobs wait for that. {POLL_REMEDY}"]
     return []
 
