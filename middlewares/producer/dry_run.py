@@ -83,11 +83,12 @@ def plan(
     options = for_target(options, target)
     shards = shards_of(options, made)
     request = CrawlRequest(spider=spider, options=options, project=find_project(settings))
-    throttle, learned, delays = _of_store(request, crawler.settings)
+    stored = _of_store(request, crawler.settings)
+    throttle = stored.throttle
     prepared = prepare(request, NodeSources(request).read(), code=code, dry_run=True)
     ways, members = ways_to(request.store, prepared.key), prepared.members
     for member in members:
-        member.recall(learned.get(member.node.url, 0))
+        member.recall(stored.slots.get(member.node.url, 0))
     warnings = [
         *complaints(crawler.settings, vars(made)),
         *prepared.warnings,
@@ -142,7 +143,7 @@ def plan(
         "bytes_per_batch": describe_payload(values, encode(values, key=prepared.key)),
         "output": [*_paths(options, f"{spider}-TIME"), *([sink.shown] if sink else ())],
         "code": notes_on(code, shown or None, {one.node.name: one.versions for one in there}),
-        "warnings": [*warnings, *_warnings(crawler.settings, options, nodes), *_late(members, delays)],
+        "warnings": [*warnings, *_warnings(crawler.settings, options, nodes), *_late(request, members, stored)],
         **found,
     }
 
@@ -161,8 +162,7 @@ def _forecast(
 ) -> dict[str, Any]:
     """The forecast as a document, with what it rests on."""
     processors = local_nodes.cores()
-    started = {"url": "http://localhost", "slots": max(1, processors // LOCAL_NODES)}  # where no node is up
-    up = [node for node in nodes if node["state"] == "up"] or [started] * LOCAL_NODES
+    up = [node for node in nodes if node["state"] == "up"] or _to_start()
     local = [node for node in up if is_local(urlsplit(node["url"]).hostname or "")]
     workers = _jobs(options, up)
     shape = CrawlShape(
@@ -201,21 +201,25 @@ def _of_store(request: CrawlRequest, settings: BaseSettings) -> StoreFacts:
     return StoreFacts(throttle=throttle, slots=slots, delays=delays, crawled=crawled)
 
 
-def _late(request: CrawlRequest, members: Sequence[NodeState], known: StoreFacts) -> list[str]:
+def _late(request: CrawlRequest, members: Sequence[NodeState], stored: StoreFacts) -> list[str]:
     """A warning of nodes that look at their queue seldom; those that `sdist nodes up` started do not."""
     own = local_nodes.running(request.project.state)
     others = [member.node for member in members if member.up and member.node not in own]
-    slow = {node.name: delay for node in others if (delay := known.delays.get(node.name, 0.0)) >= LATE}
+    slow = {node.name: delay for node in others if (delay := stored.delays.get(node.name, 0.0)) >= LATE}
     if slow:
         late = ", ".join(f"on {name} up to {delay:.0f} s late" for name, delay in slow.items())
         return [f"poll_interval: jobs began {late}. {POLL_REMEDY}"]
-    if any(node.url not in known.crawled for node in others):
+    if any(node.url not in stored.crawled for node in others):
         return [f"poll_interval: a node looks at its queue every 5 s by default, and jobs wait for that. {POLL_REMEDY}"]
     return []
 
 
 def _warnings(settings: BaseSettings, options: ProducerOptions, nodes: list[dict[str, Any]]) -> list[str]:
-    warnings = [_site_load(settings, options, nodes)]
+    warnings = [_site_load(settings, options, nodes or _to_start())]
+    if not nodes:
+        warnings.insert(
+            0, f"no node is named: the crawl starts {LOCAL_NODES} on this machine, as `sdist nodes up` does."
+        )
     whole = {"DEPTH_LIMIT"} if settings.getint(DEPTH) else ()
     counted = [name for name in PER_JOB if settings.getfloat(name) and name not in whole]
     if counted:
@@ -234,6 +238,11 @@ def _warnings(settings: BaseSettings, options: ProducerOptions, nodes: list[dict
         " are not touched by that, because they are kept beside the logs and come home as jobs end."
     )
     return warnings
+
+
+def _to_start() -> list[dict[str, Any]]:
+    """The local nodes that a crawl without nodes starts."""
+    return [{"url": "http://localhost", "slots": max(1, local_nodes.cores() // LOCAL_NODES)}] * LOCAL_NODES
 
 
 def _slots(nodes: Iterable[Mapping[str, Any]]) -> int:
