@@ -13,7 +13,7 @@ from typing import Any
 from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings
-from scrapy.spiders import CrawlSpider
+from scrapy.spiders import CrawlSpider, SitemapSpider
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.payload import RequestValue
@@ -180,6 +180,9 @@ def _plain_target(spider: Spider, settings: BaseSettings, others: frozenset[str]
     if any(rule.callback for rule in rules) and all(rule.follow for rule in rules):  # as genspider writes it
         how = f"all requests of the rules of {spider.name}, each of which follows links: so do the workers"
         return Target(frozenset(range(len(rules))), how=how, follows=True)
+    if isinstance(spider, SitemapSpider):
+        names = frozenset(one if isinstance(one, str) else one.__name__ for _, one in spider.sitemap_rules)
+        return Target(callbacks=names, how=f"pages of the sitemaps of {spider.name} ({', '.join(sorted(names))})")
     if settings.getbool("DISTRIBUTED_SEEDS"):
         return Target(how="start requests")
     raise NoTarget(

@@ -15,7 +15,7 @@ from scrapy import FormRequest, Item, Request, Spider
 from scrapy.http import HtmlResponse, JsonRequest, XmlRpcRequest
 from scrapy.linkextractors import LinkExtractor
 from scrapy.settings import Settings
-from scrapy.spiders import CrawlSpider, Rule
+from scrapy.spiders import CrawlSpider, Rule, SitemapSpider
 from scrapyd_dist.middlewares.codec import CannotTravel, WatchedDict, from_value, rule_of, to_value
 from scrapyd_dist.middlewares.targets import find_target, only_rule
 
@@ -348,6 +348,22 @@ def test_rules_that_only_follow_are_taken_with_what_their_pages_lead_to() -> Non
     named = find_target(NoEnd(), Settings({"DISTRIBUTED_TARGET_RULE": 0}))
     assert (named.rules, named.follows) == (frozenset({0}), False)
     assert not find_target(NoEnd(), Settings({"DISTRIBUTED_TARGET_BY_META": True})).rules
+
+
+def test_pages_of_sitemaps_are_the_target_of_their_spider() -> None:
+    class Maps(SitemapSpider):
+        name = "maps"
+        sitemap_rules = (("/news/", "parse_news"), ("", "parse"))
+
+        def parse_news(self, response: Any) -> None: ...
+
+        def parse(self, response: Any) -> None: ...
+
+    spider = Maps()
+    target = find_target(spider, Settings())
+    assert target.how == "pages of the sitemaps of maps (parse, parse_news)"
+    taken = [target.takes(Request("http://web/", one), spider) for one in (spider.parse_news, spider._parse_sitemap)]
+    assert taken == [True, False]
 
 
 def test_a_plain_spider_names_a_callback() -> None:
