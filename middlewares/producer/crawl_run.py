@@ -53,6 +53,8 @@ from .producer_options import read_options
 from .status_reporter import StatusReporter
 
 logger = logging.getLogger(__name__)
+#: how the reason of a miss begins that the site did not let in
+DENIED = ("HTTP 401", "HTTP 403")
 
 
 class CrawlStart:
@@ -411,6 +413,13 @@ class CrawlRun(Lifecycle):
             warnings.append(
                 f"{left:,} requests were not made, since CLOSESPIDER_… settings ended their jobs, in each of which they"
                 " count anew; they are in the list of misses. To try a crawl of a few pages, use --limit."
+            )
+        denied = sum(miss.reason.startswith(DENIED) for miss in misses)
+        if 2 * denied > self._repository.counts["sealed"]:
+            warnings.append(
+                f"{denied:,} pages were denied (401, 403). Cookies that the spider gets here stay in this process: where a"
+                " login is needed, each worker has to log in. DISTRIBUTED_LOGIN = NAME names the method of the spider that"
+                " returns the first request of that."
             )
         return warnings
 

@@ -107,7 +107,10 @@ def broken(error: Exception) -> str:
     place = next(
         (f" ({f.filename}, line {f.lineno})" for f in reversed(where) if "site-packages" not in f.filename), ""
     )
-    return f"The project cannot be loaded: {type(error).__name__}: {error}{place}. Nothing was started."
+    hint = ""
+    if isinstance(error, ModuleNotFoundError) and Path("src", (error.name or "").partition(".")[0]).is_dir():
+        hint = " It is in the folder src: `pip install -e .` makes it known, or PYTHONPATH=src."
+    return f"The project cannot be loaded: {type(error).__name__}: {error}{place}. Nothing was started.{hint}"
 
 
 def project_settings(ours: Mapping[str, Any]) -> Settings:

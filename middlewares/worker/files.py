@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
 
-from itemadapter import ItemAdapter
+from scrapy import Item
 from scrapy.exporters import JsonLinesItemExporter
 
 from scrapyd_dist.batches import FinishReason
@@ -84,7 +84,7 @@ class PartFile:
         kind = type(item)
         if kind not in self._kinds:
             self._kinds.add(kind)
-            self._fields.update(dict.fromkeys(ItemAdapter(item).field_names()) if kind is not dict else ())
+            self._fields.update(dict.fromkeys(kind.fields if issubclass(kind, Item) else ()))
 
     def write(self, data: bytes) -> int:
         """Called by the exporter, to which this is a file."""
