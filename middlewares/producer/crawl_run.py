@@ -417,9 +417,9 @@ class CrawlRun(Lifecycle):
         denied = sum(miss.reason.startswith(DENIED) for miss in misses)
         if 2 * denied > self._repository.counts["sealed"]:
             warnings.append(
-                f"{denied:,} pages were denied (401, 403). Cookies that the spider gets here stay in this process: where a"
-                " login is needed, each worker has to log in. DISTRIBUTED_LOGIN = NAME names the method of the spider that"
-                " returns the first request of that."
+                f"{denied:,} pages were denied (401, 403). Cookies that the spider gets here stay here: if pages need a"
+                " login, each worker has to log in. DISTRIBUTED_LOGIN = NAME names the spider's method that returns"
+                " the first request of that."
             )
         return warnings
 
