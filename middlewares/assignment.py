@@ -25,6 +25,8 @@ from scrapyd_dist.settings import SettingReader
 LOCAL_COMMANDS = frozenset({"shell", "fetch", "view", "parse", "check", "bench", "list", "genspider", "settings"})
 #: the setting of a process that only fills this frontier
 FRONTIER = "DISTRIBUTED_FRONTIER"
+#: the setting that names the crawling strategy that a worker works for
+STRATEGY = "DISTRIBUTED_STRATEGY"
 #: the settings with what a job was told: one that is sent a batch, and one that leases its batches
 JOB, PULL = "DISTRIBUTED_JOB", "DISTRIBUTED_PULL"
 #: the setting of a process that only tries so many pages of each kind
@@ -48,9 +50,9 @@ def _is_enabled(settings: BaseSettings) -> bool:
         return True  # the producer refuses it, in words
 
 
-def has_strategy(settings: BaseSettings) -> bool:
+def follows_strategy(settings: BaseSettings) -> bool:
     """Whether the workers of this crawl work for a crawling strategy."""
-    return bool(settings.get("DISTRIBUTED_STRATEGY"))
+    return bool(settings.get(STRATEGY))
 
 
 def is_filler(settings: BaseSettings) -> bool:

@@ -22,7 +22,7 @@ from scrapyd_dist.frontier.backlog import OTHER_SPIDER
 from scrapyd_dist.frontier.slots import SITE, WAYS, SlotRule, slot_of_spider, spider_of_slot
 from scrapyd_dist.settings import SettingReader
 
-from .assignment import has_strategy
+from .assignment import follows_strategy
 from .codec import FINGERPRINT, NUMBER, PREFIX, CannotTravel
 from .targets import MARK, SPIDER_CALLBACKS
 
@@ -76,7 +76,7 @@ class SlotRouting:
     def from_settings(cls, settings: BaseSettings, **more: str) -> SlotRouting:
         """The slots that the settings name, with `more` fields; ConfigError if a value is not of its kind."""
         read = SettingReader(settings).value
-        by_site = settings.get("DISTRIBUTED_FAIR") or has_strategy(settings)
+        by_site = settings.get("DISTRIBUTED_FAIR") or follows_strategy(settings)
         by = str(settings.get("DISTRIBUTED_SLOT_BY") or (SITE if by_site else WAYS[0]))
         return cls(
             usual=SlotRule(prefix=read("DISTRIBUTED_SLOT_PREFIX"), number=read("DISTRIBUTED_SLOTS"), by=by),

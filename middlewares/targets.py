@@ -20,7 +20,7 @@ from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.related_names import META, meta_answer
 from scrapyd_dist.settings import SettingReader
 
-from .assignment import has_strategy
+from .assignment import follows_strategy
 from .codec import DEFAULT_CALLBACK, rule_of
 
 logger = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ def with_target(value: RequestValue, crawler: Crawler) -> RequestValue:
     if "rule" in value or "callback" in value:
         return value
     settings, spider = crawler.settings, crawler.spider
-    if has_strategy(settings) and _has_parse(spider):
+    if follows_strategy(settings) and _has_parse(spider):
         return _with_pattern(value, spider)
     rule = settings.getint("DISTRIBUTED_TARGET_RULE", -1)
     if rule >= 0 and isinstance(spider, CrawlSpider):

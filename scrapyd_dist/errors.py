@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from traceback import extract_tb
 from typing import ClassVar
 
 from scrapyd_dist.escapes import harmless
 
 #: exit codes without an error: not all was found, the time was up, Ctrl-C or a signal ended it
 PARTIAL, TIME_UP, INTERRUPTED = 3, 124, 130
+
+
+#: characters of an exception that is told
+_LONGEST = 2_000
+
+
+def fault_of(error: BaseException) -> str:
+    """What was raised by a project's code, and where in it."""
+    frames = extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "site-packages" not in frame.filename] or frames
+    place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    said = f"{type(error).__name__}: {' '.join(str(error).split())[:_LONGEST]}{place}"
+    return said.encode("utf-8", "replace").decode()  # halves of surrogate pairs can be neither stored nor shown
 
 
 class DistError(Exception):

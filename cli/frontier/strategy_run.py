@@ -4,7 +4,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +34,8 @@ from .consume import announced, kept_running
 from .frontier_list import settings_of
 from .seed_streams import open_seeds
 
-if TYPE_CHECKING:  # it loads Scrapy
+if TYPE_CHECKING:  # they load Scrapy
+    from scrapy.settings import Settings
     from scrapyd_dist.middlewares.producer.strategy_process import StrategyRunner
 
 StrategyName = Annotated[str, argument("NAME", "Its name, as `sdist strategy` shows it.", frontiers)]
@@ -158,18 +159,10 @@ def _manage(
 ) -> int:  # fmt: skip
     from scrapyd_dist.middlewares.producer.consume_process import ConsumeProcess
     from scrapyd_dist.middlewares.producer.crawl_request import find_project
-    from scrapyd_dist.middlewares.producer.strategy_process import SETTING as CLASS
     from scrapyd_dist.middlewares.producer.strategy_process import StrategyRunner
 
     given, terms = settings_in(wanted.setting), wanted.terms()
-    refuse_secrets(given)
-    ours = {
-        "DISTRIBUTED_MODE": "pull", "DISTRIBUTED_CRAWL": name, SETTING: where(context.root), CLASS: wanted.path,
-        "DISTRIBUTED_OUTPUTS": outputs,
-    }  # fmt: skip
-    settings = settings_of({**given, **wanted.settings(), **ours})
-    if settings.getpriority("DISTRIBUTED_FAIR") is None:
-        settings.set("DISTRIBUTED_FAIR", SPREAD, priority="cmdline")
+    settings = _settings(context, name, terms, {**given, **wanted.settings(), "DISTRIBUTED_OUTPUTS": outputs})
     source = wanted.seeds or ""
     runner = StrategyRunner.make(settings, name, terms, seeds, Path(urlsplit(source).path).name or source)
     row = _opened(context.new_store, name, find_project(settings).name, terms)
@@ -184,6 +177,18 @@ def _manage(
         command=f"sdist strategy run {wanted.path} --spider {wanted.spider} …",
     )
     return kept_running(process, name, quiet=wanted.quiet)
+
+
+def _settings(context: Context, name: str, terms: StrategyTerms, given: Mapping[str, Any]) -> "Settings":
+    """The project's settings for a process of a strategy, with those that were given."""
+    from scrapyd_dist.middlewares.assignment import STRATEGY as CLASS
+
+    refuse_secrets(given)
+    ours = {"DISTRIBUTED_MODE": "pull", "DISTRIBUTED_CRAWL": name, SETTING: where(context.root), CLASS: terms.path}
+    settings = settings_of({**given, **ours})
+    if settings.getpriority("DISTRIBUTED_FAIR") is None:  # batches as large in all processes
+        settings.set("DISTRIBUTED_FAIR", SPREAD, priority="cmdline")
+    return settings
 
 
 def _opened(store: Store, name: str, project: str, terms: StrategyTerms) -> Crawl:
@@ -228,7 +233,15 @@ def counts_line(backlog: StrategyBacklog) -> str:
     return f"links: {' · '.join(pieces)}"
 
 
-def join(context: Context, name: StrategyName, quiet: Quiet = False) -> int:
+def join(
+    context: Context,
+    name: StrategyName,
+    setting: Annotated[
+        list[str] | None, option("Setting of the project, in this process. Repeatable.", "-s", "--set",
+                                 metavar="NAME=VALUE")
+    ] = None,
+    quiet: Quiet = False,
+) -> int:  # fmt: skip
     """Add a process to a strategy, until the strategy has ended; here, or on another machine with the same store.
 
     The processes share the sites among them. Class and arguments are those of
@@ -240,10 +253,7 @@ def join(context: Context, name: StrategyName, quiet: Quiet = False) -> int:
     store, row, terms = found_strategy(context, name)
     from scrapyd_dist.middlewares.producer.strategy_process import StrategyRunner
 
-    settings = settings_of({"DISTRIBUTED_MODE": "pull", "DISTRIBUTED_CRAWL": row.id, SETTING: where(context.root)})
-    if settings.getpriority("DISTRIBUTED_FAIR") is None:  # batches as large as those of the others
-        settings.set("DISTRIBUTED_FAIR", SPREAD, priority="cmdline")
-    runner = StrategyRunner.make(settings, row.id, terms)
+    runner = StrategyRunner.make(_settings(context, row.id, terms, settings_in(setting)), row.id, terms)
     runner.begin(store)
     if not quiet:
         say(f"This is one more process of the strategy {name}, until that has ended. Ctrl-C takes it out.")

@@ -24,7 +24,7 @@ from scrapy.settings import Settings
 
 from scrapyd_dist.batches import Crawl, CrawlState, check_crawl_name
 from scrapyd_dist.config import STATE_FOLDER, find_root, state_dir
-from scrapyd_dist.errors import ConfigError, CrawlFailed, DistError, NothingMatched
+from scrapyd_dist.errors import ConfigError, CrawlFailed, DistError, NothingMatched, fault_of
 from scrapyd_dist.forecast import Probed
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.store import open_store
@@ -103,14 +103,10 @@ def _check_ended(row: Crawl, log: str | None) -> None:
 
 def broken(error: Exception) -> str:
     """What is wrong with a project that cannot be loaded, in a paragraph."""
-    where = traceback.extract_tb(error.__traceback__)
-    place = next(
-        (f" ({f.filename}, line {f.lineno})" for f in reversed(where) if "site-packages" not in f.filename), ""
-    )
     hint = ""
     if isinstance(error, ModuleNotFoundError) and Path("src", (error.name or "").partition(".")[0]).is_dir():
         hint = " It is in the folder src: `pip install -e .` makes it known, or PYTHONPATH=src."
-    return f"The project cannot be loaded: {type(error).__name__}: {error}{place}. Nothing was started.{hint}"
+    return f"The project cannot be loaded: {fault_of(error)}. Nothing was started.{hint}"
 
 
 def project_settings(ours: Mapping[str, Any]) -> Settings:

@@ -14,7 +14,6 @@ from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
-from traceback import extract_tb
 from typing import TypeGuard
 
 from scrapy import Spider
@@ -22,7 +21,7 @@ from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from scrapyd_dist.errors import ConfigError, DistError, StoreError
+from scrapyd_dist.errors import ConfigError, DistError, StoreError, fault_of
 from scrapyd_dist.frontier.intake import Registration, is_dead, this_process
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.payload import RequestValue
@@ -40,8 +39,6 @@ from .producer_options import read_options
 from .read_ahead import read_ahead
 
 logger = logging.getLogger(__name__)
-#: the setting that tells a worker that it works for a strategy
-SETTING = "DISTRIBUTED_STRATEGY"
 #: seconds between two rounds when there was nothing to do
 _IDLE = 0.3
 #: seconds for which a store that does not answer is asked again, and those between two tries
@@ -70,9 +67,9 @@ def load_strategy(path: str) -> type[CrawlingStrategy]:
                 f"There is no module {module} for the strategy {path}: the project has no {error.name}. Modules are"
                 " looked for in the folder of scrapy.cfg."
             ) from error
-        raise ConfigError(f"The strategy's module {module} cannot be imported: {told(error)}.") from error
+        raise ConfigError(f"The strategy's module {module} cannot be imported: {fault_of(error)}.") from error
     except Exception as error:
-        raise ConfigError(f"The strategy's module {module} cannot be imported: {told(error)}.") from error
+        raise ConfigError(f"The strategy's module {module} cannot be imported: {fault_of(error)}.") from error
     found = getattr(there, name, None)
     if _is_strategy(found):
         return found
@@ -113,16 +110,9 @@ def make_strategy(kind: type[CrawlingStrategy], crawler: Crawler, args: Mapping[
         raise
     except Exception as error:
         raise ConfigError(
-            f"The strategy {kind.__name__} cannot be made, since from_crawler() raised {told(error)}. Nothing was"
+            f"The strategy {kind.__name__} cannot be made, since from_crawler() raised {fault_of(error)}. Nothing was"
             " started; --debug shows the traceback."
         ) from error
-
-
-def told(error: BaseException) -> str:
-    """What was raised, and where in the project."""
-    frames = [frame for frame in extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
-    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
 
 
 class SeedsStopped(DistError):
@@ -218,8 +208,8 @@ class StrategyRunner:
             raise
         except Exception as error:
             raise StrategyFault(
-                f"read_seeds() of the strategy {self.terms.path} raised {told(error)}. What it had scheduled by then"
-                " goes on; the same command reads the seeds again. --debug shows the traceback."
+                f"read_seeds() of the strategy {self.terms.path} raised {fault_of(error)}. What it had scheduled by"
+                " then goes on; the same command reads the seeds again. --debug shows the traceback."
             ) from error
         logger.info("Crawl %s: %d seeds were new", self.frontier, new)
         if not new and not any(manager.store.strategy_backlog(self.frontier).states.values()):

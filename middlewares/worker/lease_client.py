@@ -262,6 +262,7 @@ class LeaseContext:
     tracker: RequestTracker
     notifier: Notifier
     finds: Callable[[str], FoundRequests]  #: makes room for the requests that pages lead to
+    strategy: bool = False  #: these are links of a crawling strategy
     fail: Callable[[str, FinishReason], None]  #: ends the worker before its work is done, with a problem
 
     def lose_store(self, why: str) -> None:

@@ -19,7 +19,7 @@ from scrapyd_dist.keys import SealError, public_half
 from scrapyd_dist.settings import uploading_feeds
 from scrapyd_dist.store.worker_thread import StoreThread
 
-from ..assignment import Assignment, egg_key, has_strategy
+from ..assignment import Assignment, egg_key, follows_strategy
 from ..classifier import FoundRequests, count_found
 from ..engine_compat import each, is_closing, spider_method, under_way
 from ..goal_keeper import GoalKeeper
@@ -93,9 +93,9 @@ class OwnRequests:
     async def make(self, make: Callable[[], Any]) -> str:
         """Make the requests that `make` gives, and wait for all that follows; why one of them failed, if one did."""
         self._times += 1
-        finds: FoundRequests | None = self._context.finds(f"{self._context.job.name}:{self._times}:")
-        if isinstance(finds, PageLinks):  # these pages are no links of a strategy, and what they lead to is none
-            finds = None
+        # These pages are no links of a strategy, and what they lead to is none.
+        salt = f"{self._context.job.name}:{self._times}:"
+        finds = None if self._context.strategy else self._context.finds(salt)
         own = WorkUnit(0, self._times, finds, RequestLedger([]))
         own.making = True
         self._tracker.enter(own)
@@ -165,7 +165,7 @@ class LeasedWork:
         self, crawler: Crawler, job: Assignment, folder: Path, report: LeaseReport, *,
         renewer: LeaseRenewer, client: LeaseClient, crawl: Crawl, fail: Fail,
     ) -> None:  # fmt: skip
-        if has_strategy(crawler.settings) and (why := _unfit_for_strategy(crawl, job)):
+        if follows_strategy(crawler.settings) and (why := _unfit_for_strategy(crawl, job)):
             raise WorkRefused(why)
         self._crawler, self._renewer = crawler, renewer
         self._slotting = SlotRouting.from_settings(
@@ -179,7 +179,7 @@ class LeasedWork:
         )  # fmt: skip
         self.context = context = LeaseContext(
             crawler=crawler, job=job, client=client, tracker=tracker, notifier=Notifier(), finds=self._finds,
-            fail=fail,
+            strategy=follows_strategy(crawler.settings), fail=fail,
         )  # fmt: skip
         self.acker = BatchAcker(context, report)
         self._own_requests = OwnRequests(context)
@@ -213,7 +213,7 @@ class LeasedWork:
     def _finds(self, salt: str) -> FoundRequests:
         crawler, key = self._crawler, self.context.client.key
         stay = crawler.settings.get("DISTRIBUTED_UNSENDABLE")
-        if has_strategy(crawler.settings):
+        if self.context.strategy:
             return PageLinks(crawler=crawler, key=key, slotting=self._slotting, stay=stay or "refuse")
         return FoundRequests(crawler=crawler, key=key, stay=stay, slotting=self._slotting, salt=salt)
 
@@ -275,7 +275,7 @@ def _target(crawler: Crawler) -> Target:
         ConfigError: the project names links for its strategy that there are not.
     """
     assert crawler.spider
-    if has_strategy(crawler.settings):
+    if follows_strategy(crawler.settings):
         return find_links(crawler.spider, crawler.settings)
     try:
         return find_target(crawler.spider, crawler.settings)

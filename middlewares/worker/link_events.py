@@ -25,12 +25,18 @@ from scrapyd_dist.frontier.slots import HOSTS, site_of
 from scrapyd_dist.payload import REPLACES, RequestValue
 from scrapyd_dist.strategy.links import (
     EVENT_LINKS,
+    EXPIRED,
     LINK_META,
+    PAGE,
+    PRIORITY,
+    READ,
+    SITEMAP,
     EventKind,
     FoundLink,
     LinkEvent,
     link_meta,
     partition_of,
+    priority_of,
     with_link_meta,
 )
 
@@ -40,12 +46,6 @@ from ..slot_routing import Addressee, Undeliverable
 from .work_unit import BatchUnit, RequestLedger, mark_of
 
 logger = logging.getLogger(__name__)
-#: a score of 1.0 as the priority of a request
-PRIORITY = 1_000_000
-#: the reason of a request that was not made in time
-EXPIRED = "expired"
-#: what a link's page is for: the spider's callback, or the strategy itself
-PAGE, BODY, SITEMAP = "page", "body", "sitemap"
 #: bytes of text in one event
 BODY_BYTES = 512 << 10
 #: bytes and links of one sitemap, by the protocol
@@ -83,9 +83,9 @@ class LinkRequest(NamedTuple):
         told = link_meta(value)
         return cls(
             fingerprint=bytes.fromhex(told["fingerprint"]) if told.get("fingerprint") else fingerprint(value),
-            priority=round(float(told.get("score", 1.0)) * PRIORITY),
+            priority=priority_of(float(told.get("score", 1.0))),
             expires=float(told.get("expires") or 0.0),
-            read=told.get("read") or PAGE,
+            read=told.get(READ) or PAGE,
         )
 
 
@@ -115,7 +115,7 @@ class PageLinks(FoundRequests):
             value = {"url": found.value["url"]}
             self._page[found.fingerprint] = FoundLink(
                 fingerprint=found.fingerprint, slot=found.slot,
-                request=value if read == PAGE else with_link_meta(value, {"read": read}),
+                request=value if read == PAGE else with_link_meta(value, {READ: read}),
             )  # fmt: skip
 
     def of(self, source: int) -> Iterable[FoundLink]:
@@ -192,8 +192,8 @@ class StrategyBatch(BatchUnit):
     finds: PageLinks
     _ledger_class: ClassVar[type[RequestLedger]] = LinkLedger
 
-    def __init__(self, *args: Any, finds: PageLinks, **more: Any) -> None:
-        super().__init__(*args, finds=finds, **more)
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
         self._links = [LinkRequest.of(value, self._fingerprint) for value in self.values]
 
     def _fingerprint(self, value: RequestValue) -> bytes:

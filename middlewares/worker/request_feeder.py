@@ -9,7 +9,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +26,7 @@ from ..targets import with_target
 from .batch_acker import BatchAcker
 from .files import PartFile
 from .lease_client import LeaseContext, Notifier, is_suspect
-from .link_events import PageLinks, StrategyBatch
+from .link_events import StrategyBatch
 from .request_tracker import RequestTracker
 from .work_unit import BatchUnit, count
 
@@ -204,8 +203,8 @@ class RequestFeeder:
         self._size = max(1, min(len(values), self._of_a_site), self._size // 2)
         part = PartFile(self._folder, f"{job.crawl}.b{row.number}.a{leased.attempt}")
         finds = self._context.finds(f"b{row.number}:")
-        kind = partial(StrategyBatch, finds=finds) if isinstance(finds, PageLinks) else partial(BatchUnit, finds=finds)
-        batch = kind(row.number, leased.attempt, values, part, slot=row.slot, size=row.size)
+        kind = StrategyBatch if self._context.strategy else BatchUnit
+        batch = kind(row.number, leased.attempt, values, part, finds=finds, slot=row.slot, size=row.size)
         self._acker.held[batch.key] = batch
         self._context.tracker.enter(batch)
         count(crawler, "batches_leased")

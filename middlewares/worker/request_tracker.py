@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 
 from scrapyd_dist.errors import SessionExpired
 
-from ..assignment import has_strategy
+from ..assignment import follows_strategy
 from ..classifier import Disposition
 from ..codec import WatchedDict, own_errback
 from ..engine_compat import each, is_offsite
@@ -56,7 +56,7 @@ class BatchDupeFilter(BaseDupeFilter):
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._filters: dict[tuple[int, int] | None, BaseDupeFilter] = {}
-        self._each = has_strategy(crawler.settings)  #: each request of a batch has its own answer
+        self._each = follows_strategy(crawler.settings)  #: each request of a batch has its own answer
         crawler.signals.connect(self._over, attempt_over)
 
     @classmethod

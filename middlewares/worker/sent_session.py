@@ -17,7 +17,7 @@ from scrapyd_dist.batches import FinishReason, meaning, not_made
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.store.worker_thread import StoreThread
 
-from ..assignment import Assignment, egg_key, has_strategy
+from ..assignment import Assignment, egg_key, follows_strategy
 from ..goal_keeper import GoalKeeper
 from ..pause_gate import PauseGate
 from ..store_access import OutOfReach, reach
@@ -46,7 +46,7 @@ class SentSession:
         self._crawler, self._job, self._fail = crawler, job or Assignment(crawl=""), fail
         values, fault = ([], "") if self._job.row else readable_values(crawler.settings.get, egg_key())
         self._refused = f"This batch cannot be crawled: {fault}." if fault else throttle_problem(crawler)
-        if job is not None and has_strategy(crawler.settings):
+        if job is not None and follows_strategy(crawler.settings):
             self._refused = (
                 "A job that is sent a batch cannot tell a strategy of it: crawls with a strategy need workers that"
                 " lease. Name nodes that reach the store, and set DISTRIBUTED_MODE to pull."

@@ -20,6 +20,10 @@ from scrapyd_dist.strategy.links import PARTITIONS, EventKind, FoundLink, Link, 
 
 #: what stands for a signature where there is no key, and before a text that is encrypted
 _UNSIGNED, _SEALED = "-", "e:"
+#: links that are looked up together, and those of one partition that join the queue in one look, as they become due
+TOGETHER, PROMOTED = 20_000, 2_000
+#: the reason of a link that is set aside
+UNBELIEVED = "its request in the store is not believed"
 #: characters of a reason
 _REASON_MAX = 500
 
@@ -126,6 +130,8 @@ class LinkRows:
         waits = link.state is States.QUEUED and link.request is not None
         if not (0 <= link.partition < PARTITIONS and SLOT_NAME.fullmatch(link.slot)):
             raise StoreError(f"no link is kept in the slot {link.slot!r} of partition {link.partition}")
+        if link.state is States.NOT_CRAWLED:
+            raise StoreError(f"no link is kept as not crawled, such as {link.url}")
         if not (isfinite(link.score) and isfinite(link.due) and isfinite(link.expires)):
             raise StoreError(f"the score and the times of a link are numbers, and those of {link.url} are not")
         return [
@@ -154,21 +160,20 @@ class LinkRows:
             raise foreign(what, "it is no such text") from None
         return self.link(fingerprint, row)
 
-    def words_of(self, link: Link) -> str:
-        """What the log has of a change besides: its reason, and the address of a link that is not kept any more."""
-        reason, gone = text(link.reason)[:_REASON_MAX], link.state is States.NOT_CRAWLED
-        return _compact([reason, text(link.url)] if gone else [reason])
+    def words_of(self, reason: str) -> str:
+        """What the log has of a change besides."""
+        return _compact([text(reason)[:_REASON_MAX]])
 
     def change_of(self, number_: int, entry: bytes) -> LinkChange:
-        """The change in an entry of the log, without its address where that is the link's."""
+        """The change in an entry of the log, without the link's address."""
         end = 1 + (entry[0] if entry else 0)
         fingerprint, what = entry[1:end], f"a change ({number_})"
         try:
             before, at, after, score, words_ = entry[end:].decode("utf-8", "replace").split(" ", 4)
-            reason, *url = from_json(what, words_)
+            (reason,) = from_json(what, words_)
             row = {
                 "number": number_, "at": float(at), "before": int(before), "after": int(after), "score": float(score),
-                "reason": reason, "url": url[0] if url else "",
+                "reason": reason, "url": "",
             }  # fmt: skip
         except (ValueError, TypeError):
             raise foreign(what, "it is no such text") from None

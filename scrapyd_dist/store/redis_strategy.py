@@ -1,6 +1,5 @@
 """The Redis store's verbs about crawling strategies."""
 
-import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +12,7 @@ from scrapyd_dist.store.base import StrategyStore
 from scrapyd_dist.store.frontier_rows import at_work
 from scrapyd_dist.store.judging import LARGEST, foreign
 from scrapyd_dist.store.judging import whole as whole_number
-from scrapyd_dist.store.link_rows import checked_metadata, split_evenly
+from scrapyd_dist.store.link_rows import PROMOTED, UNBELIEVED, checked_metadata, split_evenly
 from scrapyd_dist.store.redis_batches import KEPT_COUNT, RedisBatches, new_rows
 from scrapyd_dist.store.redis_crawls import RedisCrawls
 from scrapyd_dist.store.redis_jobs import RedisJobs
@@ -42,8 +41,6 @@ from scrapyd_dist.strategy.links import (
 
 #: fields that are asked for with one command
 _FIELDS = 5_000
-#: links of one partition that join the queue in one look, as they become due
-_PROMOTED = 2_000
 #: how often the front of the queue is looked at again, when something there cannot be read
 _TRIES = 5
 #: batches that are removed in one step
@@ -52,7 +49,6 @@ _BATCHES = 200
 _COUNTS = ("1", "2", "3", "waiting", "later", "pending", "dead")
 #: digits of a link's place in the queue, before its request
 _PLACE = 12
-_UNBELIEVED = "its request in the store is not believed"
 
 
 class RedisStrategy(RedisPort, StrategyStore):
@@ -128,7 +124,7 @@ class RedisStrategy(RedisPort, StrategyStore):
         for _ in range(_TRIES):
             answer = self._ask(
                 "queue_heads", crawl, partitions=sorted(set(partitions)), ahead=ahead, limit=limit, now=repr(now),
-                promoted=_PROMOTED,
+                promoted=PROMOTED,
             )  # fmt: skip
             places = [(slot, bytes.fromhex(name)) for slot, name in answer["links"]]
             prints = [one for _, one in places]
@@ -143,15 +139,16 @@ class RedisStrategy(RedisPort, StrategyStore):
                     bad.append(place)
             if not bad:
                 break
-            self._set_links_aside(crawl, bad, dict(zip(prints, values, strict=True)), ahead)
+            self._set_links_aside(crawl, bad, dict(zip(prints, values, strict=True)), ahead, now)
         return heads
 
     def _request(self, crawl: str, fingerprint: bytes, kept: bytes) -> RequestValue:
         return self._rows.request(crawl, fingerprint, kept[_PLACE:])
 
     def _set_links_aside(
-        self, crawl: str, bad: Sequence[tuple[str, bytes]], values: dict[bytes, bytes | None], front: int
-    ) -> None:
+        self, crawl: str, bad: Sequence[tuple[str, bytes]], values: dict[bytes, bytes | None], front: int,
+        now: float,
+    ) -> None:  # fmt: skip
         """Links that cannot be requested leave the queue, or they would be in the way of the others for ever."""
         blobs: list[bytes | str] = []
         for _, fingerprint in bad:
@@ -159,13 +156,12 @@ class RedisStrategy(RedisPort, StrategyStore):
                 link = self._rows.link_of(fingerprint, values[fingerprint] or b"")
             except ForeignRow:
                 link = Link(fingerprint=fingerprint, url="", state=States.ERROR)
-            blobs += [fingerprint, self._rows.value(replace(link, state=States.ERROR, reason=_UNBELIEVED))]
-        self._set_aside(crawl, blobs, places=[(slot, one.hex()) for slot, one in bad], front=front)
+            blobs += [fingerprint, self._rows.value(replace(link, state=States.ERROR, reason=UNBELIEVED))]
+        self._set_aside(crawl, blobs, places=[(slot, one.hex()) for slot, one in bad], front=front, at=repr(now))
 
     def _set_aside(self, crawl: str, blobs: Sequence[bytes | str] = (), **what: Any) -> None:
-        empty: dict[str, Any] = {"dead": [], "faults": [], "places": [], "front": 0}
-        words = json.dumps([_UNBELIEVED])
-        argument = {**empty, **what, "links": len(blobs) // 2, "at": "0.0", "words": words}
+        empty: dict[str, Any] = {"dead": [], "faults": [], "places": [], "front": 0, "at": ""}
+        argument = {**empty, **what, "links": len(blobs) // 2, "words": self._rows.words_of(UNBELIEVED)}
         self._ask("set_aside", crawl, blobs=blobs, **argument)
 
     # steps
@@ -176,7 +172,7 @@ class RedisStrategy(RedisPort, StrategyStore):
         blobs: list[bytes | str] = []
         for link in links.values():
             request = "" if link.request is None else self._rows.request_text(crawl, link.fingerprint, link.request)
-            blobs += [link.fingerprint, self._rows.value(link), request, self._rows.words_of(link)]
+            blobs += [link.fingerprint, self._rows.value(link), request, self._rows.words_of(link.reason)]
         for fingerprint, move in step.moved.items():
             blobs += [fingerprint, repr(float(move.score)), "" if move.due is None else repr(float(move.due))]
         blobs += [self._rows.event_text(crawl, event) for event in step.events]

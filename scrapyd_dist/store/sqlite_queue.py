@@ -9,22 +9,21 @@ from sqlite3 import Row
 from typing import Any
 
 from scrapyd_dist.errors import StepRefused
-from scrapyd_dist.store.link_rows import split_evenly
+from scrapyd_dist.store.link_rows import PROMOTED, TOGETHER, UNBELIEVED, split_evenly
 from scrapyd_dist.store.sqlite_events import SqliteEvents
 from scrapyd_dist.store.sqlite_file import SqliteConnection, SqlitePort
 from scrapyd_dist.strategy.links import Link, States, StrategyStep
 
-#: links that are looked up with one statement
-_TOGETHER = 20_000
-#: links of one partition that join the queue in one look, as they become due
-_PROMOTED = 2_000
 #: below the turn of every slot that has had one
 _FIRST_TURN = -(1 << 52)
 #: the columns of `strategies` that count links by state
 _COUNTS = {States.QUEUED: "queued", States.CRAWLED: "crawled", States.ERROR: "failed"}
 _KEEP = "INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _QUEUE = "INSERT OR REPLACE INTO link_queue VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_LOG = "INSERT INTO link_changes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_LOG = (
+    "INSERT INTO link_changes (strategy, number, at, fingerprint, before, after, score, reason)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
 
 
 @dataclass
@@ -35,7 +34,6 @@ class _LinkChanges:
     slots: Counter[tuple[str, int]] = field(default_factory=Counter)  #: (slot, partition) -> links in its queue
     taken: dict[str, None] = field(default_factory=dict)  #: slots of which a link was taken
     kept: list[tuple[object, ...]] = field(default_factory=list)
-    gone: list[tuple[object, ...]] = field(default_factory=list)
     log: list[tuple[object, ...]] = field(default_factory=list)
 
 
@@ -46,7 +44,7 @@ class SqliteLinks(SqlitePort):
 
     def find(self, strategy: int, fingerprints: Collection[bytes]) -> Iterator[Row]:
         """The rows of those that are there."""
-        for some in split_evenly(list(fingerprints), _TOGETHER):
+        for some in split_evenly(list(fingerprints), TOGETHER):
             marks = ", ".join("?" * len(some))
             query = f"SELECT * FROM links WHERE strategy = ? AND fingerprint IN ({marks})"  # noqa: S608 - only marks are added
             yield from self._db.execute(query, (strategy, *some))
@@ -60,7 +58,6 @@ class SqliteLinks(SqlitePort):
         changes = _LinkChanges()
         for link in last.values():
             self._keep_one(strategy, step, before.get(link.fingerprint), link, changes)
-        self._db.executemany("DELETE FROM links WHERE strategy = ? AND fingerprint = ?", changes.gone)
         self._db.executemany(_KEEP, changes.kept)
         self._write(strategy, changes)
 
@@ -80,7 +77,7 @@ class SqliteLinks(SqlitePort):
                 self._enter(row["slot"], row["partition"], later=due > step.now, changes=changes)
             if score != row["score"]:
                 queued = int(States.QUEUED)
-                changes.log.append((step.now, row["fingerprint"], queued, queued, score, "", None))
+                changes.log.append((step.now, row["fingerprint"], queued, queued, score, ""))
         self._db.executemany("UPDATE links SET score = ?, due = ? WHERE strategy = ? AND fingerprint = ?", rows)
         self._write(strategy, changes)
 
@@ -107,14 +104,10 @@ class SqliteLinks(SqlitePort):
             if state in _COUNTS:
                 changes.counts[_COUNTS[state]] += change
         url, state, score, slot, partition, depth, due, expires, reason, _ = self._rows.fields(link)
-        if link.state is States.NOT_CRAWLED:
-            changes.gone.append((strategy, link.fingerprint))
-        else:
-            row = (strategy, link.fingerprint, url, state, score, slot, partition, depth, due, expires, reason, place)
-            changes.kept.append(row)
+        row = (strategy, link.fingerprint, url, state, score, slot, partition, depth, due, expires, reason, place)
+        changes.kept.append(row)
         if before != state or reason or (old and old["score"] != score):
-            gone = url if link.state is States.NOT_CRAWLED else None
-            changes.log.append((step.now, link.fingerprint, int(before), state, score, reason, gone))
+            changes.log.append((step.now, link.fingerprint, int(before), state, score, reason))
 
     def _requeue(
         self, strategy: int, step: StrategyStep, old: Row | None, link: Link, changes: _LinkChanges
@@ -174,16 +167,17 @@ class SqliteLinks(SqlitePort):
             rows,
         )
 
-    def set_aside(self, strategy: int, fingerprints: Collection[bytes]) -> None:
+    def set_aside(self, strategy: int, fingerprints: Collection[bytes], now: float) -> None:
         """Take these out of the queue as they are, with an error; inside of a step."""
         changes = _LinkChanges()
         for row in self.find(strategy, fingerprints):
             if row["place"] is not None:
                 self._leave(row["place"], changes)
                 self._db.execute("DELETE FROM link_queue WHERE number = ?", (row["place"],))
-        reason = "its request in the store is not believed"
+            ends = (int(States.QUEUED), int(States.ERROR), row["score"], UNBELIEVED)
+            changes.log.append((now, row["fingerprint"], *ends))
         query = "UPDATE links SET state = ?, place = NULL, reason = ? WHERE strategy = ? AND fingerprint = ?"
-        rows = [(int(States.ERROR), reason, strategy, one) for one in fingerprints]
+        rows = [(int(States.ERROR), UNBELIEVED, strategy, one) for one in fingerprints]
         self._db.executemany(query, rows)
         changes.counts.update({"queued": -len(rows), "failed": len(rows)})
         self._write(strategy, changes)
@@ -198,7 +192,7 @@ class SqliteLinks(SqlitePort):
         )
         slots: Counter[tuple[str, int]] = Counter()
         for partition in partitions:
-            due = self._db.execute(query, (strategy, partition, now, _PROMOTED)).fetchall()
+            due = self._db.execute(query, (strategy, partition, now, PROMOTED)).fetchall()
             self._db.executemany("UPDATE link_queue SET later = 0 WHERE number = ?", [row[:1] for row in due])
             slots.update((row["slot"], partition) for row in due)
         self._events.count(strategy, later=-slots.total())

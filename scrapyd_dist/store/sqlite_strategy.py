@@ -8,7 +8,7 @@ from scrapyd_dist.errors import ForeignRow, NothingMatched, StepRefused
 from scrapyd_dist.payload import RequestValue
 from scrapyd_dist.store.base import StrategyStore
 from scrapyd_dist.store.frontier_rows import BatchStep, at_work
-from scrapyd_dist.store.link_rows import checked_metadata, split_evenly
+from scrapyd_dist.store.link_rows import TOGETHER, checked_metadata, split_evenly
 from scrapyd_dist.store.sqlite_batches import SqliteBatches
 from scrapyd_dist.store.sqlite_crawls import SqliteCrawls
 from scrapyd_dist.store.sqlite_events import SqliteEvents
@@ -26,8 +26,6 @@ from scrapyd_dist.strategy.links import (
     StrategyStep,
     is_empty,
 )
-
-_TOGETHER = 20_000
 
 
 class SqliteStrategy(SqlitePort, StrategyStore):
@@ -81,7 +79,7 @@ class SqliteStrategy(SqlitePort, StrategyStore):
     def domains(self, crawl: str, names: Collection[str]) -> dict[str, dict[str, Any]]:
         with self._file.step(writes=False):
             strategy, rows = self._events.strategy(crawl), list[tuple[str, str]]()
-            for some in split_evenly(list(names), _TOGETHER):
+            for some in split_evenly(list(names), TOGETHER):
                 marks = ", ".join("?" * len(some))
                 query = f"SELECT domain, metadata FROM link_domains WHERE strategy = ? AND domain IN ({marks})"  # noqa: S608 - only marks are added
                 rows += map(tuple, self._db.execute(query, (strategy, *some)))
@@ -111,7 +109,7 @@ class SqliteStrategy(SqlitePort, StrategyStore):
             # Out of the way of those behind them.
             bad = {row["fingerprint"] for row in found} - {link.fingerprint for link in links}
             with self._file.step():
-                self._links.set_aside(strategy, bad)
+                self._links.set_aside(strategy, bad, now)
 
     def _request(self, crawl: str, row: dict[str, Any]) -> RequestValue:
         return self._rows.request(crawl, row["fingerprint"], row["request"])
@@ -197,7 +195,7 @@ class SqliteStrategy(SqlitePort, StrategyStore):
 
     def changes(self, crawl: str, after: int = 0, limit: int = 10_000) -> list[LinkChange]:
         query = (
-            "SELECT log.number, at, log.fingerprint, coalesce(links.url, log.url, '') AS url, before, after, log.score,"
+            "SELECT log.number, at, log.fingerprint, coalesce(links.url, '') AS url, before, after, log.score,"
             " log.reason FROM link_changes AS log LEFT JOIN links"
             " ON links.strategy = log.strategy AND links.fingerprint = log.fingerprint"
             " WHERE log.strategy = ? AND log.number > ? ORDER BY log.number LIMIT ?"

@@ -12,10 +12,8 @@ from typing import Any, Protocol
 
 from scrapyd_dist.frontier.slots import site_of
 from scrapyd_dist.payload import RequestValue
-from scrapyd_dist.strategy.links import LINK_META, States
+from scrapyd_dist.strategy.links import LINK_META, PAGE, READ, States
 
-#: the key in what the worker is told of a link: how it reads the page
-READ, PAGE = "read", "page"
 #: keys of `Request.meta` that speak to the strategy or the manager; they do not travel to the worker
 OWN_META = frozenset({"state", "depth", "slot", "crawl_at", "expires", READ, LINK_META})
 

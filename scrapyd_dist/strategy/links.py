@@ -19,6 +19,13 @@ PARTITIONS = 64
 WORK = "strategy"
 #: request meta: what the worker is told of a link that it requests and what it tells of a link found
 LINK_META = "distributed_link"
+#: its key that says how the page is read: the spider's callback gets it, or its text or the links of a sitemap go to
+#: the strategy
+READ, PAGE, BODY, SITEMAP = "read", "page", "body", "sitemap"
+#: a score of 1.0 as the priority of a request, which is a whole number
+PRIORITY = 1_000_000
+#: the reason of a link that was not requested in time
+EXPIRED = "expired"
 #: greatest number of links in one event; a page with more has several
 EVENT_LINKS = 1_000
 
@@ -26,7 +33,7 @@ EVENT_LINKS = 1_000
 class States(IntEnum):
     """The state of a link; the numbers are those of Frontera."""
 
-    NOT_CRAWLED = 0  #: not in the store
+    NOT_CRAWLED = 0  #: not in the store, so of no link there
     QUEUED = 1
     CRAWLED = 2
     ERROR = 3
@@ -152,6 +159,10 @@ class StrategyBacklog:
     dead: int = 0  #: dead letters
     processes: Sequence[StrategyProcess] = ()
     ended: bool = False  #: the strategy has finished: no link is taken from the queue any more
+
+
+def priority_of(score: float) -> int:
+    return round(score * PRIORITY)
 
 
 def is_empty(backlog: Backlog, strategy: StrategyBacklog) -> bool:

@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from traceback import extract_tb
 from typing import Any, Protocol
 
 from scrapyd_dist.batches import Batch, BatchState
@@ -23,14 +21,15 @@ from scrapyd_dist.frontier.backlog import Backlog
 from scrapyd_dist.frontier.intake import FAIR_SIZE, Registration
 from scrapyd_dist.frontier.slots import site_of
 from scrapyd_dist.payload import PayloadError, RequestValue, decode
-from scrapyd_dist.strategy.interface import CrawlingStrategy, Request, Response
+from scrapyd_dist.strategy.handler_caller import HandlerCaller
+from scrapyd_dist.strategy.interface import CrawlingStrategy
 from scrapyd_dist.strategy.links import (
+    EXPIRED,
     PARTITIONS,
     WORK,
     EventKind,
     Link,
     LinkEvent,
-    States,
     StrategyBacklog,
     StrategyStep,
     is_empty,
@@ -43,7 +42,6 @@ from scrapyd_dist.strategy.round_draft import (
     DraftRules,
     RoundDraft,
     ScheduledRequest,
-    found_requests,
     site_slot,
 )
 
@@ -65,10 +63,8 @@ _PACE = 1.0
 _DEAD_BATCHES = 100
 #: the error of a link whose batch has killed its workers, or could not be ended by any
 WORKER_DIED = "WorkerDied"
-#: characters of an exception that a dead letter keeps
-_LONGEST_FAULT = 2_000
-#: names of counts in the crawl's account
-SEALED, EXPIRED, REFUSED, FAULTS = "sealed", "expired", "refused", "handler_errors"
+#: names of counts in the crawl's account, besides `EXPIRED`
+SEALED, REFUSED = "sealed", "refused"
 
 
 class ManagerStore(Protocol):
@@ -117,15 +113,16 @@ class StrategyManager:
     _life_at: float | None = field(default=None, init=False)
     _look_at: float | None = field(default=None, init=False)
     _cut_at: float | None = field(default=None, init=False)
+    _caller: HandlerCaller = field(init=False)
     _entry: Registration = field(init=False)
     _seeds_entry: Registration = field(init=False)  #: while it reads seeds
     _events: int = field(default=ROUND_EVENTS, init=False)  #: to be read for the next round
-    _uses_domains: bool = field(default=False, init=False)
     _unreadable: set[int] = field(default_factory=set, init=False)  #: dead batches
     _seeding: RoundDraft | None = field(default=None, init=False)  #: of the seeds that are read
     _seeded: int = field(default=0, init=False)  #: seeds that were new, or were handed over
 
     def __post_init__(self) -> None:
+        self._caller = HandlerCaller(self.strategy, before_each=self._live)
         entry = partial(
             Registration, store=self.store, frontier=self.crawl, process=self.process, seconds=self.held_for,
             clock=self.clock,
@@ -230,72 +227,9 @@ class StrategyManager:
         # Pages with many links: what is too much for this round is not read in the next one, either.
         self._events = min(2 * len(events), ROUND_EVENTS) if len(events) < len(told) else ROUND_EVENTS
         draft = self._draft()
-        self.strategy.context = draft
-        calls = [call for event in events if (call := self._prepared(draft, event))]
-        draft.look_up(print_ for call in calls for print_ in call.fingerprints)
-        if self._uses_domains:
-            draft.domains.load({one.site for call in calls for one in (call.request, *call.links)})
-        for call in calls:
-            self._live()  # a slow handler must not cost the partitions
-            self._call(draft, call)
-        draft.resolve()
-        self._uses_domains = self._uses_domains or draft.domains.used
+        self._caller.handle(draft, events)
         self.store.apply(draft.step(self.process))
         return True
-
-    def _prepared(self, draft: RoundDraft, event: LinkEvent) -> "HandlerCall | None":
-        """What has to be called for an event; None when it is done with."""
-        told = link_meta(event.request)
-        depth = int(told.get("depth", 0))
-        request = Request.of(event.request, event.fingerprint)
-        request.meta["depth"] = depth
-        call = HandlerCall(event=event, request=request, fingerprints=[event.fingerprint])
-        if event.kind is EventKind.LINKS:
-            try:
-                links = found_requests(event.links, depth + 1)
-                call.links = list(self.strategy.filter_extracted_links(request, links))
-                call.fingerprints += map(draft.fingerprint_of, call.links)
-                draft.keep()
-            except Exception as error:  # noqa: BLE001 - of the user's code
-                self._fail(draft, event, error)
-                return None
-            if not call.links:
-                draft.handled.append(event.number)
-                return None
-        return call
-
-    def _call(self, draft: RoundDraft, call: "HandlerCall") -> None:
-        event, request = call.event, call.request
-        try:
-            if event.kind is EventKind.SCHEDULED:
-                draft.accept(event)
-            else:
-                draft.own = b"" if event.kind is EventKind.LINKS else event.fingerprint
-                draft.give([request, *call.links])
-                self._tell(call)
-            draft.keep()
-        except Exception as error:  # noqa: BLE001 - of the user's code
-            self._fail(draft, event, error)
-            return
-        draft.end_event(event, *_end_of(event))
-
-    def _tell(self, call: "HandlerCall") -> None:
-        event, request = call.event, call.request
-        if event.kind is EventKind.CRAWLED:
-            page = Response(event.url or request.url, event.status, event.body, request, event.digest)
-            self.strategy.page_crawled(page)
-        elif event.kind is EventKind.ERROR:
-            self.strategy.request_error(request, event.error)
-        else:
-            self.strategy.links_extracted(request, call.links)
-
-    def _fail(self, draft: RoundDraft, event: LinkEvent, error: Exception) -> None:
-        """A handler has raised: its event becomes a dead letter."""
-        where = event.url or event.request["url"]
-        logger.error("Crawl %s: the strategy raised at %s", self.crawl, where, exc_info=error)
-        draft.forget()
-        draft.count(FAULTS)
-        draft.end_event(event, *_end_of(event), fault=_fault(error))
 
     # seeds
 
@@ -430,16 +364,6 @@ class StrategyManager:
         return False
 
 
-@dataclass(kw_only=True)
-class HandlerCall:
-    """A handler that is to be called for an event."""
-
-    event: LinkEvent
-    request: Request
-    fingerprints: list[bytes]  #: of the links whose states have to be known
-    links: list[Request] = field(default_factory=list)
-
-
 def seeds_work(source: str) -> str:
     """The work of a process that reads seeds from there, as a producer of the frontier."""
     return f"seeds {source}".rstrip()
@@ -454,19 +378,6 @@ def _within(events: Sequence[LinkEvent], links: int) -> list[LinkEvent]:
             break
         taken.append(event)
     return taken
-
-
-def _end_of(event: LinkEvent) -> tuple[States, str]:
-    """The state of a link after its own event, unless the strategy has another one, and the reason for the log."""
-    return (States.ERROR, event.error) if event.kind is EventKind.ERROR else (States.CRAWLED, str(event.status or ""))
-
-
-def _fault(error: Exception) -> str:
-    """What a handler raised, and where."""
-    frames = extract_tb(error.__traceback__)
-    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    told = f"{type(error).__name__}: {str(error)[:_LONGEST_FAULT]}{where}"
-    return told.encode("utf-8", "replace").decode()  # halves of surrogate pairs cannot be stored
 
 
 def _died(value: RequestValue) -> LinkEvent:

@@ -8,12 +8,7 @@ from operator import attrgetter
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.frontier.intake import FrontierIntake, pack
 from scrapyd_dist.payload import PayloadError, RequestValue
-from scrapyd_dist.strategy.links import Link, States, link_meta, with_link_meta
-
-#: a score of 1.0 as a priority, which is a whole number
-PRIORITY = 1_000_000
-#: the reason of a link that was not requested in time
-EXPIRED = "expired"
+from scrapyd_dist.strategy.links import EXPIRED, PAGE, READ, Link, States, link_meta, priority_of, with_link_meta
 
 
 @dataclass(kw_only=True)
@@ -43,10 +38,6 @@ def cut(heads: Sequence[Link], *, size: int, key: bytes | None, now: float) -> Q
     return result
 
 
-def priority_of(score: float) -> int:
-    return round(score * PRIORITY)
-
-
 def _pack(links: Sequence[Link], key: bytes | None, result: QueueCut) -> None:
     first = priority_of(links[0].score)
     try:
@@ -66,7 +57,7 @@ def _told(link: Link) -> RequestValue:
     """The request as the worker gets it."""
     value = link.request or {"url": link.url}
     told = {
-        "read": "page", **link_meta(value), "fingerprint": link.fingerprint.hex(), "depth": link.depth,
+        READ: PAGE, **link_meta(value), "fingerprint": link.fingerprint.hex(), "depth": link.depth,
         "score": link.score, "expires": link.expires,
     }  # fmt: skip
     return {**with_link_meta(value, told), "priority": priority_of(link.score)}

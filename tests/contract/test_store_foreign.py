@@ -113,6 +113,8 @@ def test_links_and_events_that_the_project_did_not_sign_lead_to_no_request(
         assert "not believed" in caplog.text
         assert (backlog.queued, backlog.events, backlog.dead) == (1, 1, 2)
         assert backlog.states == {States.QUEUED: 1, States.ERROR: 2}
+        log = [(one.fingerprint, one.at, one.after) for one in mine.changes("c") if "not believed" in one.reason]
+        assert sorted(log) == [(b"x1", 1_000.0, States.ERROR), (b"x2", 1_000.0, States.ERROR)]
         assert mine.dead_events("c") == []
 
 

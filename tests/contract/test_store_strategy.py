@@ -71,7 +71,7 @@ class QueueModel:
         return [], {}, [batch_of([one for one in cut if one.slot == slot]) for slot in {one.slot for one in cut}]
 
     def _link(self, number: int, score: int, due: int, state: int, now: float) -> Link:
-        kept = States.QUEUED if state > 3 else States(state)
+        kept = States(state) if 0 < state <= 3 else States.QUEUED
         one = link(f"{number}", score / 4, "ab"[number % 2], state=kept, due=now + due, partition=number % 3)
         return one if kept is States.QUEUED else replace(one, request=None)
 
@@ -81,8 +81,7 @@ class QueueModel:
         if waits and not place:
             self.place += 1
             place = self.place
-        if one.state is not States.NOT_CRAWLED:
-            self.known[one.fingerprint] = (replace(one, request=None, waits=waits), place if waits else 0)
+        self.known[one.fingerprint] = (replace(one, request=None, waits=waits), place if waits else 0)
         self._place(one.fingerprint, now)
 
     def _place(self, name: bytes, now: float) -> None:
@@ -269,13 +268,10 @@ def test_ten_thousand_links_are_looked_up_at_once(mine: Store) -> None:
     assert mine.strategy_backlog("c").states == dict.fromkeys(every_state, 4_000)
 
 
-def test_a_link_that_is_not_crawled_is_not_there(mine: Store) -> None:
-    apply(mine, link("a"), link("b"))
-    apply(mine, link("a", state=States.NOT_CRAWLED, request=None, reason="forgotten"))
-    assert (mine.links("c", [b"a"]), names(heads(mine))) == ({}, "b")
-    assert mine.strategy_backlog("c").states == {States.QUEUED: 1}
-    (*_, last) = mine.changes("c")
-    assert (last.url, last.before, last.after) == ("http://a/a", States.QUEUED, States.NOT_CRAWLED)
+def test_no_link_is_kept_as_not_crawled(mine: Store) -> None:
+    with pytest.raises(StoreError, match="not crawled"):
+        apply(mine, link("a"), link("b", state=States.NOT_CRAWLED, request=None))
+    assert mine.links("c", [b"a", b"b"]) == {}
 
 
 def test_changes_are_logged_in_their_order(mine: Store) -> None:

@@ -257,7 +257,7 @@ def test_a_handler_that_raises_leaves_a_dead_letter_and_nothing_else() -> None:
     assert sorted(rig.store.metadata) == ["a.example", "c.example", "d.example"]
     assert [event.url for event in rig.store.dead.values()] == [B]
     [letter] = rig.store.dead.values()
-    assert letter.fault.startswith("LookupError: no such thing (test_strategy_manager.py, line ")
+    assert letter.fault.startswith(f"LookupError: no such thing ({__file__}, line ")
     assert rig.store.counts["handler_errors"] == 1
     assert rig.store.states()[B] is States.CRAWLED  # never QUEUED for ever
     assert rig.manager.over

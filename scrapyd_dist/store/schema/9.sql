@@ -94,7 +94,6 @@ CREATE TABLE link_changes (
     after       INTEGER NOT NULL,
     score       REAL    NOT NULL,
     reason      TEXT    NOT NULL,
-    url         TEXT,              -- of a link that is not kept any more
     PRIMARY KEY (strategy, number)
 ) WITHOUT ROWID;
 

@@ -158,7 +158,7 @@ function links.log(print, before, link, at, words)
   redis.call('RPUSH', key, string.char(#print) .. print .. line)
 end
 
--- Keep a link in the place of the one of its fingerprint. `words`: its reason, and what else the log is to have, as JSON.
+-- Keep a link in the place of the one of its fingerprint. `words`: its reason, as a list in JSON.
 function links.keep(print, link, request, at, words)
   local old, time = links.find(print), tonumber(at)
   local before, place = old and old.state or NOT_CRAWLED, nil
@@ -170,12 +170,8 @@ function links.keep(print, link, request, at, words)
     lines.turn(old.slot)
   end
   if before ~= NOT_CRAWLED then count_links(before, -1) end
-  if link.state == NOT_CRAWLED then
-    redis.call('HDEL', of_strategy('links'), print)
-  else
-    count_links(link.state, 1)
-    links.write(print, link)
-  end
+  count_links(link.state, 1)
+  links.write(print, link)
   if before ~= link.state or words ~= '[""]' or (old and old.score ~= link.score) then
     links.log(print, before, link, at, words)
   end
