@@ -50,7 +50,7 @@ _ENDS: Mapping[tuple[int, ...], str] = {
         "strategy status, strategy resume, strategy replay"
     ),
     (0, 1, 2, 4, 6, 10, 130): "clean",
-    (0, 1, 2, 4, 6, 130): "trust, strategy join, strategy reset, strategy events",
+    (0, 1, 2, 4, 6, 130): "trust, strategy join, strategy add, strategy reset, strategy events",
     (0, 1, 2, 4, 6, 10): "throttle apply",
     (0, 1, 2, 3, 4, 6, 130): "frontier add, frontier move, frontier delete, items merge, items tail",
     (0, 1, 2, 3, 4, 5, 6, 130): "doctor, nodes, schedule, jobs, logs, grep, stats, items pull",

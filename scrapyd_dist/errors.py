@@ -77,6 +77,10 @@ class NoPlaceForStore(StoreError):
     exit_code = 2
 
 
+class ContentRefused(StoreError):
+    """The store cannot keep what it was given, however often it is asked; nothing was changed."""
+
+
 class NameTaken(StoreError):
     """A crawl of that name exists already."""
 

@@ -3,7 +3,9 @@
 import codecs
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from pathlib import PurePosixPath
 from typing import Any
+from urllib.parse import urlsplit
 
 from scrapyd_dist.errors import ConfigError, DistError, NothingMatched
 from scrapyd_dist.items.sink import password_in, split
@@ -39,6 +41,11 @@ def open_seeds(stack: ExitStack, source: str) -> Callable[[], Iterator[str]]:
     shown = parts._replace(query="", fragment="").geturl()  # what is left out may be a signature
     lines = (_web if parts.scheme in _WEB else _bucket)(stack, source, shown)
     return lambda: _decoded(lines, shown)
+
+
+def source_name(source: str) -> str:
+    """What seeds are called by where they are read from: the last part of its path; "" for none."""
+    return PurePosixPath(urlsplit(source).path).name or source
 
 
 def _web(stack: ExitStack, source: str, shown: str) -> Iterable[bytes]:

@@ -21,7 +21,7 @@ from ..crawls.watcher import looked_out_for
 from ..crawls.wording import counted
 from ..options import Yes, argument, group, option
 from ..output import Output, confirm, put, put_values, say
-from .strategy_run import StrategyName, counts_document, counts_line, found_strategy, join, run
+from .strategy_run import StrategyName, add, counts_line, found_strategy, join, run
 
 #: dead letters that `status` shows
 LETTERS = 20
@@ -63,7 +63,7 @@ def _document(row: Crawl, terms: StrategyTerms, backlog: StrategyBacklog) -> dic
         "spider": terms.spider,
         "state": _state(row, backlog),
         "standing": terms.standing,
-        **counts_document(backlog),
+        **backlog.to_document(),
         "processes": [
             {"name": one.name, "partitions": len(one.partitions), "finished": one.finished} for one in backlog.processes
         ],
@@ -234,6 +234,6 @@ def replay(
 
 
 strategy = group(
-    alone=list_, run=run, join=join, status=status, pause=pause, resume=resume, reset=reset, events=events,
+    alone=list_, run=run, join=join, add=add, status=status, pause=pause, resume=resume, reset=reset, events=events,
     replay=replay,
 )  # fmt: skip

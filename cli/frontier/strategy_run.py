@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import urlsplit
 
 from scrapyd_dist.batches import Crawl, check_crawl_name
 from scrapyd_dist.errors import INTERRUPTED, ConfigError, NothingMatched
@@ -32,13 +31,17 @@ from ..options import NewLabels, Quiet, argument, checked_labels, frontiers, opt
 from ..output import Output, put, say, some_of
 from .consume import announced, kept_running
 from .frontier_list import settings_of
-from .seed_streams import open_seeds
+from .seed_streams import open_seeds, source_name
 
 if TYPE_CHECKING:  # they load Scrapy
     from scrapy.settings import Settings
     from scrapyd_dist.middlewares.producer.strategy_process import StrategyRunner
 
 StrategyName = Annotated[str, argument("NAME", "Its name, as `sdist strategy` shows it.", frontiers)]
+_Setting = Annotated[
+    list[str] | None,
+    option("Setting of the project, in this process. Repeatable.", "-s", "--set", metavar="NAME=VALUE"),
+]
 #: settings that are the strategy's own affair here, or a term of the command
 _NOT_SENT = frozenset({"DISTRIBUTED_GOAL_TIME", "DISTRIBUTED_GOAL_DEPTH", "DISTRIBUTED_CRAWL"})
 _PANEL, _GOALS = "The strategy", "Goals for the whole crawl"
@@ -146,7 +149,7 @@ def run(context: Context, wanted: StrategyOptions) -> int:
         seeds = (lambda: None) if wanted.seeds is None else open_seeds(stack, wanted.seeds)
         code = _manage(context, wanted, name, outputs, seeds)
     ended, backlog = context.new_store.crawl(name), context.new_store.strategy_backlog(name)
-    if not wanted.document({**told(ended), "strategy": counts_document(backlog)}):
+    if not wanted.document({**told(ended), "strategy": backlog.to_document()}):
         for line in wording.closing(ended, misses_of(context.root, name)):
             put(line)
         put(counts_line(backlog))
@@ -163,8 +166,7 @@ def _manage(
 
     given, terms = settings_in(wanted.setting), wanted.terms()
     settings = _settings(context, name, terms, {**given, **wanted.settings(), "DISTRIBUTED_OUTPUTS": outputs})
-    source = wanted.seeds or ""
-    runner = StrategyRunner.make(settings, name, terms, seeds, Path(urlsplit(source).path).name or source)
+    runner = StrategyRunner.make(settings, name, terms, seeds, source_name(wanted.seeds or ""))
     row = _opened(context.new_store, name, find_project(settings).name, terms)
     process = ConsumeProcess(
         settings=settings,
@@ -210,19 +212,8 @@ def _opened(store: Store, name: str, project: str, terms: StrategyTerms) -> Craw
     return row
 
 
-def counts_document(backlog: StrategyBacklog) -> dict[str, Any]:
-    """How far a strategy is, in numbers."""
-    return {
-        "links": {state.name.lower(): backlog.states.get(state, 0) for state in States if state},
-        "queue": {"now": backlog.queued, "later": backlog.later},
-        "events": backlog.events,
-        "dead_letters": backlog.dead,
-        "ended": backlog.ended,
-    }
-
-
 def counts_line(backlog: StrategyBacklog) -> str:
-    """The same in a line."""
+    """How far a strategy is, in a line."""
     links = {state: backlog.states.get(state, 0) for state in States}
     pieces = [
         f"{links[States.CRAWLED]:,} crawled", f"{links[States.ERROR]:,} failed",
@@ -236,12 +227,9 @@ def counts_line(backlog: StrategyBacklog) -> str:
 def join(
     context: Context,
     name: StrategyName,
-    setting: Annotated[
-        list[str] | None, option("Setting of the project, in this process. Repeatable.", "-s", "--set",
-                                 metavar="NAME=VALUE")
-    ] = None,
+    setting: _Setting = None,
     quiet: Quiet = False,
-) -> int:  # fmt: skip
+) -> int:
     """Add a process to a strategy, until the strategy has ended; here, or on another machine with the same store.
 
     The processes share the sites among them. Class and arguments are those of
@@ -262,6 +250,39 @@ def join(
     if not quiet:
         put(counts_line(store.strategy_backlog(name)))
     return 0 if runner.over else INTERRUPTED
+
+
+def add(
+    context: Context,
+    name: StrategyName,
+    source: Annotated[str, argument("FILE|-|URL", "The seeds, as for `sdist strategy run --seeds`.")],
+    setting: _Setting = None,
+    output: Output = Output(),
+) -> int:
+    """Add seeds to a strategy: its read_seeds() gets them, line by line, in this process.
+
+    A strategy that runs takes them up at once, another one with the next `sdist
+    strategy run`. Seeds that are known are left out.
+
+    Example: sdist strategy add news more-seeds.txt
+    """
+    store, row, terms = found_strategy(context, name)
+    from scrapyd_dist.middlewares.producer.strategy_process import SeedsStopped, StrategyRunner
+
+    settings = _settings(context, row.id, terms, settings_in(setting))
+    with ExitStack() as stack:
+        runner = StrategyRunner.make(settings, row.id, terms, open_seeds(stack, source), source_name(source))
+        runner.begin(store)
+        try:
+            with announced(), _stopped_by_signals(runner):
+                new = runner.read()
+        except SeedsStopped:
+            say("Not all of the seeds were read, and the strategy does not end without them: give them again.")
+            return INTERRUPTED
+    if not output.document({"strategy": name, "seeds": new}):
+        waits = "" if lives(row) else f" They wait for the next `sdist strategy run {terms.path} …`."
+        say(f"{wording.counted(new, 'seed')} of {source_name(source)} were new to the strategy {name}.{waits}")
+    return 0
 
 
 @contextmanager

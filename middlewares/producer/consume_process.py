@@ -116,7 +116,10 @@ class ConsumeProcess:
                 raise
             self._started = True
             code = await work.keep()
-            return {**told(await thread(thread.store.crawl, frontier)), "exit_code": code}
+            document = {**told(await thread(thread.store.crawl, frontier)), "exit_code": code}
+            if self.strategy is not None:
+                document["strategy"] = (await thread(thread.store.strategy_backlog, frontier)).to_document()
+            return document
         finally:
             sender.close()
             thread.close()

@@ -171,11 +171,7 @@ class StrategyRunner:
     def run(self) -> None:
         """Make rounds until the strategy has ended, or `stop` is set."""
         with closing(open_store(self.where, key=self.key)) as store:
-            manager = StrategyManager(
-                store=store, crawl=self.frontier, process=self.process, strategy=self.strategy,
-                fingerprint=self.fingerprint, key=self.key, source=self.source, max_depth=self.terms.max_depth,
-                standing=self.terms.standing, ahead=self.terms.ahead or AHEAD, size=self.size,
-            )  # fmt: skip
+            manager = self._manager(store)
             try:
                 with suppress(SeedsStopped):
                     self._read_seeds(manager)
@@ -187,20 +183,37 @@ class StrategyRunner:
                     if self.stop.wait(_IDLE):
                         break
             finally:
-                self._close(manager)
+                self._close(manager, leave=manager.over)
 
-    def _close(self, manager: StrategyManager) -> None:
+    def read(self) -> int:
+        """Read the seeds, and leave the rest to other processes; how many were new. SeedsStopped if `stop` is set."""
+        with closing(open_store(self.where, key=self.key)) as store:
+            manager = self._manager(store)
+            try:
+                return self._read_seeds(manager)
+            finally:
+                self._close(manager, leave=True)
+
+    def _manager(self, store: Store) -> StrategyManager:
+        return StrategyManager(
+            store=store, crawl=self.frontier, process=self.process, strategy=self.strategy,
+            fingerprint=self.fingerprint, key=self.key, source=self.source, max_depth=self.terms.max_depth,
+            standing=self.terms.standing, ahead=self.terms.ahead or AHEAD, size=self.size,
+        )  # fmt: skip
+
+    def _close(self, manager: StrategyManager, *, leave: bool) -> None:
         self.over = manager.over
         try:
-            manager.close(leave=manager.over)
+            manager.close(leave=leave)
         except DistError:
             raise
         except Exception:
             logger.exception("close() of the strategy %s raised", self.terms.path)
 
-    def _read_seeds(self, manager: StrategyManager) -> None:
+    def _read_seeds(self, manager: StrategyManager) -> int:
+        """Read the seeds, if there are any; how many were new."""
         if self.seeds is None:
-            return
+            return 0
         try:
             lines = self.seeds()
             new = manager.read_seeds(None if lines is None else self._until_stopped(lines, manager))
@@ -217,6 +230,7 @@ class StrategyRunner:
                 "The strategy has scheduled no seed and knows no link, so there is nothing to request. End it, and give"
                 " its read_seeds() some lines with --seeds."
             )
+        return new
 
     def _until_stopped(self, lines: Iterable[str], manager: StrategyManager) -> Iterator[str]:
         """The lines, with rounds between them, as they may come slowly. SeedsStopped once this process is to end."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from scrapyd_dist.errors import ForeignRow, StoreError
+from scrapyd_dist.errors import ContentRefused, ForeignRow
 from scrapyd_dist.frontier.backlog import SLOT_NAME
 from scrapyd_dist.payload import RequestValue, hidden_by
 from scrapyd_dist.store import judging
@@ -93,7 +93,7 @@ class LinkRows:
 
             said = _SEALED + Fernet(self._key).encrypt(zlib.compress(said.encode())).decode()
         elif hidden and not self._is_private:
-            raise StoreError(f"a request has {hidden}, and there is no key to keep it encrypted with")
+            raise ContentRefused(f"a request has {hidden}, and there is no key to keep it encrypted with")
         return f"{self._signer.signed({'text': said}, *about).get(FIELD, _UNSIGNED)} {said}"
 
     def _said(self, what: str, kept: str | bytes, *about: object) -> Any:
@@ -129,11 +129,13 @@ class LinkRows:
         """A link as it is kept, without its fingerprint and its request, in the order of `LINK_FIELDS`."""
         waits = link.state is States.QUEUED and link.request is not None
         if not (0 <= link.partition < PARTITIONS and SLOT_NAME.fullmatch(link.slot)):
-            raise StoreError(f"no link is kept in the slot {link.slot!r} of partition {link.partition}")
+            raise ContentRefused(f"no link is kept in the slot {link.slot!r} of partition {link.partition}")
         if link.state is States.NOT_CRAWLED:
-            raise StoreError(f"no link is kept as not crawled, such as {link.url}")
+            raise ContentRefused(f"no link is kept as not crawled, such as {link.url}")
+        if not 0 <= link.depth <= judging.LARGEST:
+            raise ContentRefused(f"the depth of {link.url} is {link.depth}, and has to be from 0 on")
         if not (isfinite(link.score) and isfinite(link.due) and isfinite(link.expires)):
-            raise StoreError(f"the score and the times of a link are numbers, and those of {link.url} are not")
+            raise ContentRefused(f"the score and the times of a link are numbers, and those of {link.url} are not")
         return [
             text(link.url), int(link.state), float(link.score), link.slot, link.partition, link.depth, float(link.due),
             float(link.expires), text(link.reason)[:_REASON_MAX], int(waits),
@@ -197,7 +199,7 @@ class LinkRows:
 
     def event_text(self, crawl: str, event: LinkEvent) -> str:
         if not 0 <= event.partition < PARTITIONS:
-            raise StoreError(f"there is no partition {event.partition}")
+            raise ContentRefused(f"there is no partition {event.partition}")
         hidden = hidden_by(event.request) or next(filter(None, (hidden_by(one.request) for one in event.links)), None)
         plain = {
             "kind": event.kind.value, "fingerprint": event.fingerprint.hex(), "request": event.request,
@@ -223,12 +225,12 @@ class LinkRows:
 
 
 def checked_metadata(name: str, metadata: Mapping[str, Any]) -> str:
-    """The metadata of a domain as it is kept; `StoreError` when it could not be read again."""
+    """The metadata of a domain as it is kept; `ContentRefused` when it could not be read again."""
     try:
         kept = json.dumps(dict(metadata))
         judging.document(json.loads(kept))
     except (TypeError, ValueError, RecursionError) as error:
-        raise StoreError(f"the metadata of {name} is no JSON object that can be kept: {error}") from None
+        raise ContentRefused(f"the metadata of {name} is no JSON object that can be kept: {error}") from None
     return kept
 
 

@@ -47,6 +47,11 @@ class HandlerCaller:
         draft.resolve()
         self._uses_domains = self._uses_domains or draft.domains.used
 
+    def bury(self, draft: RoundDraft, event: LinkEvent, error: Exception) -> None:
+        """Make a dead letter of an event, as what its handler did cannot be kept."""
+        draft.look_up([event.fingerprint])
+        _fail(draft, event, error)
+
     def _prepared(self, draft: RoundDraft, event: LinkEvent) -> HandlerCall | None:
         """What has to be called for an event; None when it is done with."""
         depth = int(link_meta(event.request).get("depth", 0))

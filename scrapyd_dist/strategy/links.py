@@ -160,6 +160,16 @@ class StrategyBacklog:
     processes: Sequence[StrategyProcess] = ()
     ended: bool = False  #: the strategy has finished: no link is taken from the queue any more
 
+    def to_document(self) -> dict[str, Any]:
+        """The numbers of it, as JSON."""
+        return {
+            "links": {state.name.lower(): self.states.get(state, 0) for state in States if state},
+            "queue": {"now": self.queued, "later": self.later},
+            "events": self.events,
+            "dead_letters": self.dead,
+            "ended": self.ended,
+        }
+
 
 def priority_of(score: float) -> int:
     return round(score * PRIORITY)

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from scrapyd_dist.batches import Batch, BatchState
-from scrapyd_dist.errors import StepRefused
+from scrapyd_dist.errors import ContentRefused, StepRefused
 from scrapyd_dist.frontier.backlog import Backlog
 from scrapyd_dist.frontier.intake import FAIR_SIZE, Registration
 from scrapyd_dist.frontier.slots import site_of
@@ -224,11 +224,18 @@ class StrategyManager:
         if not told:
             return False
         events = _within(told, ROUND_LINKS)
-        # Pages with many links: what is too much for this round is not read in the next one, either.
-        self._events = min(2 * len(events), ROUND_EVENTS) if len(events) < len(told) else ROUND_EVENTS
+        # What is too much for this round, such as pages with many links, is not read in the next one, either.
+        few = len(events) if len(events) < len(told) else self._events
+        self._events = min(2 * few, ROUND_EVENTS)
         draft = self._draft()
         self._caller.handle(draft, events)
-        self.store.apply(draft.step(self.process))
+        try:
+            self.store.apply(draft.step(self.process))
+        except ContentRefused as error:
+            self._events = max(1, len(events) // 2)  # until the event that it is about is alone
+            if len(events) == 1:
+                self._caller.bury(draft := self._draft(), events[0], error)
+                self.store.apply(draft.step(self.process))
         return True
 
     # seeds

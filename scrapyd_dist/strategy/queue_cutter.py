@@ -8,7 +8,17 @@ from operator import attrgetter
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.frontier.intake import FrontierIntake, pack
 from scrapyd_dist.payload import PayloadError, RequestValue
-from scrapyd_dist.strategy.links import EXPIRED, PAGE, READ, Link, States, link_meta, priority_of, with_link_meta
+from scrapyd_dist.strategy.links import (
+    EXPIRED,
+    PAGE,
+    READ,
+    SITEMAP,
+    Link,
+    States,
+    link_meta,
+    priority_of,
+    with_link_meta,
+)
 
 
 @dataclass(kw_only=True)
@@ -33,9 +43,16 @@ def cut(heads: Sequence[Link], *, size: int, key: bytes | None, now: float) -> Q
     slot = attrgetter("slot")
     for _, group in groupby(sorted(alive, key=slot), key=slot):  # sorted is stable: the order of scores stays
         links = sorted(group, key=attrgetter("score"), reverse=True)
-        for start in range(0, len(links), size):
-            _pack(links[start : start + size], key, result)
+        for is_sitemap, some in groupby(links, key=_is_sitemap):
+            together = list(some)
+            most = 1 if is_sitemap else size  # so that the links of no more than one are in the ack of a batch
+            for start in range(0, len(together), most):
+                _pack(together[start : start + most], key, result)
     return result
+
+
+def _is_sitemap(link: Link) -> bool:
+    return link_meta(link.request or {}).get(READ) == SITEMAP
 
 
 def _pack(links: Sequence[Link], key: bytes | None, result: QueueCut) -> None:

@@ -250,6 +250,7 @@ def _check_strategy(sdist: Sdist, shop: Shop) -> None:
     sdist("strategy")
     assert len(sdist("strategy status", "careless")["letters"]) == 1
     shop.project.write("corrected", "")
+    assert sdist("strategy add", "careless", "seeds.txt")["seeds"] == 0
     sdist("strategy replay", "careless")
     assert sdist(*run)["strategy"]["dead_letters"] == 0
     sdist("strategy reset", "careless", "--yes")

@@ -349,6 +349,21 @@ def test_a_standing_strategy_waits_for_more_and_no_link_is_too_deep(bench: MakeB
     assert it.hits().total() == near
 
 
+def test_seeds_are_added_while_it_runs(bench: MakeBench) -> None:
+    it = bench()
+    it.seeds([f"{it.hosts[0]}{it.web.site.index_path(0)}"])
+    command = it.start("Each", "--standing")
+    half = it.pages().total() // 2
+    wait_for(lambda: it.states() == {"CRAWLED": half} or not command.running(), 90, "the first site")
+    it.it.write("more.txt", f"{it.hosts[1]}{it.web.site.index_path(0)}\n")
+    added = it.sdist("add", it.name, "more.txt", "--json", code=0)
+    assert added.json()["seeds"] == 1
+    wait_for(lambda: it.states() == {"CRAWLED": 2 * half} or not command.running(), 90, "the second one")
+    command.interrupt()
+    command.wait(code=130)
+    it.assert_each_once()
+
+
 def test_a_second_process_shares_the_sites_and_may_be_killed(bench: MakeBench) -> None:
     it = bench(hosts=6, items=12, latency=0.3)
     command = under_way(it, "Each")

@@ -279,7 +279,7 @@ WORDS = {
     "frontier prioritise": ["shop", "--to", "1"],
     "frontier delete": ["shop", "--all", "--yes"],
     "strategy run": ["scrapyd_dist.strategy:BreadthFirst", "--spider", "easy"],
-    "strategy join": ["s"], "strategy status": ["s"], "strategy pause": ["s"],
+    "strategy join": ["s"], "strategy add": ["s", "urls.txt"], "strategy status": ["s"], "strategy pause": ["s"],
     "strategy resume": ["s"], "strategy events": ["s"], "strategy replay": ["s"],
     "strategy reset": ["s", "--yes"],
     "nodes drain": ["node1"], "nodes resume": ["node1"], "nodes remove": ["node1"], "nodes add": ["http://h:1/"],

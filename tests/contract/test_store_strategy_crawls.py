@@ -105,6 +105,23 @@ def test_a_process_that_is_killed_as_it_ends_the_crawl_has_not_ended_what_is_und
     assert crawl.made == [f"{SITE}/", f"{SITE}/a"]
 
 
+def test_what_the_store_cannot_keep_is_a_dead_letter_of_its_own_event(store: Store) -> None:
+    class Deep(BasicStrategy):
+        def links_extracted(self, request: Request, links: list[Request]) -> None:
+            for link in links:
+                link.meta["depth"] = 1 << 70 if link.url.endswith("/bad") else 1
+            super().links_extracted(request, links)
+
+    leaves = [f"{SITE}/{number}" for number in range(40)]
+    pages = {f"{SITE}/": Page(links=leaves), leaves[17]: Page(links=[f"{SITE}/good", f"{SITE}/bad"])}
+    crawl = finished(StoredStrategy(store, Deep(), pages), [f"{SITE}/"])
+    assert sorted(crawl.made) == sorted([f"{SITE}/", *leaves])
+    (letter,) = store.dead_events(NAME)
+    assert (letter.url, letter.kind.value) == (leaves[17], "links")
+    assert "the depth of" in letter.fault
+    assert store.counts(NAME)["handler_errors"] == 1
+
+
 def test_two_processes_share_the_work(store: Store) -> None:
     pages = web(9, 12, 60)
     crawl = StoredStrategy(store, Counting(), pages)

@@ -105,6 +105,7 @@ DOCUMENTS: dict[str, Any] = {
     "strategy": {"strategies": [_STRATEGY]},
     "strategy run": {**SUMMARY, "strategy": _LINKS},
     "strategy status": {**_STRATEGY, "letters": [{"number": int, "kind": str, "url": str, "fault": str}]},
+    "strategy add": {"strategy": str, "seeds": int},
     "strategy reset": {"strategy": str, "links": int},
     "strategy replay": {"strategy": str, "events": int},
     "throttle show": {

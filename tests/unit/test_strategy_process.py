@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from rig.strategy_memory import fingerprint_of
-from scrapyd_dist.middlewares.producer.strategy_process import StrategyRunner
+from scrapyd_dist.middlewares.producer.strategy_process import SeedsStopped, StrategyRunner
 
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.store import Store, open_store
-from scrapyd_dist.strategy import BasicStrategy
+from scrapyd_dist.strategy import BasicStrategy, States
 from scrapyd_dist.strategy.terms import StrategyTerms
 
 KEY = b"0" * 43 + b"="
@@ -40,6 +40,31 @@ def runner(where: str) -> Callable[..., StrategyRunner]:
         )  # fmt: skip
 
     return make
+
+
+def test_seeds_are_added_and_the_rest_is_left_to_others(store: Store, runner: Callable[..., StrategyRunner]) -> None:
+    store.end_strategy("news")
+    lines = [f"http://site{number}.example/" for number in range(20)]
+    adds = runner(seeds=lambda: iter(lines), source="more.txt")
+    adds.begin(store)
+    assert store.backlog("news").producers == (
+        f"seeds more.txt@{adds.process}", "strategy@elsewhere.1", f"strategy@{adds.process}",
+    )  # fmt: skip
+    assert adds.read() == 20
+    assert store.backlog("news").producers == ("strategy@elsewhere.1",)
+    backlog = store.strategy_backlog("news")
+    assert (backlog.ended, backlog.states, backlog.processes) == (False, {States.QUEUED: 20}, [])
+
+
+def test_seeds_that_were_not_read_to_their_end_are_still_owed(
+    store: Store, runner: Callable[..., StrategyRunner]
+) -> None:
+    adds = runner(seeds=lambda: iter(["http://site.example/"]), source="more.txt")
+    adds.begin(store)
+    adds.stop.set()
+    with pytest.raises(SeedsStopped):
+        adds.read()
+    assert store.backlog("news").producers == (f"seeds more.txt@{adds.process}", "strategy@elsewhere.1")
 
 
 def test_a_process_that_has_joined_signs_itself_off_alone(store: Store, runner: Callable[..., StrategyRunner]) -> None:
