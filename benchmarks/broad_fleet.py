@@ -135,7 +135,7 @@ class Fleet:
         self.project.targets(self._nodes)
         self.project.settings(CONCURRENT_REQUESTS=at_once)
         self._links = links(means(law, hosts, seed), each, port)
-        self._sdist("deploy-all", store=folder / "deploy.db").wait(PATIENCE)
+        self._sdist("deploy", "--all", store=folder / "deploy.db").wait(PATIENCE)
 
     def close(self) -> None:
         """End all that runs."""

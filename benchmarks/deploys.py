@@ -1,4 +1,4 @@
-"""Measures `sdist deploy-all` against the least that it can take, and against `scrapyd-deploy -a`.
+"""Measures `sdist deploy --all` against the least that it can take, and against `scrapyd-deploy -a`.
 
 The bound is a ready egg, uploaded to all nodes at once by threads that are there already: each node has to import the
 project for itself. All ways deploy to the same nodes, take turns, and each run has new code, so that nothing is left
@@ -41,7 +41,7 @@ WAYS = ("bound", "sdist", "scrapyd-deploy")
 #: of the peer, for the environment that is made where there is none
 CLIENT = "scrapyd-client==2.0.3"
 SPIDERS = ["easy", "plain"]
-_NAMES = {"bound": "a ready egg, uploaded to all at once", "sdist": "`sdist deploy-all`",
+_NAMES = {"bound": "a ready egg, uploaded to all at once", "sdist": "`sdist deploy --all`",
           "scrapyd-deploy": "`scrapyd-deploy -a`"}  # fmt: skip
 
 
@@ -111,7 +111,7 @@ class Bench:
         return took
 
     def _command(self, project: Project, way: str) -> Took:
-        command = [*SDIST, "deploy-all"] if way == "sdist" else [self._client, "-a"]
+        command = [*SDIST, "deploy", "--all"] if way == "sdist" else [self._client, "-a"]
         output = self._folder / f"run{self._runs}"
         output.mkdir()
         return run_all([command], cwd=project.path, output=output, timeout=self._timeout)

@@ -110,7 +110,7 @@ class Bench:
             project.settings(ADDONS={"scrapyd_dist.Addon": 500})
         if way.redis:
             project.settings(DISTRIBUTED_STORE=self._redis_url)
-        run_all([[*SDIST, "deploy-all"]], cwd=project.path, output=self._output(), timeout=options.timeout)
+        run_all([[*SDIST, "deploy", "--all"]], cwd=project.path, output=self._output(), timeout=options.timeout)
 
     @property
     def _redis_url(self) -> str:

@@ -22,109 +22,127 @@ MEANINGS = {
 }
 #: exit codes -> the commands that end with them, without `sdist`
 _ENDS: Mapping[tuple[int, ...], str] = {
-    (0, 2): ", completion, throttle, frontier, items",
+    (0, 2): ", completion, help, throttle, frontier, items, crawls, jobs, nodes, code, strategy",
     (0, 1, 2, 3, 130): "demo",
     (0, 2, 10, 130): "init",
     (0, 2, 10): "config",
-    (0,): "version",
     (0, 1, 2, 5, 6, 130): "plan",
     (0, 1, 2, 3, 4, 5, 6): "status",
     (0, 1, 2, 6): (
-        "crawls, strategy, throttle set, throttle unset, throttle block, throttle unblock, throttle pause, throttle resume"
+        "crawls list, strategy list, throttle set, throttle unset, throttle block, throttle unblock, throttle pause, "
+        "throttle resume"
     ),
-    (0, 1, 2, 4, 6, 124, 130): "pause, strategy pause",
-    (
-        0,
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-        124,
-        130,
-    ): "crawl, resume, watch, wait, retry, consume, strategy run, nodes drain, stop, cancel",
+    (0, 1, 2, 4, 6, 124, 130): "crawls pause, strategy pause",
+    (0, 1, 2, 3, 4, 5, 6, 124, 130): (
+        "crawl, resume, watch, crawls wait, crawls retry, frontier consume, strategy run, nodes drain, crawls stop, "
+        "jobs cancel"
+    ),
     (0, 1, 2, 4, 6): (
-        "batches, misses, report, throttle show, frontier list, frontier count, frontier dump, "
-        "frontier prioritise, frontier requeue, nodes resume, nodes remove, metrics, "
+        "crawls batches, crawls misses, report, throttle show, frontier list, frontier count, frontier dump, "
+        "frontier prioritise, frontier requeue, nodes resume, nodes remove, nodes metrics, "
         "strategy status, strategy resume, strategy replay"
     ),
-    (0, 1, 2, 4, 6, 10, 130): "clean",
-    (0, 1, 2, 4, 6, 130): "trust, strategy join, strategy add, strategy reset, strategy events",
+    (0, 1, 2, 4, 6, 10, 130): "crawls clean",
+    (0, 1, 2, 4, 6, 130): "crawls trust, strategy join, strategy add, strategy reset, strategy events",
     (0, 1, 2, 4, 6, 10): "throttle apply",
     (0, 1, 2, 3, 4, 6, 130): "frontier add, frontier move, frontier delete, items merge, items tail",
-    (0, 1, 2, 3, 4, 5, 6, 130): "doctor, nodes, schedule, jobs, logs, grep, stats, items pull",
-    (0, 1, 2, 130): "nodes up, nodes down",
+    (0, 1, 2, 3, 4, 5, 6, 130): (
+        "doctor, nodes list, jobs schedule, jobs list, logs, jobs grep, jobs stats, items pull"
+    ),
+    (0, 1, 2, 130): "nodes up, nodes down, nodes targets",
     (0, 2, 3, 5, 6, 130): "nodes add",
-    (0, 1, 2, 3, 4, 5, 6, 10, 130): "deploy, rollback, prune, versions, spiders",
-    (0, 1, 2, 3, 5, 6, 10, 130): "deploy-all",
-    (0, 1, 2, 5, 6): "api",
+    (0, 1, 2, 3, 4, 5, 6, 10, 130): "deploy, code rollback, code prune, code versions, code spiders, code projects",
+    (0, 1, 2, 5, 6): "nodes api",
 }
 #: path of a command, without `sdist` -> its codes
 CODES = {path: codes for codes, paths in _ENDS.items() for path in paths.split(", ")}
+MOST_OPTIONS = 11  #: with more, the help of a command leaves some out
+LIST = "list"  #: the verb of a group that is called alone
 #: docstrings keep their lines, and backslash-escaped brackets stay brackets
 MARKUP: Any = "rich"
 
 
 class CommandEntry(NamedTuple):
-    """A command before its module is imported."""
+    """A command, or a group of verbs, before its modules are imported."""
 
-    module: str  #: of this package; has the command's function, or the Typer app of its group, under the command's name
     panel: str
-    summary: str  #: the first sentence of its help; a test compares
+    summary: str  #: the first sentence of its help, of one line in that of `sdist`; a test compares
+    module: str = ""  #: of this package; has the command's function, under its name
+    verbs: tuple[str, ...] = ()  #: of a group: `module: verb verb`; a group that is called alone runs its `list`
 
 
-_START, _CRAWLS, _NODES, _CODE, _JOBS, _HELP = "Start here", "Crawls", "Nodes", "Code", "Jobs", "Help"
+_START, _CRAWLS, _NODES, _JOBS, _HELP = "Start here", "Crawls", "Nodes", "Jobs and items", "Help"
 # fmt: off
-# ruff: noqa: E501 - a row is a line, as in the help
 COMMANDS = {
-    "demo": CommandEntry("crawls.demo", _START, "Show it all on this machine: a site, real Scrapyd nodes, and one crawl over them."),
-    "init": CommandEntry("init", _START, "Name the nodes of this project: write them into its scrapy.cfg, and ask each one once whether it answers."),
-    "config": CommandEntry("config_command", _START, "Show the options in force: the project, its targets, its DISTRIBUTED_ settings."),
-    "crawl": CommandEntry("crawls.crawl", _CRAWLS, "Spread one crawl over the nodes, watch it, and bring the items home as one file."),
-    "plan": CommandEntry("crawls.crawl", _CRAWLS, "Show what `sdist crawl` with the same options would do, without doing it."),
-    "resume": CommandEntry("crawls.crawl", _CRAWLS, "Go on with a crawl that was stopped, refused or paused, or whose process died."),
-    "pause": CommandEntry("crawls.stored_crawls", _CRAWLS, "Let a crawl rest: no request of it leaves until `sdist resume`, within 5 seconds."),
-    "stop": CommandEntry("jobs.job_ends", _CRAWLS, "Stop a crawl: its producer first, then its jobs on all nodes. `sdist resume` goes on with it."),
-    "retry": CommandEntry("crawls.stored_crawls", _CRAWLS, "Try again what a crawl gave up: its dead batches and URLs and, if asked for, its failed URLs."),
-    "batches": CommandEntry("crawls.stored_crawls", _CRAWLS, "List the batches of a crawl: how each stands, its attempts, and why they failed."),
-    "misses": CommandEntry("crawls.stored_crawls", _CRAWLS, "List the URLs of a crawl or a frontier that gave no result so far, and why."),
-    "watch": CommandEntry("status", _CRAWLS, "Watch a crawl to its end, and end with its exit code; or watch the fleet. Ctrl-C leaves all running."),
-    "status": CommandEntry("status", _CRAWLS, "Say how a crawl stands, once; or how the fleet does."),
-    "wait": CommandEntry("jobs.job_ends", _CRAWLS, "Wait until crawls are at their end, or jobs are over; say nothing before that."),
-    "crawls": CommandEntry("crawls.crawl", _CRAWLS, "List the crawls of this project, the newest first."),
-    "clean": CommandEntry("crawls.stored_crawls", _CRAWLS, "Remove crawls and all that is kept of them: batches, fingerprints, parts, the producer's log."),
-    "report": CommandEntry("status", _CRAWLS, "Make a page of one crawl: how it grew, what each node did, what failed."),
-    "trust": CommandEntry("crawls.stored_crawls", _CRAWLS, "Believe what the store says of a crawl or frontier, and sign it with this project's key."),
-    "throttle": CommandEntry("crawls.throttle_commands", _CRAWLS, "Set, show and change while crawls run how many requests each domain gets."),
-    "frontier": CommandEntry("frontier.frontier_commands", "Frontiers", "List, fill, count, move and empty the slots of crawl frontiers."),
-    "consume": CommandEntry("frontier.consume", "Frontiers", "Keep workers of a spider running at a frontier until nothing is left, and bring the items home."),
-    "strategy": CommandEntry("frontier.strategy_commands", "Frontiers", "List the crawling strategies of this project, and how each stands; the commands below run them."),
-    "items": CommandEntry("jobs.item_commands", "Items", "Fetch, merge and follow the items of crawls and jobs."),
-    "nodes": CommandEntry("nodes.node_commands", _NODES, "List the nodes, each with its state, load, latency, version and clock."),
-    "doctor": CommandEntry("nodes.doctor", _NODES, "Look for what endangers work on the nodes; each finding says what to do."),
-    "api": CommandEntry("nodes.api_call", _NODES, "Call an endpoint of one node, and print the JSON that it answers."),
-    "metrics": CommandEntry("nodes.metrics", _NODES, "Print how the nodes and the crawls stand, in the text format of Prometheus."),
-    "deploy": CommandEntry("nodes.deploy", _CODE, "Build the project once and upload it to the named nodes at the same time."),
-    "deploy-all": CommandEntry("nodes.deploy", _CODE, "Build the project once and upload it to all nodes at the same time."),
-    "versions": CommandEntry("nodes.version_list", _CODE, "Show which node has which versions of the project."),
-    "spiders": CommandEntry("nodes.version_list", _CODE, "List the spiders of the project on the nodes, and where one is missing."),
-    "rollback": CommandEntry("nodes.version_list", _CODE, "Make an earlier version current on all nodes."),
-    "prune": CommandEntry("nodes.version_list", _CODE, "Delete old versions of the project from the nodes."),
-    "schedule": CommandEntry("jobs.schedule", _JOBS, "Start plain jobs of spiders, each on the node with the least to do."),
-    "jobs": CommandEntry("jobs.jobs_table", _JOBS, "List the jobs of all nodes, and what each one really did: a failed job is not a finished one."),
-    "logs": CommandEntry("jobs.logs", _JOBS, "Show the logs of jobs on all nodes as one, ordered by time, each line with its node and job."),
-    "grep": CommandEntry("jobs.logs", _JOBS, "Search the logs of the jobs on all nodes, side by side; without a name, of all jobs that they list."),
-    "stats": CommandEntry("jobs.job_stats", _JOBS, "Add up the stats of Scrapy over jobs: sum, least and most of each."),
-    "cancel": CommandEntry("jobs.job_ends", _JOBS, "Cancel jobs, and wait until they are gone. A pending job just leaves its queue."),
-    "completion": CommandEntry("main", _HELP, "Print the script with which a shell completes commands, options, nodes, crawls and spiders."),
-    "version": CommandEntry("main", _HELP, "Print the version."),
+    "demo": CommandEntry(_START, "Show it all on this machine: a site, nodes, and one crawl.", "crawls.demo"),
+    "init": CommandEntry(_START, "Write the nodes of this project into its scrapy.cfg.", "init"),
+    "config": CommandEntry(_START, "Show the options in force: project, targets, settings.", "config_command"),
+    "crawl": CommandEntry(_CRAWLS, "Spread one crawl over the nodes, and bring the items home.", "crawls.crawl"),
+    "plan": CommandEntry(_CRAWLS, "Show what `sdist crawl` would do, without doing it.", "crawls.crawl"),
+    "watch": CommandEntry(_CRAWLS, "Watch a crawl to its end, or watch the fleet.", "status"),
+    "status": CommandEntry(_CRAWLS, "Say how a crawl stands, once; or how the fleet does.", "status"),
+    "resume": CommandEntry(_CRAWLS, "Go on with a crawl that was stopped or paused, or that died.", "crawls.crawl"),
+    "report": CommandEntry(_CRAWLS, "Make a page of one crawl: growth, nodes, failures.", "status"),
+    "crawls": CommandEntry(_CRAWLS, "List, pause, stop, retry and clean crawls.", verbs=(
+        "crawls.crawl: list", "crawls.stored_crawls: pause", "jobs.job_ends: stop wait",
+        "crawls.stored_crawls: retry batches misses clean trust",
+    )),
+    "throttle": CommandEntry(_CRAWLS, "Show and set how many requests each domain gets.", verbs=(
+        "crawls.throttle_commands: show apply set unset block unblock pause resume",
+    )),
+    "frontier": CommandEntry(_CRAWLS, "List, fill, consume and empty crawl frontiers.", verbs=(
+        "frontier.frontier_list: list count dump", "frontier.consume: consume",
+        "frontier.frontier_commands: add move prioritise requeue delete",
+    )),
+    "strategy": CommandEntry(_CRAWLS, "List and run the crawling strategies of this project.", verbs=(
+        "frontier.strategy_commands: list", "frontier.strategy_run: run join add",
+        "frontier.strategy_commands: status pause resume reset events replay",
+    )),
+    "nodes": CommandEntry(_NODES, "List, add, drain, start and ask nodes.", verbs=(
+        "nodes.node_commands: list targets add remove drain resume up down", "nodes.api_call: api",
+        "nodes.metrics: metrics",
+    )),
+    "doctor": CommandEntry(_NODES, "Look for what endangers work on the nodes.", "nodes.doctor"),
+    "deploy": CommandEntry(_NODES, "Build the project once, and upload it to nodes at once.", "nodes.deploy"),
+    "code": CommandEntry(_NODES, "See, roll back and prune the versions on the nodes.", verbs=(
+        "nodes.version_list: versions spiders projects rollback prune",
+    )),
+    "jobs": CommandEntry(_JOBS, "List, schedule, cancel and search the jobs of all nodes.", verbs=(
+        "jobs.jobs_table: list", "jobs.schedule: schedule", "jobs.job_ends: cancel", "jobs.logs: grep",
+        "jobs.job_stats: stats",
+    )),
+    "logs": CommandEntry(_JOBS, "Show the logs of jobs on all nodes as one.", "jobs.logs"),
+    "items": CommandEntry(_JOBS, "Fetch, merge and follow the items of crawls and jobs.", verbs=(
+        "jobs.item_pull: pull", "jobs.item_commands: merge tail",
+    )),
+    "completion": CommandEntry(_HELP, "Print the script with which a shell completes a command.", "main"),
+    "help": CommandEntry(_HELP, "Show the help of a command.", "main"),
 }
 # fmt: on
+#: what may be typed as well, one or two words -> what it stands for; help and completion do not show these
+ALIASES = {
+    **{verb: f"crawls {verb}" for verb in ("pause", "stop", "wait", "retry", "batches", "misses", "clean", "trust")},
+    **{verb: f"jobs {verb}" for verb in ("schedule", "cancel", "grep", "stats")},
+    **{verb: f"nodes {verb}" for verb in ("api", "metrics")},
+    **{verb: f"code {verb}" for verb in ("versions", "spiders", "rollback", "prune")},
+    **{f"crawls {name}": name for name in ("resume", "watch", "status", "report")},
+    **{one: f"{one}s" for one in ("job", "node", "item")},
+    "jobs logs": "logs",
+    "log": "logs",
+    "targets": "nodes targets",
+    "projects": "code projects",
+    "deploy -l": "nodes targets",
+    "deploy -L": "code projects --node",
+    "consume": "frontier consume",
+    "deploy-all": "deploy --all",
+    "version": "--version",
+}
 
 
 class LazyGroup(TyperGroup):
-    """`sdist` itself: knows its commands by the table, and imports the module of the one that is called."""
+    """`sdist` itself: knows its commands by the table, and imports the modules of the one that is called."""
+
+    whole = False  #: whether help has the options that are rarely used, too
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
@@ -133,27 +151,67 @@ class LazyGroup(TyperGroup):
             for name, entry in COMMANDS.items()
         }
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, meant(args))
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
-        return name, load(name) if name in COMMANDS else command, rest
+        return name, load(name, whole=self.whole or ctx.resilient_parsing) if name in COMMANDS else command, rest
 
 
-def load(name: str) -> Any:
-    """Import a command of the table; gives Typer's object for it, which explains its exit codes as well."""
+class VerbGroup(TyperGroup):
+    """A group of verbs. Without one it lists, if it has a `list`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        alone = not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names)
+        if alone and LIST in self.commands and not (ctx.resilient_parsing and not args):
+            args = [LIST, *args]
+        return super().parse_args(ctx, args)
+
+
+def meant(args: list[str]) -> list[str]:
+    """The words of a command line in the place of its alias, if it begins with one."""
+    for most in (1, 2):
+        words = ALIASES.get(" ".join(args[:most]))
+        if words is not None:
+            return meant([*words.split(), *args[most:]])
+    return args
+
+
+def load(name: str, *, whole: bool = True) -> Any:
+    """Import a command of the table; gives Typer's object for it, which explains its exit codes as well.
+
+    whole: whether the help of a command with many options has those that are rarely used.
+    """
     app = typer.Typer(rich_markup_mode=MARKUP, add_completion=False)
     app.callback()(_several)
-    module = importlib.import_module(f".{COMMANDS[name].module}", __package__)
     from .options import asks  # behind it are the project and its store, which `sdist --version` is spared
 
-    found: Any = getattr(module, name.replace("-", "_"))
-    if isinstance(found, typer.Typer):
-        app.add_typer(found, name=name)
+    entry = COMMANDS[name]
+    if entry.verbs:
+        alone = f"\n\nAlone, `sdist {name}` is `sdist {name} {LIST}`."
+        verbs = {
+            verb: module for row in entry.verbs for module, _, words in [row.partition(": ")] for verb in words.split()
+        }
+        below = typer.Typer(cls=VerbGroup, help=entry.summary + (alone if LIST in verbs else ""))
+        for verb, module in verbs.items():
+            below.command(verb)(asks(_function(module, verb)))
+        app.add_typer(below, name=name)
     else:
-        app.command(name)(asks(found))
+        app.command(name)(asks(_function(entry.module, name)))
     group: Any = typer.main.get_command(app)
     command = group.commands[name]
     _explain_codes(command, name)
+    if not whole and name != "crawl":  # whose options are what `sdist` is about
+        for path, one in {name: command, **{f"{name} {verb}": one for verb, one in _below(command).items()}}.items():
+            _shorten(one, path)
     return command
+
+
+def _function(module: str, name: str) -> Any:
+    """A command's function: called as it, or with an underscore behind where Python has such a word."""
+    found = importlib.import_module(f".{module}", __package__)
+    return getattr(found, f"{name}_", None) or getattr(found, name)
 
 
 def walk() -> Iterator[tuple[str, Any]]:
@@ -161,7 +219,7 @@ def walk() -> Iterator[tuple[str, Any]]:
     for name in COMMANDS:
         command = load(name)
         yield name, command
-        for below, one in getattr(command, "commands", {}).items():
+        for below, one in _below(command).items():
             yield f"{name} {below}", one
 
 
@@ -169,9 +227,24 @@ def _several() -> None:
     """Makes a Typer app with one command a group."""
 
 
+def _below(command: Any) -> dict[str, Any]:
+    found: dict[str, Any] = getattr(command, "commands", {})
+    return found
+
+
+def _shorten(command: Any, path: str) -> None:
+    """Leave rarely used options out of the help, where there are many: those of a panel that have no letter."""
+    rare = [one for one in command.params if getattr(one, "rich_help_panel", None) and min(map(len, one.opts)) > 2]
+    if rare and len(command.params) > MOST_OPTIONS:
+        for one in rare:
+            one.hidden = True
+        codes = ", ".join(map(str, CODES[path]))
+        command.epilog = f"Exit codes: {codes}\n\n{len(rare)} options more: sdist help --all {path}"
+
+
 def _explain_codes(command: Any, path: str) -> None:
-    below = getattr(command, "commands", {})
-    if not below or command.invoke_without_command:
+    below = _below(command)
+    if not below:
         command.epilog = "\n".join(["Exit codes:", *(f"{code:>3}  {MEANINGS[code]}" for code in CODES.get(path, ()))])
     for name, one in below.items():
         _explain_codes(one, f"{path} {name}")

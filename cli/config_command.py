@@ -224,7 +224,7 @@ def config(
     check: Annotated[bool, option("Exit code 10 when a setting or a key is misspelt, or a value is wrong.")] = False,
     output: Output,
 ) -> int:
-    """Show the options in force: the project, its targets, its DISTRIBUTED_ settings.
+    """Show the options in force: project, targets, settings.
 
     They come from scrapy.cfg (the project's, the user's, the machine's), from the
     environment, from ~/.netrc, and from the project's settings. Passwords show as ***.

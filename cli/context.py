@@ -18,7 +18,16 @@ from typing import Any
 from scrapyd_dist.deploy.kept_eggs import kept_eggs
 
 from scrapyd_dist.batches import Batch, Crawl, WorkerEntry, earlier_workers
-from scrapyd_dist.config import OWN_SECTION, STATE_FOLDER, ProjectConfig, addresses_of, load, state_dir, with_netrc
+from scrapyd_dist.config import (
+    OWN_SECTION,
+    STATE_FOLDER,
+    ProjectConfig,
+    addresses_of,
+    find_root,
+    load,
+    state_dir,
+    with_netrc,
+)
 from scrapyd_dist.errors import (
     ApiRefused,
     ConfigError,
@@ -41,6 +50,8 @@ from scrapyd_dist.transports import CONNECT_TIMEOUT, Sender
 from .output import say
 
 SETTING = "DISTRIBUTED_STORE"
+#: the variable of the environment with the nodes of a command, in place of those of scrapy.cfg
+NODES = "SDIST_NODES"
 #: of the [sdist] section in scrapy.cfg
 OPTION = "store"
 
@@ -136,6 +147,8 @@ def project_name(project: ProjectConfig, nodes: Sequence[Node], chosen: str | No
     names = [node.project for node in nodes if node.project]
     if names and len(names) == len(nodes):
         return names[0]
+    if not project.settings_module:
+        raise ConfigError("There is no scrapy.cfg here that names the project: add -p NAME, or set SDIST_PROJECT.")
     lines, why = with_settings(project.root, "-m", "scrapy", "settings", "--get", "BOT_NAME")
     if why or not lines:
         raise ConfigError(
@@ -185,6 +198,12 @@ def must_answer(total: int, found: Iterable[NodeError | None]) -> None:
     raise kind(" ".join(texts if len(texts) == 1 else ["No node answered.", *texts]))
 
 
+def is_address(text: str) -> bool:
+    """Whether a text can be an address of a node, such as `web1:6800`; a target may be called so all the same."""
+    marked = any(mark in text for mark in ".:/") and not any(mark in text for mark in "*?")
+    return "://" in text or text == "localhost" or marked
+
+
 def names_of(nodes: Iterable[Node], separator: str = ", ") -> str:
     return separator.join(repr(node.name) if " " in node.name else node.name for node in nodes)
 
@@ -218,6 +237,7 @@ class Context:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
+        self._nodes_are_named = bool(os.environ.get(NODES))
         self._store: Store | None = None
 
     def close(self) -> None:
@@ -226,7 +246,12 @@ class Context:
 
     @cached_property
     def project(self) -> ProjectConfig:
-        """The project's configuration; ConfigError if there is no project here, or its scrapy.cfg is wrong."""
+        """The project's configuration; ConfigError if there is no project here, or its scrapy.cfg is wrong.
+
+        Where all nodes are named by their addresses, there need not be a project, and what it would say is empty.
+        """
+        if self._nodes_are_named and find_root(self._folder) is None:
+            return ProjectConfig(root=self._folder or Path.cwd(), settings_module="", targets=(), project=None)
         return load(self._folder)
 
     @property
@@ -285,30 +310,44 @@ class Context:
 
         A name that is to be looked up and has no address is a ConfigError.
         """
+        chosen = os.environ.get(NODES, "").split()
+        return self._of(chosen) if chosen else self._listed
+
+    @cached_property
+    def _listed(self) -> tuple[Node, ...]:
         listed = (*self.project.targets, *self.added)
         nodes = distinct(one for node in listed for one in (addresses_of(node) if node.lookup else (node,)))
         return nodes or self.local_nodes
 
     def nodes(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
-        """The nodes that these names and globs mean, each once; without patterns all of them.
+        """The nodes that these names, globs and addresses mean, each once; without patterns all of them.
 
         ConfigError where there is no node at all, NothingMatched where a pattern means none.
         """
-        every, targets = self.all_nodes, self.project.targets
-        if not every:
+        addresses = bool(patterns) and all(map(is_address, patterns or ()))
+        self._nodes_are_named |= addresses
+        if not addresses and not self.all_nodes:
             raise ConfigError(
                 f"{self.root / 'scrapy.cfg'} names no node, and no local one runs. Add a section such as [deploy:node1]"
                 " with url = http://web1:6800/, or start nodes on this machine: sdist nodes up 3."
             )
-        if not patterns:
-            return every
+        return self._of(patterns) if patterns else self.all_nodes
+
+    def _of(self, patterns: Sequence[str]) -> tuple[Node, ...]:
+        targets = self.project.targets
         # two targets may have one url: each of their names will do
-        named = (*(node for node in targets if not node.lookup), *(node for node in every if node not in targets))
-        for pattern in patterns:
-            if not any(fnmatchcase(node.name, pattern) for node in named):
-                near = nearest(pattern, [node.name for node in named], 0.6)
-                raise NothingMatched(f"No target is called {pattern!r}.{near} The targets are: {names_of(named)}.")
-        return distinct(node for node in named if any(fnmatchcase(node.name, pattern) for pattern in patterns))
+        named = (
+            *(node for node in targets if not node.lookup),
+            *(node for node in self._listed if node not in targets),
+        )
+        unknown = [text for text in patterns if not any(fnmatchcase(node.name, text) for node in named)]
+        for text in unknown:
+            if not is_address(text):
+                near = nearest(text, [node.name for node in named], 0.6)
+                raise NothingMatched(f"No target is called {text!r}.{near} The targets are: {names_of(named)}.")
+        there = [Node.parse(text) for text in unknown]
+        there = [next((node for node in named if node.url == one.url), with_netrc(one)) for one in there]
+        return distinct((*(node for node in named if any(fnmatchcase(node.name, text) for text in patterns)), *there))
 
     def nodes_if_any(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
         """`nodes`, for a command that also tells what the store remembers: with a word, none where there is none."""

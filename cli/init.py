@@ -133,16 +133,17 @@ def init(
         str | None, option("Scrapyd's name of the project; else that of \\[deploy], or BOT_NAME.", "--project", "-p")
     ] = None,
     node_conf: Annotated[bool, option("Print a scrapyd.conf for a node, and do nothing else.")] = False,
-    dry_run: Annotated[bool, option("Print the lines that would be added; exit code 10.")] = False,
+    dry_run: Annotated[bool, option("Print the lines that would be added.")] = False,
     output: Output,
     timeout: Timeout = TIMEOUT,
 ) -> int:
-    """Name the nodes of this project: write them into its scrapy.cfg, and ask each one once whether it answers.
+    """Write the nodes of this project into its scrapy.cfg.
 
-    What the file has stays as it is; sections are added behind it. Without
-    --node it asks, on a terminal. A password is never written: a node with a user
-    name gets a line that takes it from an environment variable, others can have
-    an entry in ~/.netrc. A node that does not answer yet is written all the same.
+    What the file has stays as it is; sections are added behind it, and each node
+    is asked once whether it answers. Without --node it asks, on a terminal. A
+    password is never written: a node with a user name gets a line that takes it
+    from an environment variable, others can have an entry in ~/.netrc. A node that
+    does not answer yet is written all the same.
 
     Example: sdist init --node web1.example.com:6800 --node https://crawler@web2.example.com/scrapyd/
     """
@@ -245,6 +246,6 @@ def _tell(file: Path, new: Sequence[Node], there: Sequence[Node], timeout: float
             )
     context.note_unused_nodes()
     say(
-        "Next: sdist doctor looks at the nodes; sdist deploy-all uploads the project; "
+        "Next: sdist doctor looks at the nodes; sdist deploy --all uploads the project; "
         "sdist crawl SPIDER crawls with them."
     )

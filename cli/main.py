@@ -5,7 +5,7 @@ import re
 import signal
 import sys
 import traceback
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from io import TextIOWrapper
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -28,23 +28,16 @@ _PLACES = {
 }
 
 
-def version() -> None:
-    """Print the version.
-
-    Example: sdist version
-    """
-    put(f"scrapyd-dist {__version__}")
-
-
 def completion(
     context: typer.Context,
     shell: Annotated[
         Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="bash, zsh or fish.", show_default=False)
     ],
 ) -> None:
-    """Print the script with which a shell completes commands, options, nodes, crawls and spiders.
+    """Print the script with which a shell completes a command.
 
-    It only looks at this machine: scrapy.cfg, the project's files, the store in .sdist.
+    It completes commands, options, nodes, crawls and spiders, and only looks at this
+    machine: scrapy.cfg, the project's files, the store in .sdist.
     `sdist --install-completion` writes the script to where your shell finds it.
 
     Example: eval "$(sdist completion bash)"
@@ -56,6 +49,23 @@ def completion(
     context.find_root().command.main(prog_name="sdist")
 
 
+def help_(
+    context: typer.Context,
+    command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND", help="As it would be called.")] = None,
+    all_: Annotated[
+        bool, typer.Option("--all", "-a", help="With all options, also those that are rarely used.")
+    ] = False,
+) -> None:
+    """Show the help of a command.
+
+    Example: sdist help nodes drain
+    Example: sdist help --all frontier consume
+    """
+    sdist: Any = context.find_root().command
+    sdist.whole = all_
+    sdist.main([*(command or ()), "--help"], prog_name="sdist")
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         put(f"scrapyd-dist {__version__}")
@@ -64,7 +74,8 @@ def _print_version(wanted: bool) -> None:
 
 def top(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option("--version", "-V", help="Print the version and leave.", callback=_print_version, is_eager=True),
     ] = False,
     # main() takes it from anywhere on the line; here it only appears in the help.
     debug: Annotated[bool, typer.Option(DEBUG, help="Show tracebacks; works behind any command.")] = False,
@@ -146,6 +157,9 @@ def _report(error: Exception) -> int:
     if hasattr(error, "format_message"):  # a wrong option; its class has another home in each version of typer
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "sdist"
+        if context and str(error.format_message()).startswith("Missing"):
+            with redirect_stdout(sys.stderr):  # the library's own printer has no other way
+                context.get_help()
         text = str(error.format_message()).rstrip(".").replace(": Value error, ", ": ")  # words of typer's own checks
         hint = option_answer(str(getattr(error, "option_name", "")))
         complain(f"{text}{'' if text.endswith('?') else '.'}{hint} Try: {path} --help")

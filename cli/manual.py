@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from textwrap import indent
@@ -27,11 +28,22 @@ def pages() -> dict[str, str]:
     """File name -> text, for each command and for the list of them."""
     parts = [_NOTE, "# The commands of sdist"]
     for panel, group in groupby(COMMANDS.items(), key=lambda row: row[1].panel):
-        rows = [f"| [`sdist {name}`]({name}.md) | {entry.summary} |" for name, entry in group]
+        rows = [
+            row
+            for name, entry in group
+            for row in [f"| [`sdist {name}`]({name}.md) | {entry.summary} |", *_verbs(name)]
+        ]
         parts.append("\n".join([f"## {panel}", "", "| command | what it does |", "|---|---|", *rows]))
     codes = [f"| {code} | {meaning} |" for code, meaning in MEANINGS.items()]
     parts += ["\n".join(["## Exit codes", "", "| code | meaning |", "|---|---|", *codes]), _TREE]
     return {"README.md": "\n\n".join(parts) + "\n", **{f"{name}.md": page(name) for name in COMMANDS}}
+
+
+def _verbs(group: str) -> Iterator[str]:
+    """A row for each verb of a group, which leads to its section."""
+    for verb, command in getattr(load(group), "commands", {}).items():
+        summary = " ".join(command.help.partition("\n\n")[0].split())
+        yield f"| [`sdist {group} {verb}`]({group}.md#sdist-{group}-{verb}) | {summary} |"
 
 
 def page(name: str) -> str:

@@ -28,6 +28,8 @@ Command = Callable[..., int | None]
 Candidates = list[tuple[str, str]]
 _SPIDER = re.compile(r"""^\s+name\s*(?::\s*\w+\s*)?=\s*["']([^"'\n]+)["']""", re.MULTILINE)
 _LABEL = re.compile(r"(?=.*\S)(?!=)[^,\x00-\x1f\x7f-\x9f]{1,200}")
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 #: source files of a project that are read, and bytes of each, at most
 _MOST_FILES, _MOST_BYTES = 2000, 200_000
 
@@ -100,22 +102,26 @@ def span(name: str, help_: str, *, zero: bool = False, **more: Any) -> Any:
     def parse(text: str) -> float:
         return 0.0 if zero and text == "0" else seconds(name, text)
 
-    return option(help_, name, metavar="TIME", parser=parse, **more)
+    return option(help_, name, metavar=TIME, parser=parse, **more)
 
 
-Project = Annotated[
-    str | None, option("Scrapyd's name of the project: \\[deploy] project, else BOT_NAME.", "--project", "-p")
-]
+def project_option(help_: str) -> Any:
+    """`--project`, which the environment may give as well."""
+    return option(help_, "--project", "-p", envvar="SDIST_PROJECT", show_envvar=False)
+
+
+Project = Annotated[str | None, project_option("Scrapyd's name of the project: \\[deploy] project, else BOT_NAME.")]
 Nodes = Annotated[
     list[str] | None,
-    option("Only these nodes: names, or globs as in 'eu-*'; repeatable.", metavar="NAME", autocompletion=nodes),
-]
+    option("Only these nodes: names, globs as in 'eu-*', or addresses; repeatable.", "--node", "-t", metavar="NAME",
+           autocompletion=nodes),
+]  # fmt: skip
 Yes = Annotated[bool, option("Do not ask.", "--yes", "-y")]
-DryRun = Annotated[bool, option("Change nothing; exit code 10 if it would.")]
+DryRun = Annotated[bool, option("Change nothing, and say what would be.")]
 Quiet = Annotated[bool, option("Say nothing but errors.", "--quiet", "-q")]
 SpiderName = Annotated[str, argument("SPIDER", "Its name, as `scrapy list` shows it.", spiders, show_default=False)]
 FrontierName = Annotated[str, argument("FRONTIER", "Its name, as `sdist frontier list` shows it.", frontiers)]
-JobProject = Annotated[str | None, option("Only jobs of this project.", "--project", "-p")]
+JobProject = Annotated[str | None, project_option("Only jobs of this project.")]
 Spider = Annotated[
     str | None,
     option("Only jobs of this spider, or of spiders that fit, as in 'shop*'.", metavar="NAME", autocompletion=spiders),
@@ -133,6 +139,9 @@ OnlyLabels = Annotated[
 PATIENCE = 86400
 Timeout = Annotated[float, option("Seconds that a node gets for each answer.", min=0.1, max=PATIENCE)]
 ConnectTimeout = Annotated[float, option("Seconds in which a connection has to come about.", min=0.1, max=PATIENCE)]
+_Check = Annotated[bool, option("As --dry-run, with exit code 10 if something would be changed.")]
+#: the exit code of a command that would change something, or has found a difference
+DIFFERENT = 10
 #: the default of `ConnectTimeout`; a SYN that was lost is sent again after 1 and 3 s
 CONNECT_TIMEOUT = 4.0
 #: what stands for standard input
@@ -171,13 +180,13 @@ def has_labels(labels: Sequence[str], wanted: Sequence[str] | None) -> bool:
 
 
 def seconds(option: str, text: str) -> float:
-    """A span of time such as `90`, `90s`, `30m`, `2h` in seconds."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
-    value = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]] if match else 0.0
+    """A span of time such as `90`, `90s`, `30m`, `2h`, `7d` in seconds."""
+    match = _SPAN.fullmatch(text.strip())
+    value = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if not 0 < value <= LONGEST:
         raise ConfigError(
-            f"{option} {text!r} is no span of time. Write seconds, or a number with m or h: 90, 30m, 2h; a century at"
-            " most."
+            f"{option} {text!r} is no span of time. Write seconds, or a number with m, h or d: 90, 30m, 2h, 7d; a"
+            " century at most."
         )
     return value
 
@@ -185,7 +194,8 @@ def seconds(option: str, text: str) -> float:
 def asks(command: Command) -> Command:
     """A command with parameters that are groups of options, dataclasses such as `Output`: typer sees their fields.
 
-    A parameter of type `Context` is no option: it gets one, which is closed when the command ends.
+    A parameter of type `Context` is no option: it gets one, which is closed when the command ends. One that can be
+    tried without changing anything (`dry_run`) ends with 0 then; with `--check`, it ends as it says.
     """
     flat: list[inspect.Parameter] = []
     groups: dict[str, Any] = {}
@@ -198,17 +208,24 @@ def asks(command: Command) -> Command:
             flat += inspect.signature(groups[name], eval_str=True).parameters.values()
         else:
             flat.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    dry = any(parameter.name == "dry_run" for parameter in flat)
+    if dry:
+        flat.append(inspect.Parameter("check", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_Check))
     flat = sorted(
         map(_bounded, map(_named, flat)), key=lambda one: one.name == "as_json"
     )  # the help shows `--json` last
 
     def run(**values: Any) -> int | None:
+        check = dry and values.pop("check")
+        if check:
+            values["dry_run"] = True
         for name, group in groups.items():
             values[name] = group(**{entry.name: values.pop(entry.name) for entry in fields(group)})
         with ExitStack() as stack:
             for name in contexts:
                 values[name] = stack.enter_context(closing(Context()))
-            return command(**values)
+            code = command(**values)
+        return 0 if dry and code == DIFFERENT and not check else code
 
     run.__name__, run.__doc__, run.__annotations__ = command.__name__, command.__doc__, {}
     run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]  # typer reads it
@@ -233,16 +250,23 @@ def _bounded(parameter: inspect.Parameter) -> inspect.Parameter:
         return parameter
     judged = copy(info)
     row = Setting(name=parameter.name, kind=kind, least=info.min, most=info.max, help="")
-    judged.parser, judged.min, judged.max = parser_of(row), None, None
-    judged.metavar = info.metavar or _METAVARS[kind]
+    judged.metavar = info.metavar or ("N" if kind is ValueKind.WHOLE else TIME)
+    judged.parser, judged.min, judged.max = parser_of(row, time=judged.metavar == TIME), None, None
     return parameter.replace(annotation=Annotated[parameter.annotation.__origin__, judged])
 
 
-def parser_of(row: Setting) -> Callable[[Any], Any]:
-    """Gives an option the kind and the range of this row; what is wrong is told with the option's name."""
+def parser_of(row: Setting, *, time: bool = False) -> Callable[[Any], Any]:
+    """Gives an option the kind and the range of this row; what is wrong is told with the option's name.
+
+    time: whether it is a span of time, which may be written with its unit.
+    """
+    time |= row.kind is ValueKind.SECONDS
 
     def parse(value: Any) -> Any:
+        match = _SPAN.fullmatch(value) if time and isinstance(value, str) else None
         try:
+            if match and match[2]:
+                value = float(match[1]) * _UNITS[match[2]]
             return row.judged(value, "it")
         except ConfigError as error:
             raise typer.BadParameter(str(error)) from None
@@ -251,20 +275,11 @@ def parser_of(row: Setting) -> Callable[[Any], Any]:
 
 
 _NUMBERS = {int: ValueKind.WHOLE, float: ValueKind.NUMBER}
-_METAVARS = {ValueKind.WHOLE: "N", ValueKind.NUMBER: "SECONDS"}
+#: the metavar of a span of time
+TIME = "TIME"
 
 
 def _types_in(annotation: Any) -> set[Any]:
     """The plain types in an annotation: `int` and `NoneType` for `list[int] | None`."""
     inner = get_args(annotation)
     return set().union(*map(_types_in, inner)) if inner else {annotation} if isinstance(annotation, type) else set()
-
-
-def group(text: str | None = None, *, alone: Command | None = None, **commands: Command) -> Any:
-    """A command that has commands below it; alone: what runs when none of them is named, its docstring is the help."""
-    found = typer.Typer(help=text) if alone is None else typer.Typer()
-    if alone is not None:
-        found.callback(invoke_without_command=True)(asks(alone))
-    for name, command in commands.items():
-        found.command(name)(asks(command))
-    return found

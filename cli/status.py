@@ -34,7 +34,7 @@ OnTrouble = Annotated[
 def watch(
     context: Context, watched: WatchOptions, crawl: SomeCrawl = None, fleet: Fleet = False, on_trouble: OnTrouble = None
 ) -> int:
-    """Watch a crawl to its end, and end with its exit code; or watch the fleet. Ctrl-C leaves all running.
+    """Watch a crawl to its end, or watch the fleet.
 
     Of a crawl: how far the index is, what is found, sent and done, what each
     node does per second, and which batch is far slower than the others. With
@@ -88,7 +88,7 @@ def report(
     ask_nodes: Annotated[bool, option("Ask the nodes, too, which versions they have now.")] = False,
     result: Output = Output(),
 ) -> None:
-    """Make a page of one crawl: how it grew, what each node did, what failed.
+    """Make a page of one crawl: growth, nodes, failures.
 
     The page is one file without scripts, for a browser, a mail or an archive. It
     works while the crawl runs, too, and says then when it may end. --json gives

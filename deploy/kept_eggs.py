@@ -122,7 +122,7 @@ def choose(kept: Sequence[SavedEgg], wanted: str | None, current: str | None, *,
     if not found:
         raise NothingMatched(
             f"The egg of the version {name} is not kept in {folder}, and Scrapyd gives no egg back. Kept are "
-            f"{_names(kept)}. Name one of these, or check that version's code out and deploy it: sdist deploy-all."
+            f"{_names(kept)}. Name one of these, or check that version's code out and deploy it: sdist deploy --all."
         )
     if len({egg.content_hash for egg in found}) > 1:
         raise NothingMatched(f"{name} may be each of {_names(found)}. Give more of the name.")
@@ -139,7 +139,7 @@ def _before(kept: Sequence[SavedEgg], current: str | None, folder: Path) -> Save
     if not others:
         raise NothingMatched(
             f"No earlier version can be brought back: {folder} keeps {_names(kept)}, and the nodes run "
-            f"{current or 'no version'}. Check the earlier code out and deploy it: sdist deploy-all."
+            f"{current or 'no version'}. Check the earlier code out and deploy it: sdist deploy --all."
         )
     return (older or others)[0]
 

@@ -88,7 +88,7 @@ def spiders(
         try:
             there = sender.send(node, api.listversions(name), timeout=timeout)
             if not there:
-                raise NothingMatched(f"There is no version of the project {name}. Deploy it first: sdist deploy-all.")
+                raise NothingMatched(f"There is no version of the project {name}. Deploy it first: sdist deploy --all.")
             wanted = sanitised(version) if version is not None else current(there, known) or there[-1]
             if wanted not in there:
                 shown = ", ".join(there)

@@ -308,9 +308,9 @@ class NodeUpload:
     def _check_there(self, version: str | None) -> tuple[str, ...]:
         if version is not None and version in self.versions:
             return self._check(version)
-        what, advice = "version", "Deploy it first: sdist deploy-all."
+        what, advice = "version", "Deploy it first: sdist deploy --all."
         if version is not None:
-            what, advice = f"version {version}", "Deploy it first, or name another one: sdist versions."
+            what, advice = f"version {version}", "Deploy it first, or name another one: sdist code versions."
         raise NothingMatched(
             f"There is no {what} of the project {self.project} on the node, and uploading is switched off "
             f'(DISTRIBUTED_DEPLOY = "never"). {advice}'

@@ -269,24 +269,24 @@ def _logs_lost(exam: NodeDiagnosis) -> Iterator[Finding]:
 def _code(exam: NodeDiagnosis) -> Iterator[Finding]:
     if exam.eggs:
         text = f"it cannot read the version that it runs by default: {exam.eggs.rstrip('.')}"
-        remedy = "Mend the code and deploy again: sdist deploy-all"
+        remedy = "Mend the code and deploy again: sdist deploy --all"
         if "pkg_resources" in exam.eggs:
             remedy = "On the node: pip install 'setuptools<81' (82 has no pkg_resources), then restart Scrapyd"
         elif "No module named" in exam.eggs:
-            remedy = "Install the module on the node, or: sdist deploy-all --include-dependencies"
+            remedy = "Install the module on the node, or: sdist deploy --all --include-dependencies"
         yield exam.finding(Severity.DANGER, "eggs", text, remedy)
     elif exam.project is not None and exam.versions == ():
         text = f"it has no version of the project {exam.project}, so whether it can read eggs is not known"
-        yield exam.finding(Severity.NOTE, "versions", text, "sdist deploy-all --only-missing")
+        yield exam.finding(Severity.NOTE, "versions", text, "sdist deploy --all --only-missing")
     elif exam.versions:
         # Jobs that name no version should run the newest deployment.
         default = exam.versions[-1]
         if is_crawls(default):
             text = f"jobs that name no version run {default}, which a crawl brought: nothing was deployed there"
-            yield exam.finding(Severity.WARNING, "versions", text, "sdist deploy-all")
+            yield exam.finding(Severity.WARNING, "versions", text, "sdist deploy --all")
         elif newer := behind(exam.versions, exam.known):
             text = f"jobs that name no version run {default}, which Scrapyd sorts behind {newer}"
-            deletes = f"sdist api {_shell(exam.node.name)} delversion project={exam.project} version={default}"
+            deletes = f"sdist nodes api {_shell(exam.node.name)} delversion project={exam.project} version={default}"
             yield exam.finding(Severity.WARNING, "versions", text, f"When no job needs it any more: {deletes}")
 
 
@@ -355,7 +355,7 @@ def fleet_findings(exams: Sequence[NodeDiagnosis], targets: Iterable[Node]) -> l
     if len(by_code) > 1:
         shown = "; ".join(f"{version} on {', '.join(names)}" for version, names in sorted(by_code.items()))
         text = f"the newest versions of the project differ: {shown}"
-        remedy = "sdist deploy-all --only-missing (the egg that was sent last), or: sdist deploy-all"
+        remedy = "sdist deploy --all --only-missing (the egg that was sent last), or: sdist deploy --all"
         fewest = min(by_code.values(), key=len)
         found.append(Finding(Severity.WARNING, ", ".join(fewest), "versions", text, remedy))
     for name, nodes in _twice((exam.load.node_name, exam.node) for exam in exams if exam.load is not None):

@@ -1,4 +1,4 @@
-"""Plain jobs as values: what is remembered of a job that `sdist schedule` has started, and how jobs end.
+"""Plain jobs as values: what is remembered of a job that `sdist jobs schedule` has started, and how jobs end.
 
 Invariant: of settings only the names are told, since their values may be secrets.
 """
@@ -68,7 +68,7 @@ class JobRecord:
     on: str = ""  #: name of the one node that will do
     among: tuple[str, ...] = ()  #: names of the nodes that will do; () for all
     tried: tuple[str, ...] = ()  #: urls of the nodes of its earlier attempts
-    signals: tuple[str, ...] = ()  #: that `sdist cancel` was about to send it: it is not tried again
+    signals: tuple[str, ...] = ()  #: that `sdist jobs cancel` was about to send it: it is not tried again
 
     @property
     def had_no_time(self) -> bool:

@@ -77,7 +77,7 @@ class Setting:
     kind: ValueKind
     default: Any = None  #: None: not set
     help: str  #: one line of Markdown
-    option: str = ""  #: of `sdist crawl`; of `sdist consume` with its name before it
+    option: str = ""  #: of `sdist crawl`; of `sdist frontier consume` with its name before it
     least: float | None = None  #: the least number; None: that of its kind
     most: float | None = None  #: the greatest one; None: that of its kind
     must_be: str = ""  #: what an error says, where the kind says too little

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from rig.commands import READING, SCRAPY, SDIST, Command, Result, run_here
+from rig.commands import READING, SCRAPY, SDIST, Command, Result, path_of, run_here
 from rig.durations import DurationRecorder, longest_first
 from rig.fixtures import StartCommand, StartSite
 from rig.ftp import FtpServer
@@ -195,7 +195,7 @@ def run_cli(start_cli: StartCommand, request: pytest.FixtureRequest) -> Callable
         project: Project, *arguments: object, timeout: float = 120.0, code: int | None = None, **options: Any
     ) -> Result:
         words = list(map(str, arguments))
-        if black_box and not options and words[0] in READING:
+        if black_box and not options and path_of(words) in READING:
             return run_here(words, cwd=project.path, home=project.home).expect(code)
         return start_cli(project, *words, **options).wait(timeout, code)
 

@@ -94,7 +94,7 @@ CrawlId = Annotated[str, argument("CRAWL", "The crawl's name, as `sdist crawls` 
 def crawl(
     context: Context, asked: CrawlOptions, watched: WatchOptions, name: Name = None, detach: Detach = False
 ) -> int:
-    """Spread one crawl over the nodes, watch it, and bring the items home as one file.
+    """Spread one crawl over the nodes, and bring the items home.
 
     The code that is here is uploaded to nodes that lack it; plain jobs go on with
     what was deployed. The index is crawled here, and the pages that it leads to by
@@ -135,7 +135,7 @@ def follow(
 
 
 def plan(context: Context, asked: CrawlOptions, probe: Probe = None, output: Output = Output()) -> None:
-    """Show what `sdist crawl` with the same options would do, without doing it.
+    """Show what `sdist crawl` would do, without doing it.
 
     Which shard starts where, which nodes take part and would get the code, how
     large a batch may become, and what to know before the start. Fetches no page
@@ -177,7 +177,7 @@ def resume(
     context: Context, crawl: CrawlId, goals: GoalOptions, watched: WatchOptions, new_code: NewCode = False,
     detach: Detach = False,
 ) -> int:  # fmt: skip
-    """Go on with a crawl that was stopped, refused or paused, or whose process died.
+    """Go on with a crawl that was stopped or paused, or that died.
 
     Batches that are done stay done. Jobs that still run on the nodes are found
     again, not started twice. It goes on with the code that it began with, of which
@@ -194,7 +194,7 @@ def resume(
     if goals.goals() and row.wanted == "pause" and producer_process.runs(row):
         raise ConfigError(
             f"The crawl {crawl} rests, and its process keeps the goals it began with. Go on without new ones: sdist"
-            f" resume {crawl}. Or end it first, to give it others: sdist stop {crawl}"
+            f" resume {crawl}. Or end it first, to give it others: sdist crawls stop {crawl}"
         )
     if (reached or asked) and not producer_process.runs(row):
         row = store.own_crawl(crawl)
@@ -211,7 +211,7 @@ def resume(
     return follow(context, again, process, watched, detach=detach)
 
 
-def crawls(context: Context, label: OnlyLabels = None, output: Output = Output()) -> None:
+def list_(context: Context, label: OnlyLabels = None, output: Output = Output()) -> None:
     """List the crawls of this project, the newest first.
 
     Example: sdist crawls --label night=1

@@ -84,7 +84,7 @@ class SpiderOptions(JobLimits):
     ] = None  # fmt: skip
     add_to: Annotated[
         list[str] | None,
-        _option("At the end, write the items to this new file: .jl, .jsonl, .json, .csv; - is standard output.", "-o",
+        _option("At the end, add the items to this file: .jl, .jsonl, .json, .csv; - is standard output.", "-o",
                 "--output", panel=_ITEMS, metavar="FILE"),
     ] = None  # fmt: skip
     overwrite: Annotated[
@@ -150,7 +150,7 @@ class CrawlOptions(GoalOptions, SpiderOptions):
     start_urls: Annotated[Path | None, _setting("START_URLS_FILE", metavar="FILE")] = None
     feed: Annotated[str | None, _setting("TARGET_FEED_URL", metavar="URL")] = None
     batch_size: Annotated[str | None, _setting("BATCH_SIZE", metavar="N|auto")] = None
-    batch_max_age: Annotated[float | None, _setting("BATCH_MAX_AGE", metavar="SECONDS")] = None
+    batch_max_age: Annotated[float | None, _setting("BATCH_MAX_AGE", metavar="TIME")] = None
     max_attempts: Annotated[int | None, _setting("MAX_ATTEMPTS", metavar="N")] = None
     max_failed: Annotated[int | None, _setting("MAX_FAILED", metavar="N")] = None
     min_items: Annotated[int | None, _setting("MIN_ITEMS", metavar="N")] = None
@@ -173,9 +173,9 @@ class CrawlOptions(GoalOptions, SpiderOptions):
         _option("Run this version, which was deployed or crawled with from here, in place of the code that is here; its"
                 " name, how it begins, or its content hash.", panel="Nodes", metavar="NAME"),
     ] = None  # fmt: skip
-    node_timeout: Annotated[float | None, _setting("NODE_TIMEOUT", metavar="SECONDS")] = None
-    fleet_timeout: Annotated[float | None, _setting("FLEET_TIMEOUT", metavar="SECONDS")] = None
-    poll_interval: Annotated[float | None, _setting("POLL_INTERVAL", metavar="SECONDS")] = None
+    node_timeout: Annotated[float | None, _setting("NODE_TIMEOUT", metavar="TIME")] = None
+    fleet_timeout: Annotated[float | None, _setting("FLEET_TIMEOUT", metavar="TIME")] = None
+    poll_interval: Annotated[float | None, _setting("POLL_INTERVAL", metavar="TIME")] = None
     profile: Annotated[str | None, _setting("PROFILE", metavar="NAME")] = None
 
     def order(self, folder: Path) -> CrawlOrder:
@@ -273,7 +273,7 @@ def stdout_for(
 def outputs_of(folder: Path, new: Sequence[str] | None, over: Sequence[str] | None) -> list[dict[str, Any]]:
     """What `-o FILE` (new) and `-O FILE` (over) ask for, as DISTRIBUTED_OUTPUTS has it; `FILE:csv` names a format.
 
-    A format that is not known is refused, and so is a file of `-o` that is there.
+    As with Scrapy, -o adds to a file that is there. A format that is not known, or cannot be added to, is refused.
     """
     from scrapyd_dist.items.merging import ItemOutput, check_folder
 
@@ -283,11 +283,9 @@ def outputs_of(folder: Path, new: Sequence[str] | None, over: Sequence[str] | No
         if kind not in _NAMES_OF_FORMATS:
             name, kind = text, ""
         path = folder / name
-        ItemOutput.named(path, format=kind or None)
+        ItemOutput.named(path, format=kind or None, overwrite=overwrite)
         check_folder(path.parent)
         if any(path.resolve() == Path(other["path"]).resolve() for other in outputs):
             raise ConfigError(f"{path} is named twice. Name each file of -o and -O once.")
-        if path.exists() and not overwrite:
-            raise ConfigError(f"{path} is there already. -O {name} overwrites it; or give -o another name.")
         outputs.append({"path": str(path.absolute()), "format": kind or None, "overwrite": overwrite})
     return outputs

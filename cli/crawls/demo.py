@@ -45,9 +45,9 @@ def demo(
     keep: Annotated[bool, option("Leave the site and the nodes running at the end, until Ctrl-C.")] = False,
     folder: Annotated[Path, option("Where the demo project is made.", "--dir")] = Path("sdist-demo"),
 ) -> None:
-    """Show it all on this machine: a site, real Scrapyd nodes, and one crawl over them.
+    """Show it all on this machine: a site, nodes, and one crawl.
 
-    It makes a small Scrapy project, serves a property site, starts the nodes,
+    It makes a small Scrapy project, serves a property site, starts real nodes,
     deploys, crawls, checks that every item came home once, and stops everything.
 
     Example: sdist demo --nodes 2
@@ -60,7 +60,7 @@ def demo(
         stack.callback(say, "Everything that the demo started is stopped.")
         site = stack.enter_context(_site(items, project))
         stack.enter_context(_nodes(project, nodes))
-        _command(project, "deploy-all")
+        _command(project, "deploy", "--all")
         _command(
             project, "crawl", "easy", "-a", f"start={site['index'].replace('%05d', '00000')}", "--shards", "20",
             "--index", site["index"], "--pages", str(site["pages"]), "--batch-size", "250", "-O", OUTPUT,

@@ -168,7 +168,7 @@ def _why_taken(row: Crawl) -> str:
     if row.state is CrawlState.FINISHED:
         return (
             f"There is a crawl {row.id} already, and it is finished: choose another name, or remove that crawl with all"
-            f" that is kept of it: sdist clean {row.id}"
+            f" that is kept of it: sdist crawls clean {row.id}"
         )
     return f"There is a crawl {row.id} already: go on with it by `sdist resume {row.id}`, or name another."
 
@@ -182,8 +182,8 @@ def check_is_crawl(row: Crawl) -> None:
         )
     if row.kind == "frontier":
         raise ConfigError(
-            f"{row.id} is a frontier, and has no run of its own to go on with. Its workers are started by"
-            f" `sdist consume SPIDER {row.id}`; its dead batches wait again by `sdist frontier requeue {row.id}`."
+            f"{row.id} is a frontier, and has no run of its own to go on with. Its workers are started by `sdist"
+            f" frontier consume SPIDER {row.id}`; its dead batches wait again by `sdist frontier requeue {row.id}`."
         )
 
 

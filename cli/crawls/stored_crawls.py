@@ -1,4 +1,4 @@
-"""`sdist batches`, `misses`, `retry`, `pause`, `clean` and `trust`: crawls in the store, and what to do about them.
+"""`sdist crawls batches`, `misses`, `retry`, `pause`, `clean` and `trust`: crawls in the store, and what to do.
 
 A request to a running crawl is written into the store, where its producer reads it. A crawl that has ended gets a new
 producer process. A miss is forgotten in the same step that lets its request wait again. A crawl that runs, or was not
@@ -20,11 +20,10 @@ from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.items.json_lines import places
 from scrapyd_dist.payload import REPLACES, fit
 from scrapyd_dist.progress import number as number_in
-from scrapyd_dist.settings import LONGEST
 from scrapyd_dist.store import Store
 
 from ..context import Context, key_of, requests_in
-from ..options import DryRun, Yes, argument, crawls, option
+from ..options import DryRun, Yes, argument, crawls, option, seconds
 from ..output import Output, complain, confirm, poll_until, put, say, some_of
 from . import producer_process, wording
 from .crawl import CrawlId, Detach, NewCode, SomeCrawl, follow
@@ -45,10 +44,10 @@ def misses(
 
     The kinds are gone (the site says that it is not there), failed (it may be),
     dead (given up: with its batch, or since the spider has no such callback) and
-    index (a failed index page). `sdist retry CRAWL --failed-urls`, and of a
+    index (a failed index page). `sdist crawls retry CRAWL --failed-urls`, and of a
     frontier `sdist frontier requeue FRONTIER --failed-urls`, let them wait again.
 
-    Example: sdist misses easy-20260102T030405Z --kind dead
+    Example: sdist crawls misses easy-20260102T030405Z --kind dead
     """
     store = context.store
     crawl = producer_process.crawl_or_latest(store, crawl).id
@@ -139,17 +138,17 @@ def batches(
     """List the batches of a crawl: how each stands, its attempts, and why they failed.
 
     The states are sealed (waits for a node), sent, running, done, failed (waits
-    for its next attempt), dead (no attempts left; `sdist retry` gives it new
+    for its next attempt), dead (no attempts left; `sdist crawls retry` gives it new
     ones) and split (its requests are in smaller batches, because one of them
     killed its workers).
 
-    Example: sdist batches easy-20260102T030405Z --state dead --urls
+    Example: sdist crawls batches easy-20260102T030405Z --state dead --urls
     """
     store = context.store
     store.crawl(crawl)
     rows = [row for row in store.batches(crawl, set(state or ())) if not batch or row.number in batch]
     if not rows and (state or batch):
-        raise NothingMatched(f"The crawl {crawl} has no such batch. `sdist batches {crawl}` lists all.")
+        raise NothingMatched(f"The crawl {crawl} has no such batch. `sdist crawls batches {crawl}` lists all.")
     if urls:
         for row in rows:
             for value in requests_in(store, context.root, crawl, row):
@@ -190,16 +189,16 @@ def retry(
     yielded before it failed, as soon as its new batch is done. All else that came
     home stays, and the merged file is written anew. Pages that are gone (404) are
     left alone.
-    `sdist misses` lists all of these. As with `sdist resume`, the
+    `sdist crawls misses` lists all of these. As with `sdist resume`, the
     code is that which the crawl began with.
 
-    Example: sdist retry easy-20260102T030405Z --failed-urls
+    Example: sdist crawls retry easy-20260102T030405Z --failed-urls
     """
     root, store = context.root, context.store
     row = store.own_crawl(crawl)
     producer_process.check_is_crawl(row)
     if producer_process.runs(row):
-        raise ConfigError(f"The crawl {crawl} still runs; wait for its end: sdist wait {crawl}")
+        raise ConfigError(f"The crawl {crawl} still runs; wait for its end: sdist crawls wait {crawl}")
     store.update_crawl(crawl, options=producer_process.anew(row))
     dead = [one.number for one in store.batches(crawl, {BatchState.DEAD}) if not batch or one.number in batch]
     requeued = store.requeue(crawl, dead) if dead else []
@@ -221,7 +220,7 @@ def pause(context: Context, crawl: CrawlId) -> None:
     workers. Responses that are on their way still arrive. Jobs that do not reach the
     store cannot wait: they go on to their end, and are told.
 
-    Example: sdist pause easy-20260102T030405Z
+    Example: sdist crawls pause easy-20260102T030405Z
     """
     rest(context, crawl, f"The {context.store.crawl(crawl).kind} {crawl} rests. Go on with: sdist resume {crawl}")
 
@@ -246,15 +245,15 @@ def rest(context: Context, crawl: str, told: str) -> None:
 
 
 DAY = 86400.0
-#: days for which the throttle remembers a domain without requests
-DOMAINS_STAY = 90.0
+#: seconds for which the throttle remembers a domain without requests
+DOMAINS_STAY = 90 * DAY
 
 
 def clean(
     context: Context,
     crawl: Annotated[list[str] | None, argument("CRAWL", "Names of crawls.", crawls)] = None,
     older_than: Annotated[
-        float | None, option("All crawls that ended longer ago than this.", metavar="DAYS", min=0, max=LONGEST / DAY)
+        str | None, option("All crawls that ended longer ago than this; with its unit, as in 30d.", metavar="TIME")
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -267,14 +266,19 @@ def clean(
     With --older-than the store also forgets plain jobs that ended longer ago, and
     the throttle domains that had no request for that long, and for 90 days at least.
 
-    Example: sdist clean --older-than 30
+    Example: sdist crawls clean --older-than 30d
     """
     if bool(crawl) == (older_than is not None):
-        raise ConfigError("Name what to remove: crawls, or --older-than DAYS. One of the two.")
+        raise ConfigError("Name what to remove: crawls, or --older-than TIME. One of the two.")
+    if (
+        older_than is not None and older_than.isdecimal() and int(older_than)
+    ):  # days once, and seconds elsewhere: neither is meant for sure
+        raise ConfigError(f"--older-than {older_than} has no unit: {older_than}d is days, {older_than}h hours.")
+    age = None if older_than is None else 0.0 if older_than == "0" else seconds("--older-than", older_than)
     store = context.store if crawl else context.store_if_any
-    rows = _named(store, crawl) if store and crawl else _old(store, older_than or 0.0) if store else []
+    rows = _named(store, crawl) if store and crawl else _old(store, age or 0.0) if store else []
     removed = [_removal(context.root, row) for row in rows]
-    jobs = _old_jobs(store, older_than) if store else 0
+    jobs = _old_jobs(store, age) if store else 0
     lines = [f"{one['crawl']} ({one['state']}, {one['bytes'] / 1e6:,.1f} MB in its folder)" for one in removed]
     if store is not None and not dry_run:
         if rows and not yes:
@@ -282,13 +286,13 @@ def clean(
             confirm(f"Remove {count} for good?", lines, refusal=f"{count} would be removed")
         for row in rows:
             remove(store, context.root, row)
-        if older_than is not None:
-            store.forget_jobs(time.time() - older_than * DAY)
-            store.forget_permits(time.time() - max(older_than, DOMAINS_STAY) * DAY)
+        if age is not None:
+            store.forget_jobs(time.time() - age)
+            store.forget_permits(time.time() - max(age, DOMAINS_STAY))
     lines += [wording.counted(jobs, "plain job")] if jobs else []
     if not output.document({"dry_run": dry_run, "removed": removed, "jobs": jobs}):
         if not lines:
-            say(f"Nothing to remove: no crawl ended more than {older_than:g} days ago.")
+            say(f"Nothing to remove: no crawl ended more than {older_than} ago.")
         for line in lines:
             say(f"{'Would remove' if dry_run else 'Removed'} {line}")
     return 10 if dry_run and lines else 0
@@ -301,11 +305,11 @@ def _removal(root: Path, row: Crawl) -> dict[str, Any]:
     return {**document, "bytes": size}
 
 
-def _old_jobs(store: Store, days: float | None) -> int:
-    """How many plain jobs ended, or were posted and not seen to end, longer ago than so many days."""
-    if days is None:
+def _old_jobs(store: Store, age: float | None) -> int:
+    """How many plain jobs ended, or were posted and not seen to end, longer ago than so many seconds."""
+    if age is None:
         return 0
-    before = time.time() - days * DAY
+    before = time.time() - age
     return sum(one.at < before for one in store.jobs())
 
 
@@ -326,8 +330,8 @@ def _named(store: Store, names: Sequence[str]) -> list[Crawl]:
     return rows
 
 
-def _old(store: Store, days: float) -> list[Crawl]:
-    before = time.time() - days * DAY
+def _old(store: Store, age: float) -> list[Crawl]:
+    before = time.time() - age
     # A frontier may rest for long and be meant: it only goes by its name.
     over = [crawl for crawl in store.crawls() if crawl.kind != "frontier" and not producer_process.runs(crawl)]
     return [crawl for crawl in over if (crawl.ended or crawl.beat or crawl.created) < before]
@@ -368,7 +372,7 @@ def trust(context: Context, crawl: CrawlId, yes: Yes = False, output: Output = O
     it, since `sdist resume` does all of that, commands too. Its batches are
     signed as they are.
 
-    Example: sdist trust easy-20260102T030405Z
+    Example: sdist crawls trust easy-20260102T030405Z
     """
     store = context.new_store
     row, options = store.crawl(crawl), store.unchecked(crawl)

@@ -22,7 +22,7 @@ from scrapyd_dist.throttle.permits import ALL, DomainState, PermitReply, PermitR
 from scrapyd_dist.throttle.rules_file import SHORTEST_WINDOW, domain_of, read, wanted
 
 from ..context import maybe_store, project_store, where
-from ..options import STDIN, DryRun, argument, domains, group, opened_file, option
+from ..options import STDIN, DryRun, argument, domains, opened_file, option
 from ..output import Output, say, some_of, table
 from .producer_process import runs
 from .wording import counted
@@ -287,7 +287,7 @@ def set_(
         int | None, option("Requests that may leave in any window.", metavar="N", min=1, max=MOST_HITS)
     ] = None,
     window: Annotated[
-        float | None, option("How long the window is.", metavar="SECONDS", min=SHORTEST_WINDOW, max=LONGEST_WINDOW)
+        float | None, option("How long the window is.", metavar="TIME", min=SHORTEST_WINDOW, max=LONGEST_WINDOW)
     ] = None,
     scale: Annotated[
         float | None, option("Part of the hits that counts, 0 to 1; 0 lets it rest.", metavar="X", min=0, max=1)
@@ -428,9 +428,3 @@ def apply(
         else:
             say(f"The rules are those of {shown} now. {changed.notice}")
     return 10 if dry_run and changed.changes else 0
-
-
-throttle = group(
-    "Set, show and change while crawls run how many requests each domain gets.",
-    show=show, apply=apply, set=set_, unset=unset, block=block, unblock=unblock, pause=pause, resume=resume,
-)  # fmt: skip

@@ -1,4 +1,4 @@
-"""`sdist consume`: keeps workers running at one frontier, in the foreground. Jobs it started outlive it."""
+"""`sdist frontier consume`: keeps workers running at one frontier, in the foreground. Jobs it started outlive it."""
 
 import logging
 from collections.abc import Iterator
@@ -33,12 +33,12 @@ _option = partial(option, panel=_PANEL)
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumeOptions(SpiderOptions, Output):
-    """What `sdist consume` can be asked for; a field is a parameter of the command."""
+    """What `sdist frontier consume` can be asked for; a field is a parameter of the command."""
 
     spider: SpiderName
     frontier: FrontierName
-    slots: Annotated[str | None, _option("Only the slots whose names begin like this.", metavar="PREFIX")] = None
-    max_running: Annotated[int, _option("Workers at one time, over all nodes.", metavar="N", min=0)] = 8
+    slots: Annotated[str | None, option("Only the slots whose names begin like this.", metavar="PREFIX")] = None
+    max_running: Annotated[int, option("Workers at one time, over all nodes.", metavar="N", min=0)] = 8
     per_slot: Annotated[int, _option("Workers on one slot; 0 binds none to a slot.", metavar="N", min=0)] = 1
     fair: Annotated[
         str | None,
@@ -48,7 +48,7 @@ class ConsumeOptions(SpiderOptions, Output):
     loop: Annotated[
         float | None,
         _option("Start workers every so often only; 0: once, and leave. Without it, whenever there is work.",
-                metavar="SECONDS", min=0),
+                metavar="TIME", min=0),
     ] = None  # fmt: skip
     max_time: Annotated[
         float | None, span("--max-time", "Start no more after this time (90, 30m, 2h), and leave.", panel=_PANEL)
@@ -121,7 +121,7 @@ def consume(context: Context, wanted: ConsumeOptions) -> int:
     one job of the spider with these arguments; one that fails is tried again,
     and dead after DISTRIBUTED_MAX_ATTEMPTS.
 
-    Example: sdist consume article shop --slots p --max-running 8 -o items.jl
+    Example: sdist frontier consume article shop --slots p --max-running 8 -o items.jl
     """
     with stdout_for(wanted.add_to, wanted.overwrite, context.root, taken=wanted.as_json) as (add_to, overwrite):
         return _consume(context, replace(wanted, add_to=add_to, overwrite=overwrite))
@@ -181,7 +181,7 @@ def _manage(
         merge=wanted.loop != 0,
         rows=rows,
         before=before,
-        command=f"sdist consume {wanted.spider} {wanted.frontier}",
+        command=f"sdist frontier consume {wanted.spider} {wanted.frontier}",
     )
     return kept_running(process, wanted.frontier, quiet=wanted.quiet)
 

@@ -26,7 +26,7 @@ from ..context import Context, key_of, requests_in
 from ..crawls.stored_crawls import check_idle, remove, try_again
 from ..crawls.watcher import looked_out_for
 from ..crawls.wording import counted
-from ..options import STDIN, FrontierName, Yes, argument, group, opened_file, option
+from ..options import STDIN, FrontierName, Yes, argument, opened_file, option
 from ..output import Output, complain, complain_each, confirm, say, some_of, waiting
 from . import frontier_list
 from .frontier_list import Prefix, batches_in, check_own_slot, opened, slot_document, slots_in, total_of, with_prefix
@@ -87,7 +87,7 @@ def add(
     rest.
 
     With --as arguments a row is no request, but the arguments of one run of a
-    spider: a CSV whose columns are their names, or JSON lines. `sdist consume`
+    spider: a CSV whose columns are their names, or JSON lines. `sdist frontier consume`
     then starts a job for each.
 
     Example: sdist frontier add shop urls.txt --slots 8 --spider-callback parse_article
@@ -348,7 +348,9 @@ def _put_alone(context: Context, frontier: str, number: int, slot: str, output: 
     check_no_strategy(whole)
     row = next((one for one in store.batches(frontier) if one.number == number), None)
     if row is None:
-        raise NothingMatched(f"The frontier {frontier} has no batch {number}. `sdist batches {frontier}` lists all.")
+        raise NothingMatched(
+            f"The frontier {frontier} has no batch {number}. `sdist crawls batches {frontier}` lists all."
+        )
     check_own_slot(row.slot)
     if row.state in OUT:
         out = {AttemptState.SENDING, AttemptState.SENT, AttemptState.RUNNING, AttemptState.ACKED}
@@ -410,7 +412,7 @@ def requeue(
     """Let dead batches and URLs wait again, in their slots, with as many attempts as new ones.
 
     Dead is a batch that no worker could bring to its end, and a request for a
-    callback that the spider did not have. `sdist misses FRONTIER --kind dead`
+    callback that the spider did not have. `sdist crawls misses FRONTIER --kind dead`
     lists them, with the reasons.
 
     Example: sdist frontier requeue shop 7 9
@@ -424,7 +426,7 @@ def requeue(
     if others := sorted(set(batch or ()) - there):
         raise NothingMatched(
             f"Of {frontier}, {', '.join(map(str, others))} cannot wait again: no such dead batch; nothing was done."
-            f" `sdist batches {frontier} --state dead` lists those that are."
+            f" `sdist crawls batches {frontier} --state dead` lists those that are."
         )
     if not there:
         raise NothingMatched(f"No batch of {frontier} is dead, so there is nothing to try again.")
@@ -451,7 +453,7 @@ def delete(
     """Delete slots of a frontier, with what they remember: their requests can come again.
 
     What workers have now is left, and told. With --all the frontier itself goes,
-    as by `sdist clean`: it must not be in use then. The item files that
+    as by `sdist crawls clean`: it must not be in use then. The item files that
     were merged stay.
 
     Example: sdist frontier delete shop --prefix old-
@@ -463,7 +465,7 @@ def delete(
     store, row = opened(context, frontier)
     if all_:
         if row.kind != "frontier":
-            raise ConfigError(f"{row.id} is a crawl, and goes as a whole by `sdist clean {row.id}`.")
+            raise ConfigError(f"{row.id} is a crawl, and goes as a whole by `sdist crawls clean {row.id}`.")
         check_idle(store, row)
     else:
         check_no_strategy(row)
@@ -491,10 +493,3 @@ def delete(
     walked = walk(rows, lambda one: store.drop_batch(frontier, one.number, forget=True), "deleted")
     requests, batches = walked.words()
     return walked.end(output, document, f"Deleted {requests} in {batches}, of {slots} of {frontier}.")
-
-
-frontier = group(
-    "List, fill, count, move and empty the slots of crawl frontiers.",
-    list=frontier_list.list_, count=frontier_list.count, dump=frontier_list.dump, add=add, move=move,
-    prioritise=prioritise, requeue=requeue, delete=delete,
-)  # fmt: skip

@@ -205,7 +205,7 @@ def status(store: Store, row: Crawl, output: Output) -> None:
         for line in wording.closing(row):
             put(line)
     else:
-        how = "`sdist strategy run`" if has_strategy(row) else f"`sdist consume SPIDER {row.id}`"
+        how = "`sdist strategy run`" if has_strategy(row) else f"`sdist frontier consume SPIDER {row.id}`"
         put(row.message or f"No workers are kept running here; {how} does that.")
 
 

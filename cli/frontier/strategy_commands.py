@@ -5,8 +5,6 @@ import shutil
 from datetime import datetime, timezone
 from typing import Annotated, Any
 
-import typer
-
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused
 from scrapyd_dist.frontier.intake import has_strategy
@@ -19,9 +17,9 @@ from ..crawls import stored_crawls
 from ..crawls.producer_process import crawl_folder, lives
 from ..crawls.watcher import looked_out_for
 from ..crawls.wording import counted
-from ..options import Yes, argument, group, option
+from ..options import Yes, argument, option
 from ..output import Output, confirm, put, put_values, say
-from .strategy_run import StrategyName, add, counts_line, found_strategy, join, run
+from .strategy_run import StrategyName, counts_line, found_strategy
 
 #: dead letters that `status` shows
 LETTERS = 20
@@ -29,16 +27,14 @@ LETTERS = 20
 _PAGE, _EVERY = 10_000, 1.0
 
 
-def list_(called: typer.Context, context: Context, output: Output = Output()) -> None:
-    """List the crawling strategies of this project, and how each stands; the commands below run them.
+def list_(context: Context, output: Output = Output()) -> None:
+    """List the crawling strategies of this project, and how each stands.
 
     A strategy is a class that decides what is requested next, and in which order.
     Its links and their states are in the store.
 
     Example: sdist strategy
     """
-    if called.invoked_subcommand is not None:
-        return
     store = context.store_if_any
     rows = [(store, row) for row in store.crawls() if has_strategy(row)] if store is not None else []
     documents, cells = [], []
@@ -231,9 +227,3 @@ def replay(
         return
     waits = "" if lives(row) else f" They wait for the next `sdist strategy run {terms.path} …`."
     say(f"{counted(events, 'dead letter')} of {name} will be handled again.{waits}")
-
-
-strategy = group(
-    alone=list_, run=run, join=join, add=add, status=status, pause=pause, resume=resume, reset=reset, events=events,
-    replay=replay,
-)  # fmt: skip

@@ -54,12 +54,12 @@ class StrategyOptions(SpiderOptions, Output):
 
     path: Annotated[str, argument("MODULE:CLASS", "The strategy, such as shop.strategies:News.", show_default=False)]
     spider: Annotated[
-        str, _option("The spider that crawls the pages.", "--spider", metavar="NAME", autocompletion=spiders,
+        str, option("The spider that crawls the pages.", "--spider", metavar="NAME", autocompletion=spiders,
                      show_default=False)
     ]  # fmt: skip
     seeds: Annotated[
         str | None,
-        _option("What read_seeds() gets, as lines: a file, - for standard input, or an address (https, s3, gs).",
+        option("What read_seeds() gets, as lines: a file, - for standard input, or an address (https, s3, gs).",
                 metavar="FILE|-|URL"),
     ] = None  # fmt: skip
     arg: Annotated[list[str] | None, _option("Argument of the strategy. Repeatable.", "-a", metavar="NAME=VALUE")] = (
@@ -69,7 +69,7 @@ class StrategyOptions(SpiderOptions, Output):
         list[str] | None, option("Argument of the spider. Repeatable.", panel="The spider", metavar="NAME=VALUE")
     ] = None
     name: Annotated[str | None, _option("The crawl's name; made from that of the class if left out.")] = None
-    standing: Annotated[bool, _option("Wait for more when nothing is left.")] = False
+    standing: Annotated[bool, option("Wait for more when nothing is left.")] = False
     max_depth: Annotated[int, _option("No link further from a seed than this; 0: any.", metavar="N", min=0)] = 0
     ahead: Annotated[
         int, _option("Requests of a site that are handed out ahead of its queue; 0: 64.", metavar="N", min=0)
@@ -138,7 +138,7 @@ def run(context: Context, wanted: StrategyOptions) -> int:
 
     It ends when nothing is left to be requested, when finished() of the strategy
     says so in all of its processes, or at a goal. Workers are kept running as by
-    `sdist consume`, and go on when this command is interrupted.
+    `sdist frontier consume`, and go on when this command is interrupted.
 
     Example: sdist strategy run shop.strategies:News --spider page --seeds seeds.txt -o items.jl
     """

@@ -22,9 +22,9 @@ from ..crawls.crawl import SomeCrawl
 from ..crawls.crawl_options import outputs_of, stdout_for
 from ..crawls.producer_process import crawl_folder, crawl_or_latest
 from ..crawls.watcher import looks
-from ..options import Timeout, argument, crawls, group, option
+from ..options import Timeout, argument, crawls, option
 from ..output import Output, complain, put_values, say
-from .item_pull import Stored, pull, stored
+from .item_pull import Stored, stored
 from .job_list import TIMEOUT
 
 #: endings of files of JSON lines
@@ -367,6 +367,3 @@ class Show:
             self._last = stream.node, stream.job
             say(f"==> {stream.node} {stream.job} <==")
         put_values("\n".join(line.decode("utf-8", "replace").rstrip("\r") for line in lines))
-
-
-items = group("Fetch, merge and follow the items of crawls and jobs.", pull=pull, merge=merge, tail=tail)

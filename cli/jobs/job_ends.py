@@ -1,4 +1,4 @@
-"""`sdist wait`, `cancel` and `stop`: how crawls and jobs end, by themselves or since they are told to.
+"""`sdist crawls wait`, `cancel` and `stop`: how crawls and jobs end, by themselves or since they are told to.
 
 The rules it keeps: waiting changes nothing, and a node that does not answer decides nothing; without a selector nothing
 is cancelled.
@@ -59,7 +59,7 @@ def wait(
     all are good, 3 when only some are, else that of the first. A job is judged by
     what it really did: 0 when it finished, 1 otherwise.
 
-    Example: sdist wait easy-20260102T030405Z --timeout 2h
+    Example: sdist crawls wait easy-20260102T030405Z --timeout 2h
     """
     if crawl and job:
         raise ConfigError("Wait for crawls or, with --job, for jobs; not for both at once.")
@@ -127,7 +127,7 @@ def wait_for_jobs(
         if record.attempt == 1:
             raise ConfigError(
                 f"The job {record.id} waits in the store ({record.waits_for}), and is on no node."
-                " `sdist schedule --resume` starts what may start, and waits until it is over."
+                " `sdist jobs schedule --resume` starts what may start, and waits until it is over."
             )
     last = _last_attempts(context, names, deadline)
     ended = _judged(context, last, nodes, deadline)
@@ -157,7 +157,7 @@ def _last_attempts(context: Context, names: Sequence[str], deadline: float) -> t
     def left() -> list[str]:
         waits = [one.id for one in _waiting_in(context, names)]
         for name in (name for name in waits if name not in told):
-            say(f"{name}, the next attempt, waits in the store. If no `sdist schedule` runs: sdist schedule --resume")
+            say(f"{name}, the next attempt, waits in the store. If no such command runs: sdist jobs schedule --resume")
         told.update(waits)
         return waits
 
@@ -167,7 +167,7 @@ def _last_attempts(context: Context, names: Sequence[str], deadline: float) -> t
     records = store.jobs()
     firsts = {one.id: one.first or one.id for one in records}
     names = [firsts.get(name, name) for name in names]
-    _wait_for(left, ASK, deadline, "job", "sdist jobs; sdist wait --job")
+    _wait_for(left, ASK, deadline, "job", "sdist jobs; sdist crawls wait --job")
     last = chains(attempts_of(store.jobs(), names))
     return tuple(dict.fromkeys(last[name].id if name in last else name for name in names))
 
@@ -264,9 +264,9 @@ def cancel(
     A running job gets INT: it ends its requests, runs its pipelines to the end,
     and closes with the reason "shutdown". Nothing is cancelled unless jobs, a
     crawl, or --all are named; a name that is a crawl's means the whole crawl, as
-    `sdist stop` does. Exit code 124 when some are still there.
+    `sdist crawls stop` does. Exit code 124 when some are still there.
 
-    Example: sdist cancel --crawl easy-20260102T030405Z
+    Example: sdist jobs cancel --crawl easy-20260102T030405Z
     """
     if bool(job) + (crawl is not None) + all_ != 1:
         raise ConfigError("Name what to cancel: ids of jobs, or --crawl CRAWL, or --all. One of the three.")
@@ -278,10 +278,10 @@ def stop(*, context: Context, crawl: CrawlId, how: SignalOptions, timeout: Timeo
 
     What is done stays done. A running job gets INT: it ends its requests and
     closes with the reason "shutdown"; its batch is crawled again by `sdist
-    resume`. The same as `sdist cancel --crawl CRAWL`. Exit code 4 when nothing of
+    resume`. The same as `sdist jobs cancel --crawl CRAWL`. Exit code 4 when nothing of
     it runs, 124 when some jobs are still there.
 
-    Example: sdist stop easy-20260102T030405Z
+    Example: sdist crawls stop easy-20260102T030405Z
     """
     return _Cancellation(context, JobQuery(timeout=timeout), how, [crawl]).run(output)
 
@@ -295,7 +295,7 @@ def _sent(record: JobRecord, signal: str) -> JobRecord:
 
 
 def _cancelled(record: JobRecord) -> JobRecord:
-    return replace(record, state=Outcome.CANCELLED, ended=time.time(), reason="by sdist cancel, before it began")
+    return replace(record, state=Outcome.CANCELLED, ended=time.time(), reason="by sdist jobs cancel, before it began")
 
 
 def _open_attempts(records: Sequence[JobRecord], names: Sequence[str]) -> list[str]:
@@ -423,11 +423,11 @@ class _Cancellation:
                 self._signal(left, "INT")
             elif waited >= self._span:
                 names = some_of([f"{row.job} ({row.node.name})" for row in left], SHOWN)
-                sent, hint = "INT was sent", "Go on with: sdist cancel --force."
+                sent, hint = "INT was sent", "Go on with: sdist jobs cancel --force."
                 if self._how.kill:
                     sent, hint = "KILL was sent", "Look at the nodes: sdist nodes."
                 elif self._how.force:
-                    sent, hint = "INT was sent twice", "Go on with: sdist cancel --kill."
+                    sent, hint = "INT was sent twice", "Go on with: sdist jobs cancel --kill."
                 raise StillRuns(f"Still there after {self._span:g} seconds: {names}. {sent}. {hint}")
             time.sleep(GONE_LOOK)
 

@@ -66,7 +66,9 @@ class JobFleet:
             kept = sanitised(wanted)
             if kept not in common:
                 lack = ", ".join(node.name for node, names in versions.items() if kept not in names)
-                raise NothingMatched(f"The version {wanted!r} is not on {lack}. `sdist deploy-all` brings code there.")
+                raise NothingMatched(
+                    f"The version {wanted!r} is not on {lack}. `sdist deploy --all` brings code there."
+                )
             return kept
         chosen = current(common, self.known)
         if chosen is None:
@@ -74,7 +76,7 @@ class JobFleet:
             shown = ", ".join(node.name for node in self._seen)
             raise ConfigError(
                 f"There is no version of the project {project!r} that all of these nodes have: {shown}. Bring the "
-                "code to all of them with `sdist deploy-all`, or choose nodes with --node."
+                "code to all of them with `sdist deploy --all`, or choose nodes with --node."
             )
         if is_crawls(chosen):
             self.why = "which a crawl brought, since nothing was deployed that all of these nodes have"
@@ -130,7 +132,9 @@ class JobFleet:
             for node, error in self.errors.items():
                 if node.name == name:
                     raise error
-            raise ConfigError(f"There is no node {name!r}. There are: {', '.join(node.name for node in self.nodes)}.")
+            raise NothingMatched(
+                f"There is no node {name!r}. There are: {', '.join(node.name for node in self.nodes)}."
+            )
         return [self._taken(nodes)]
 
     def place_of(self, record: JobRecord) -> Node | None:

@@ -87,7 +87,7 @@ class JobList:
                     raise NothingMatched(f"{text}, {len(self.errors)} of which did not answer.")
                 raise NothingMatched(
                     f"{text}. `sdist jobs` lists those that the nodes remember, the last 100 of each, and those that"
-                    " `sdist schedule` has started from here."
+                    " `sdist jobs schedule` has started from here."
                 )
             chosen |= rows
         return tuple(chosen.values())

@@ -1,4 +1,4 @@
-"""`sdist stats`: the sums of what Scrapy counted, over named jobs and crawls, or over a window of time."""
+"""`sdist jobs stats`: the sums of what Scrapy counted, over named jobs and crawls, or over a window of time."""
 
 import time
 from collections import Counter
@@ -44,10 +44,10 @@ def stats(
     Of a crawl's batches only the attempts that count are taken. A job without a
     dump of stats, because it runs or died, gives what its log tells: pages,
     items, and how much was logged at each level. With --since: of all jobs of
-    crawls and of `sdist schedule` that ended since then, from what the store
+    crawls and of `sdist jobs schedule` that ended since then, from what the store
     remembers of them: pages, items, errors, responses by status code.
 
-    Example: sdist stats --since 24h --label night=1
+    Example: sdist jobs stats --since 24h --label night=1
     """
     if bool(name) == (since is not None) or (name and (label or spider)):
         raise ConfigError(

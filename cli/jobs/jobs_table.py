@@ -217,7 +217,7 @@ def look_back(
     return memory
 
 
-def jobs(
+def list_(
     *,
     context: Context,
     state: Annotated[
@@ -226,9 +226,7 @@ def jobs(
     query: JobQuery,
     label: OnlyLabels = None,
     since: Annotated[float | None, span("--since", "Only jobs that ran in the last 90 (seconds), 30m, 2h.")] = None,
-    stall: Annotated[
-        float, option("Minutes without progress after which a job is stalled.", min=0.1, metavar="MINUTES")
-    ] = STALL / 60,
+    stall: Annotated[float, option("Time without progress after which a job is stalled.", min=1)] = STALL,
     limit: Annotated[int | None, option("Only so many jobs, the newest.", "--limit", "-n", metavar="N", min=1)] = None,
     output: Output,
 ) -> int:
@@ -236,9 +234,9 @@ def jobs(
 
     A job of a crawl is judged by its worker's report, any other one by the end
     of its log: finished, failed (errors, a feed that could not be stored),
-    cancelled, killed (by `sdist cancel`), died (its log just ends), stalled,
+    cancelled, killed (by `sdist jobs cancel`), died (its log just ends), stalled,
     unknown (no log). Exit code 3 when some nodes did not answer. Jobs of `sdist
-    schedule` are remembered in the store: they are listed as "remembered" when
+    jobs schedule` are remembered in the store: they are listed as "remembered" when
     their nodes have forgotten them.
 
     Example: sdist jobs --state failed --since 24h
@@ -254,7 +252,7 @@ def jobs(
         JobState.FINISHED: {outcome for outcome in Outcome if outcome.over},
     }
     worth = [row for row in rows if row.remembered or not state or possible[row.state] & set(state)]
-    judge = Judge(context, worth, memory, stall=stall * 60, timeout=query.timeout)
+    judge = Judge(context, worth, memory, stall=stall, timeout=query.timeout)
     judged = judge.all([row for row in worth if has_labels(judge.labels(row), label)])
     told = _newest(_rows(judge, judged, state or (), since), limit)
     unreached = [str(error) for error in listed.errors]

@@ -1,4 +1,4 @@
-"""`sdist logs` and `sdist grep`: the logs of many jobs. Of each log no more than a block is in memory."""
+"""`sdist logs` and `sdist jobs grep`: the logs of many jobs. Of each log no more than a block is in memory."""
 
 import heapq
 import re
@@ -58,11 +58,12 @@ def logs(
     query: JobQuery,
     raw: Raw = False,
 ) -> int:
-    """Show the logs of jobs on all nodes as one, ordered by time, each line with its node and job.
+    """Show the logs of jobs on all nodes as one.
 
-    Without a name these are the jobs that run now. Logs are read from their end
-    by Range, whatever their size. Colours are left out, and what else would
-    steer a terminal is shown by its code.
+    Lines are ordered by time, each with its node and job. Without a name
+    these are the jobs that run now. Logs are read from their end by Range, whatever
+    their size. Colours are left out, and what else would steer a terminal is shown
+    by its code.
 
     Example: sdist logs -f easy-20260102T030405Z --level WARNING
     """
@@ -232,7 +233,7 @@ def grep(
 
     Exit code 4 when nothing matches.
 
-    Example: sdist grep 'DNS lookup failed' --spider easy -C 2
+    Example: sdist jobs grep 'DNS lookup failed' --spider easy -C 2
     """
     try:
         regex = re.compile(pattern, re.IGNORECASE if ignore_case else 0)

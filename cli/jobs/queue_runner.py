@@ -162,7 +162,7 @@ class QueueRunner:
                     if self._left():
                         pause(LOOK)
             except (KeyboardInterrupt, NoNodeReachable):
-                say("Jobs that were sent go on, and the others wait in the store. Go on with: sdist schedule --resume")
+                say("Jobs that were sent go on; the others wait in the store. Go on with: sdist jobs schedule --resume")
                 raise
         last = chains(self._store.jobs())
         return [last[name] for name in self.own if name in last]

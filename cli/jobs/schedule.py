@@ -20,7 +20,18 @@ from scrapyd_dist.transports.event_hook import EventHook
 from ..context import Context, exit_code, key_of, project_name
 from ..crawls.crawl_options import JobLimits, pairs, settings_in
 from ..crawls.stored_crawls import DAY
-from ..options import NewLabels, Nodes, Timeout, argument, checked_labels, nodes, option, parser_of, spiders
+from ..options import (
+    NewLabels,
+    Nodes,
+    Timeout,
+    argument,
+    checked_labels,
+    nodes,
+    option,
+    parser_of,
+    project_option,
+    spiders,
+)
 from ..output import Output, complain, complain_each, say, some_of
 from .job_ends import combined, wait_for_jobs
 from .job_fleet import JobFleet, fleet_of, post
@@ -126,8 +137,10 @@ def schedule(
     *,
     context: Context,
     spider: Annotated[list[str] | None, argument("SPIDER", "Spiders, or patterns as in 'shop*'.", spiders)] = None,
-    project: Annotated[str | None, option("Scrapyd's name of the project.", "--project", "-p")] = None,
-    arg: Annotated[list[str] | None, option("Spider argument. Repeatable.", "-a", metavar="NAME=VALUE")] = None,
+    project: Annotated[str | None, project_option("Scrapyd's name of the project.")] = None,
+    arg: Annotated[
+        list[str] | None, option("Spider argument. Repeatable.", "--arg", "-a", metavar="NAME=VALUE")
+    ] = None,
     setting: Annotated[list[str] | None, option("Setting. Repeatable.", "--set", "-s", metavar="NAME=VALUE")] = None,
     on: Annotated[str | None, option("On this node.", metavar="NODE", autocompletion=nodes)] = None,
     any_: Annotated[bool, option("Each on the node with the least to do. The default.")] = False,
@@ -145,8 +158,8 @@ def schedule(
     on_finish: Annotated[
         str | None,
         option(
-            "Wait until the jobs are over; then run this command, or post to this http(s) address, what `sdist wait"
-            " --job --json` gives.",
+            "Wait until the jobs are over; then run this command, or post to this http(s) address, what `sdist"
+            " crawls wait --job --json` gives.",
             metavar="CMD|URL",
         ),
     ] = None,
@@ -168,7 +181,7 @@ def schedule(
     did, 1 when none. It starts whatever waits there, also what a command left that
     was ended; --resume does only that.
 
-    Example: sdist schedule 'shop*' -a category=books --unless-running
+    Example: sdist jobs schedule 'shop*' -a category=books --unless-running
     """
     finish = EventHook(target=on_finish or "", option="--on-finish", event="the end of the jobs")
     finish.check()
@@ -249,7 +262,9 @@ def _wishes(spiders: Sequence[str], file: Path | None, common: JobRow) -> list[J
     wishes = [replace(common, spider=spider) for spider in spiders]
     wishes += read_jobs(file, common) if file is not None else []
     if not wishes:
-        raise ConfigError("Name the spiders to start, or a file of jobs with --from. `sdist schedule '*'` means all.")
+        raise ConfigError(
+            "Name the spiders to start, or a file of jobs with --from. `sdist jobs schedule '*'` means all."
+        )
     return wishes
 
 

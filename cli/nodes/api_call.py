@@ -1,11 +1,11 @@
-"""`sdist api`: one call to one node, with its user name and password, as it is."""
+"""`sdist nodes api`: one call to one node, with its user name and password, as it is."""
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from scrapyd_dist.config import with_netrc
 from scrapyd_dist.errors import (
     ConfigError,
     ConnectionLost,
@@ -19,21 +19,26 @@ from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.reply import document
 
-from ..context import Context
+from ..context import Context, names_of
 from ..options import PATIENCE, argument, nodes, one_of, option
 from ..output import put_values
 
 #: Scrapyd's endpoints, and those of them that change something and want POST
 ASKED = ("daemonstatus", "listprojects", "listversions", "listspiders", "listjobs", "status")
 POSTED = ("schedule", "cancel", "addversion", "delversion", "delproject")
+#: an endpoint by its URL, as curl wants it
+_ENDPOINT = re.compile(r"(?P<node>https?://.+)/(?P<name>\w+)\.json(?:\?(?P<query>.*))?\Z")
 _UNREACHED = (ConnectionRefused, HostNotFound, ConnectTimeout, NoReply, ConnectionLost)
 
 
 def api(
     context: Context,
-    node: Annotated[str, argument("NODE", "A node's name in scrapy.cfg, or its address.", nodes)],
-    endpoint: Annotated[str, argument("ENDPOINT", "Such as listjobs.json, or just listjobs.", one_of(*ASKED, *POSTED))],
+    node: Annotated[str, argument("NODE", "A node's name, its address, or the endpoint's whole URL.", nodes)],
+    endpoint: Annotated[
+        str | None, argument("ENDPOINT", "Such as listjobs.json, or just listjobs.", one_of(*ASKED, *POSTED))
+    ] = None,
     parameter: Annotated[list[str] | None, argument("NAME=VALUE", "Parameters; NAME=@FILE uploads a file.")] = None,
+    data: Annotated[list[str] | None, option("A parameter, as curl has it.", "-d", metavar="NAME=VALUE")] = None,
     post: Annotated[bool, option("Send POST; that of Scrapyd's endpoints is known.")] = False,
     timeout: Annotated[float, option("Seconds for all of it.", min=0.1, max=PATIENCE)] = 60.0,
 ) -> None:
@@ -43,9 +48,15 @@ def api(
     refusal (`status: error`) is exit code 1, no answer 5. What Scrapyd loses without a word,
     such as an argument of more than 128 KiB, is not checked here.
 
-    Example: sdist api node1 listversions project=properties
+    Example: sdist nodes api node1 listversions project=properties
+    Example: sdist nodes api http://web1:6800/listjobs.json project=properties
     """
-    call = _call(endpoint, parameter or [], post=post)
+    words = [*([endpoint] if endpoint is not None else []), *(parameter or [])]
+    if found := _ENDPOINT.match(node):
+        node, words = found["node"], [found["name"], *filter(None, (found["query"] or "").split("&")), *words]
+    if not words:
+        raise ConfigError(f"Which endpoint of {node}? As in: sdist nodes api {node} listjobs")
+    call = _call(words[0], [*words[1:], *(data or [])], post=post)
     try:
         answer = context.sender.send(_node(context, node), call, timeout=timeout)
     except _UNREACHED as error:
@@ -54,16 +65,10 @@ def api(
 
 
 def _node(context: Context, text: str) -> Node:
-    known = [*context.project.targets, *context.all_nodes]
-    for node in known:
-        if node.name == text:
-            return node
-    if not any(sign in text for sign in ":./"):
-        names = ", ".join(dict.fromkeys(node.name for node in known)) or "none"
-        raise ConfigError(f"There is no node {text!r}. Known: {names}; an address such as web1:6800 will do too.")
-    parsed = Node.parse(text)
-    same = next((node for node in known if node == parsed), None)
-    return same if same is not None and parsed.username is None else with_netrc(parsed)
+    found = context.nodes([text])
+    if len(found) > 1:
+        raise ConfigError(f"{text!r} is {len(found)} nodes, and a call goes to one: {names_of(found)}.")
+    return found[0]
 
 
 def _call(endpoint: str, parameters: list[str], *, post: bool) -> Call[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`sdist deploy` and `deploy-all`: one egg, built once, to many nodes at the same time; and how that is shown."""
+"""`sdist deploy`: one egg, built once, to many nodes at the same time; and how that is shown."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -82,7 +82,7 @@ def tell(result: RollOut, project: str, wish: RollOutRequest, output: Output, *,
     for reason, failed in result.failures.items():
         complain(reason if len(failed) == 1 else f"{', '.join(failed)}: {reason}")
     if result.failures and result.ready:
-        say("The others have it. Once that is put right, `sdist deploy-all --only-missing` brings it to those without.")
+        say("The others have it. Put that right; then `sdist deploy --all --only-missing` brings it to the rest.")
     if len(result.spider_lists) > 1:
         lists = "; ".join(f"{', '.join(on)}: {', '.join(found) or 'none'}" for found, on in result.spider_lists.items())
         complain(
@@ -126,12 +126,13 @@ def node_row(result: NodeResult, project: str) -> dict[str, Any]:
 
 
 RETRIES = 2
+DEFAULT = "default"  #: the name of the target that scrapy.cfg has as [deploy]
 _how, _what = partial(option, panel="How it is sent"), partial(option, panel="What is sent")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeployOptions(Output):
-    """The options of both commands; a field is a parameter of the command."""
+    """Its options; a field is a parameter of the command."""
 
     project: Project = None
     version: Annotated[
@@ -141,7 +142,7 @@ class DeployOptions(Output):
     include_dependencies: Annotated[bool, _what("Put the pure-Python packages of requirements.txt in the egg.")] = False
     use_setup_py: Annotated[bool, _what("Let the project's own setup.py build the egg, in a copy.")] = False
     atomic: Annotated[bool, _how("All or none: undo it on all nodes when one fails.")] = False
-    dry_run: Annotated[bool, _how("Change nothing; exit code 10 if it would.")] = False
+    dry_run: Annotated[bool, _how("Change nothing, and say what would be.")] = False
     timeout: Annotated[float, _how("Seconds that each node gets.", min=0.1, max=PATIENCE)] = 60.0
     retries: Annotated[int, _how("How often a node that does not answer is asked again.", min=0, max=20)] = RETRIES
     no_progress: Annotated[bool, option("No progress.")] = False
@@ -152,28 +153,32 @@ def deploy(
     context: Context,
     asked: DeployOptions,
     targets: Annotated[list[str] | None, argument("TARGET", "Names of targets, or globs.", nodes)] = None,
+    all_: Annotated[bool, option("To all nodes.", "--all", "-a")] = False,
 ) -> int:
-    """Build the project once and upload it to the named nodes at the same time.
+    """Build the project once, and upload it to nodes at once.
 
-    TARGET is the name of a target in scrapy.cfg, or a glob in quotes.
-    For all nodes there is `sdist deploy-all`, which says the rest.
+    TARGET is the name of a target in scrapy.cfg, or a glob in quotes. Without one
+    it is the target `default`, which is the section [deploy], or the only one.
+    A node that has this code already is left alone; one that cannot import it
+    does not keep it. Exit code 0 when all have it, 3 when some do.
 
     Example: sdist deploy web1 'eu-*'
+    Example: sdist deploy --all -p properties
     """
-    if not targets:
-        raise ConfigError("Name the targets to deploy to, or globs like 'eu-*'. For all of them: sdist deploy-all.")
-    return _deploy(context, targets, asked)
+    if all_ and targets:
+        raise ConfigError(f"--all is all nodes, and {' '.join(targets)} some of them: give one of the two.")
+    return _deploy(context, None if all_ else targets or _usual(context), asked)
 
 
-def deploy_all(context: Context, asked: DeployOptions) -> int:
-    """Build the project once and upload it to all nodes at the same time.
-
-    A node that has this code already is left alone; one that cannot import it
-    does not keep it. Exit code 0 when all nodes have it, 3 when some do.
-
-    Example: sdist deploy-all -p properties
-    """
-    return _deploy(context, None, asked)
+def _usual(context: Context) -> list[str]:
+    """Where it goes when no target is named."""
+    names = [node.name for node in context.all_nodes]
+    if DEFAULT not in names and len(names) > 1:
+        raise ConfigError(
+            f"There are {len(names)} targets, and none is called {DEFAULT!r}. Name some, or globs like 'eu-*'; for all"
+            " of them: sdist deploy --all."
+        )
+    return [DEFAULT] if DEFAULT in names else names
 
 
 def _deploy(context: Context, targets: Sequence[str] | None, asked: DeployOptions) -> int:
@@ -224,7 +229,7 @@ def _last_sent(project: str, state: Path, version: str | None) -> SavedEgg:
     if not kept:
         raise NothingMatched(
             f"No egg of the project {project} was sent from here yet, so there is none to send to those that lack it. "
-            "Without --only-missing it is built: sdist deploy-all."
+            "Without --only-missing it is built: sdist deploy --all."
         )
     return kept[0]
 
@@ -243,6 +248,6 @@ def roll_out(
         told = "; ".join(f"{words}: {', '.join(names)}" for words, names in groups.items())
         complain(
             f"Interrupted. The version {known.version} so far: {told}. A node that was being sent it goes on by itself."
-            " See what they have with `sdist versions`; `sdist deploy-all --only-missing` brings it to the others."
+            " See what they have with `sdist code versions`; `sdist deploy --all --only-missing` brings it to the rest."
         )
         raise

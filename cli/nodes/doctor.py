@@ -23,7 +23,7 @@ from scrapyd_dist.transports import Sender, sweep
 from ..context import Context, exit_code, quick_project
 from ..crawls.wording import counted
 from ..node_status import start_delays
-from ..options import CONNECT_TIMEOUT, ConnectTimeout, Timeout, argument, nodes, option
+from ..options import CONNECT_TIMEOUT, ConnectTimeout, Timeout, argument, nodes, option, project_option
 from ..output import NEVER, Output, put, say, waiting
 
 #: most seconds for one try to connect
@@ -175,17 +175,15 @@ def doctor(
     *,
     context: Context,
     node: Annotated[list[str] | None, argument("NODE", "Names of nodes, or globs; all if left out.", nodes)] = None,
-    project: Annotated[
-        str | None, option("Whose code is tried: \\[deploy] project, else BOT_NAME.", "--project", "-p")
-    ] = None,
+    project: Annotated[str | None, project_option("Whose code is tried: \\[deploy] project, else BOT_NAME.")] = None,
     verbose: Annotated[bool, option("Show notes too.", "--verbose", "-v")] = False,
     timeout: Timeout = 15.0,
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT,
     output: Output,
 ) -> int:
-    """Look for what endangers work on the nodes; each finding says what to do.
+    """Look for what endangers work on the nodes.
 
-    It changes nothing. Looked at: user name and password, TLS and certificate,
+    Each finding says what to do; nothing is changed. Looked at: user name and password, TLS and certificate,
     the url's path, clock, time to answer, /logs/ and pieces of files, items_dir,
     jobs_to_keep, Scrapyd's age, versions, whether eggs can be read, process
     slots that are lost (that takes some seconds where work waits). Exit code 1

@@ -1,4 +1,4 @@
-"""`sdist metrics`: nodes and crawls as Prometheus metrics.
+"""`sdist nodes metrics`: nodes and crawls as Prometheus metrics.
 
 Dashboards rely on the names, labels and types: they do not change. No label has a password in it.
 """
@@ -243,7 +243,7 @@ def metrics(
     spider, and how plain jobs ended. A node that is down is a number too, so the
     exit code is 0. A textfile is replaced as a whole: run this from cron or a timer.
 
-    Example: sdist metrics --textfile /var/lib/node_exporter/sdist.prom
+    Example: sdist nodes metrics --textfile /var/lib/node_exporter/sdist.prom
     """
     if textfile is not None and not textfile.absolute().parent.is_dir():
         raise ConfigError(f"There is no folder {textfile.absolute().parent} for the textfile; make it first.")

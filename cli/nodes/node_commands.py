@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
-import typer
-
 from scrapyd_dist.config import MOST_JOBS, STATE_FOLDER, state_dir, with_netrc
 from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import INTERRUPTED, TIME_UP, ConfigError, NodeError, NothingMatched
@@ -20,9 +18,9 @@ from scrapyd_dist.transports import sweep
 
 from ..context import Context, exit_code, names_of, quick_project
 from ..node_status import TIMEOUT, exit_code_of, look, newest_of, recognise
-from ..options import CONNECT_TIMEOUT, ConnectTimeout, Nodes, Timeout, argument, group, option, span
+from ..options import CONNECT_TIMEOUT, ConnectTimeout, Nodes, Timeout, argument, option, project_option, span
 from ..options import nodes as node_names
-from ..output import Output, complain, say, table, waiting
+from ..output import Output, complain, put, say, table, waiting
 
 #: seconds between two looks at a node that is waited for
 EVERY = 1.0
@@ -86,7 +84,7 @@ def drain(
 ) -> int:
     """Give nodes no new work, and wait until what they have is done.
 
-    Crawls that run and `sdist schedule` pass them over from now on; nothing is
+    Crawls that run and `sdist jobs schedule` pass them over from now on; nothing is
     cancelled. It holds until `sdist nodes resume`, also when the waiting is
     ended by Ctrl-C or --timeout.
 
@@ -136,8 +134,8 @@ def _tell(waited: Sequence[DrainResult], code: int, output: Output, *, waited_fo
         elif one.wedged:
             complain(
                 f"{one.node}: {row['pending']} jobs wait there and none is started, so it will never be empty. Its "
-                "process slots are lost: restart its Scrapyd, or take the jobs back with `sdist cancel`. The drain is "
-                "in force."
+                "process slots are lost: restart its Scrapyd, or take the jobs back with `sdist jobs cancel`. The "
+                "drain is in force."
             )
     left = [one.node for one in waited if one.stage == "draining"]
     if left and (waited_for or not output.as_json):
@@ -166,13 +164,12 @@ def resume(context: Context, node: Names = None, all_: All = False, output: Outp
 SAID = 5
 
 
-def list_nodes(
+def list_(
     *,
-    called: typer.Context,
     context: Context,
     node: Nodes = None,
     project: Annotated[
-        str | None, option("Whose versions are compared: \\[deploy] project, else BOT_NAME.", "--project", "-p")
+        str | None, project_option("Whose versions are compared: \\[deploy] project, else BOT_NAME.")
     ] = None,
     output: Output,
     timeout: Timeout = TIMEOUT,
@@ -188,8 +185,6 @@ def list_nodes(
 
     Example: sdist nodes --node 'eu-*'
     """
-    if called.invoked_subcommand is not None:
-        return 0
     fleet = context.nodes(node)
     name = quick_project(context.project, project)
     sender, known = context.sender_within(connect_timeout), context.known_times(fleet, name)
@@ -226,6 +221,15 @@ def _show(seen: Sequence[NodeStatus], newest: str | None) -> None:
 def clock(skew: float | None) -> str:
     """How wrong a node's clock is, where that is worth a word."""
     return "" if skew is None or abs(skew) < SKEW else f"{skew:+.0f} s"
+
+
+def targets(context: Context) -> None:
+    """List the targets of scrapy.cfg with their addresses, without asking them.
+
+    Example: sdist nodes targets
+    """
+    for one in context.project.targets or context.local_nodes:
+        put(f"{one.name:<20} {one.url}")
 
 
 def add(
@@ -338,6 +342,3 @@ def down(context: Context) -> None:
 
     stopped = local_nodes.down(context.root / STATE_FOLDER)
     say(f"Stopped {', '.join(stopped)}." if stopped else "No local node was running.")
-
-
-nodes = group(alone=list_nodes, drain=drain, resume=resume, add=add, remove=remove, up=up, down=down)

@@ -1,4 +1,4 @@
-"""`sdist versions`, `spiders`, `prune` and `rollback`: what the nodes have, where they differ, and the way back."""
+"""`sdist code versions`, `spiders`, `prune` and `rollback`: what nodes have, where they differ, and the way back."""
 
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -12,7 +12,9 @@ from scrapyd_dist.deploy.rollout import NodeResult, RollOut, RollOutRequest
 
 from scrapyd_dist.config import state_dir
 from scrapyd_dist.nodes import names_by
+from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_than, version_name
+from scrapyd_dist.transports import sweep
 
 from ..context import Context, exit_code, must_answer
 from ..crawls.wording import counted
@@ -38,9 +40,9 @@ def versions(
 
     `default` is what a job runs that names no version: Scrapyd takes the one
     that sorts last. Where that is not the newest deployment, or only what a crawl
-    brought, it is said. Crawls and `sdist schedule` name theirs.
+    brought, it is said. Crawls and `sdist jobs schedule` name theirs.
 
-    Example: sdist versions --check
+    Example: sdist code versions --check
     """
     name, nodes, known = context.project_nodes(node, project)
     seen = node_versions.look(nodes, name, context.version_lookup(), timeout=timeout)
@@ -71,7 +73,7 @@ def _show_versions(answered: Sequence[NodeVersions], project: str) -> None:
 
     names = sorted({name for entry in answered for name in entry.versions}, key=order)
     if not names and answered:
-        say(f"No node that answered has a version of the project {project}. Send one: sdist deploy-all.")
+        say(f"No node that answered has a version of the project {project}. Send one: sdist deploy --all.")
     if not names:
         return
     if len(answered) <= _COLUMNS:
@@ -106,7 +108,7 @@ def spiders(
 ) -> int:
     """List the spiders of the project on the nodes, and where one is missing.
 
-    Example: sdist spiders --json
+    Example: sdist code spiders --json
     """
     name, nodes, known = context.project_nodes(node, project)
     lists = node_versions.spiders(nodes, name, version=version, known=known, timeout=timeout)
@@ -134,6 +136,27 @@ def spiders(
     return exit_code(len(lists), errors)
 
 
+def projects(context: Context, node: Nodes = None, timeout: Timeout = TIMEOUT, output: Output = Output()) -> int:
+    """List the projects that the nodes have, and where one is missing.
+
+    Example: sdist code projects
+    """
+    nodes = context.nodes(node)
+    answers = list(sweep(nodes, lambda one: context.sender.send(one, api.listprojects(), timeout=timeout)))
+    there = {one.asked.name: one.value for one in answers if one.value is not None}
+    rows: list[dict[str, Any]] = [
+        {"project": name, "nodes": [node for node in there if name in there[node]],
+         "missing": [node for node in there if name not in there[node]]}
+        for name in sorted({name for found in there.values() for name in found})
+    ]  # fmt: skip
+    if not output.document({"projects": rows}):
+        for row in rows:
+            put(row["project"] + (f"  (not on {some_of(row['missing'])})" if row["missing"] else ""))
+    errors = [one.error for one in answers]
+    complain_each(errors)
+    return exit_code(len(answers), errors)
+
+
 def rollback(
     context: Context,
     version: Annotated[str | None, argument("VERSION", "Its name or how it begins; otherwise the one before.")] = None,
@@ -150,7 +173,7 @@ def rollback(
     comes back to where it was. A crawl takes the code that is here all the same,
     and says so; `sdist crawl --version` takes another one.
 
-    Example: sdist rollback
+    Example: sdist code rollback
     """
     name, nodes, known = context.project_nodes(None, project)
     state = state_dir(context.root)
@@ -206,7 +229,7 @@ def prune(
     job runs or waits for stays, and so do the newest deployment and the default.
     Where a job runs whose version Scrapyd does not tell, nothing is deleted.
 
-    Example: sdist prune --keep 5
+    Example: sdist code prune --keep 5
     """
     name, nodes, known = context.project_nodes(node, project)
     version_of = context.version_lookup()

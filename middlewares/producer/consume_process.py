@@ -1,4 +1,4 @@
-"""The process behind `sdist consume`: it keeps workers running at one frontier, and brings home what they did.
+"""The process behind `sdist frontier consume`: it keeps workers running at one frontier, and brings home what they did.
 
 The rules it keeps: one process at a time does so at a frontier; nothing is started before the checks are through; the
 next process takes up what this one leaves behind (workers, parts on their way).

@@ -79,7 +79,7 @@ def code_of(row: Crawl, crawl: Path, root: Path, store: str) -> CrawlCode:
         raise ConfigError(
             f"The crawl {row.id} runs the version {version}, and that code is gone: the working tree has other code,"
             f" and its egg is not in {crawl}. Nothing was started. Check that code out, or go on with today's:"
-            f" sdist resume {row.id} --new-code (or sdist retry, with the same option)."
+            f" sdist resume {row.id} --new-code (or sdist crawls retry, with the same option)."
         )
     if kept is None:
         raise ConfigError(

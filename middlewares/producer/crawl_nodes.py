@@ -256,8 +256,8 @@ class CrawlNodes:
     ) -> Scheduler:  # fmt: skip
         """The scheduler of the batches of a crawl or frontier.
 
-        `spec` says what a frontier's rows are, `staffing` how many workers `sdist consume` was asked for; None: for a
-        crawl, which fills its own frontier, and has items and pages of its own (`counts`).
+        `spec` says what a frontier's rows are, `staffing` how many workers `sdist frontier consume` was asked for;
+        None: for a crawl, which fills its own frontier, and has items and pages of its own (`counts`).
         """
         options = self.request.options
         limits, scaling, own = options.limits, options.scaling, dict[str, Any]()

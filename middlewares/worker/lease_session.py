@@ -66,7 +66,7 @@ def introduce(crawler: Crawler, job: Assignment, uploads: Sequence[str]) -> tupl
             " way would be in it all the same; take it out of FEEDS, and deploy again"
         )
     elif key is None:
-        why = "its code carries no key; deploy it with sdist deploy-all, in its folder"
+        why = "its code carries no key; deploy it with sdist deploy --all, in its folder"
     elif job.needs_client and find_spec("redis") is None:
         why = (
             "this crawl's store is a Redis server, and neither its code nor the node has the client; name the same"

@@ -64,7 +64,7 @@ def by_log(
         return Verdict(outcome=Outcome.RUNNING)
     if look is None:
         if signalled:
-            return Verdict(outcome=Outcome.KILLED, reason="by sdist cancel; it has no log")
+            return Verdict(outcome=Outcome.KILLED, reason="by sdist jobs cancel; it has no log")
         return Verdict(outcome=Outcome.UNKNOWN, reason="it has no log: never started, or jobs_to_keep removed it")
     facts = look.facts
     if state is JobState.RUNNING:
@@ -117,7 +117,7 @@ def _ended(facts: LogFacts, *, says_info: bool, signalled: bool) -> tuple[Outcom
 
 def _unclosed(facts: LogFacts, *, says_info: bool, signalled: bool) -> tuple[Outcome, str]:
     if signalled:
-        return Outcome.KILLED, "by sdist cancel"
+        return Outcome.KILLED, "by sdist jobs cancel"
     if facts.last_error:
         return Outcome.DIED, facts.last_error
     if not says_info:
@@ -176,7 +176,7 @@ def _reported(state: JobState, report: WorkerReport, *, signalled: bool) -> tupl
     if not report.ended and state is not JobState.FINISHED:
         return Outcome.RUNNING, ""
     if not report.ended and signalled:
-        return Outcome.KILLED, "by sdist cancel"
+        return Outcome.KILLED, "by sdist jobs cancel"
     if not report.ended:
         return Outcome.DIED, f"after {report.ended_requests} of {report.requests} requests"
     if meaning(report.finish_reason).told:

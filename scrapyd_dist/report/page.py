@@ -31,7 +31,7 @@ _ENDED = {
     "died": ("bad", ("resume {}",)),
     "stopped": ("bad", ("resume {}",)),
     "incomplete": ("bad", ("resume {}",)),
-    "finished": ("bad", ("stats {}", "grep ERROR {}")),
+    "finished": ("bad", ("jobs stats {}", "jobs grep ERROR {}")),
     "refused": ("bad", ()),
 }
 #: exit code of a finished crawl -> its colour, where it is another one

@@ -21,7 +21,7 @@ from scrapyd_dist.version import __version__
 
 #: failed handshakes in a row after which no other is tried
 TRIES = 2
-DEPLOY = "deploy it there (sdist deploy-all, in its folder)"
+DEPLOY = "deploy it there (sdist deploy --all, in its folder)"
 
 
 def newest(versions: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
 """The scheduler of one crawl or frontier: sees to it that every batch is worked on at a node, and comes home.
 
 A batch is sent to a node as a job, or a worker that was started there leases it from the store. The scheduler runs in
-the process of the crawl, or of `sdist consume`, on an asyncio loop. Its parts share one state: the dispatcher sends
-batches, the autoscaler starts workers, the node monitor watches both, and the collectors end attempts.
+the process of the crawl, or of `sdist frontier consume`, on an asyncio loop. Its parts share one state: the dispatcher
+sends batches, the autoscaler starts workers, the node monitor watches both, and the collectors end attempts.
 """
 
 import asyncio

@@ -177,8 +177,8 @@ class Door:
             f"What the store {self._place} says of the {crawl.kind} {crawl.id} is not believed: {why}. An older sdist"
             " wrote it, or a copy of the project with another key, or something else that can write to this store; so"
             " none of its settings is used. If another copy of the project made it, work there, or copy the file"
-            f" .sdist/key from there to here. If you know what it is, `sdist trust {crawl.id}` shows what it says and"
-            f" signs that here; `sdist clean {crawl.id}` removes it."
+            f" .sdist/key from there to here. If you know what it is, `sdist crawls trust {crawl.id}` shows what it"
+            f" says and signs that here; `sdist crawls clean {crawl.id}` removes it."
         )
         return replace(crawl, options={}, foreign=disbelief)
 
@@ -214,7 +214,7 @@ class Door:
                 f"Batch {batch.number} of {crawl} in the store {self._place} is not believed: {why}. An older sdist"
                 " wrote it, or a copy of the project with another key, or something else that can write to this store;"
                 " so none of its requests is made. If a copy of the project filled it, copy the file .sdist/key from"
-                f" there; if it is older, `sdist trust {crawl}` signs what is there now."
+                f" there; if it is older, `sdist crawls trust {crawl}` signs what is there now."
             )
         return payload
 

@@ -264,7 +264,7 @@ TARGETS: dict[str, tuple[str, str, int]] = {
 COMMANDS = [
     ("jobs",), ("logs",), ("grep", "x"), ("schedule", "easy"), ("cancel", "--all", "-y"), ("nodes",), ("rollback",),
     ("prune", "--keep", "1", "-y"), ("versions", "--check"), ("stats", "x"), ("spiders",),
-    ("deploy-all", "--retries", "0"),
+    ("deploy", "--all", "--retries", "0"),
 ]  # fmt: skip
 
 
@@ -305,9 +305,9 @@ def test_addresses_of_every_kind_from_end_to_end(
         crawl = run_cli(made, "crawl", "easy", "-o", "items.jl", "--json", code=0)
         assert pages.differences(made.items("items.jl")) == {}
         assert {row["name"] for row in crawl.json()["nodes"] if row["jobs"]} == urls.keys()
-        rows = run_cli(made, "schedule", "easy", "--all-nodes", "-s", "CLOSESPIDER_ITEMCOUNT=3", "--json").json()[
-            "jobs"
-        ]
+        rows = run_cli(
+            made, "jobs", "schedule", "easy", "--all-nodes", "-s", "CLOSESPIDER_ITEMCOUNT=3", "--json"
+        ).json()["jobs"]
         for real in nodes:
             real.wait_idle()
         found = {row["job"]: row for row in run_cli(made, "jobs", "--json").json()["jobs"]}

@@ -93,7 +93,7 @@ def test_the_short_benchmark_of_roll_outs(tmp_path: Path) -> None:
     # Two nodes import the project: less would mean that their processes were not counted.
     assert all(run["cpu_s"] > 0.5 for run in found["runs"]), found["runs"]
     assert found["ways"]["sdist"]["wall_ratio"]["median"] > 0.5
-    assert "| `sdist deploy-all` |" in found["printed"]
+    assert "| `sdist deploy --all` |" in found["printed"]
 
 
 @pytest.mark.black_box

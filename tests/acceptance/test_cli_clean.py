@@ -1,4 +1,4 @@
-"""`sdist clean`: what is named or old goes, whole; what runs stays; and it asks before."""
+"""`sdist crawls clean`: what is named or old goes, whole; what runs stays; and it asks before."""
 
 import os
 import sqlite3
@@ -51,14 +51,14 @@ def test_the_pages_that_a_crawl_has_counted_go_with_it_and_those_of_others_stay(
         homes = [home_of(name, store.crawl(name).created) for name in ("a", "b")]
         for budget in [*homes, "a"]:
             store.take_permits([PermitRequest(key="x.com", domain="x.com", pages=9, budget=budget)])
-    assert run_cli(it, "clean", "a", "--yes").code == 0
+    assert run_cli(it, "crawls", "clean", "a", "--yes").code == 0
     with closing(open_store(it.path / ".sdist" / "store.db")) as store:
         assert store.domain_states()[0].pages == {homes[1]: 1}
 
 
 def test_it_removes_what_was_named_or_is_old_and_nothing_that_runs(project: MakeProject, run_cli: RunCommand) -> None:
     it = project()
-    run_cli(it, "clean", "a", "--yes").expect(4, "no crawls")
+    run_cli(it, "crawls", "clean", "a", "--yes").expect(4, "no crawls")
     keep(it, "a")
     keep(it, "old", created=time.time() - 40 * DAY, ended=time.time() - 31 * DAY)
     keep(it, "died", created=time.time() - 40 * DAY, state=CrawlState.WORKING, ended=None, pid=1, beat=1.0)
@@ -73,20 +73,20 @@ def test_it_removes_what_was_named_or_is_old_and_nothing_that_runs(project: Make
         database.execute("UPDATE throttle_domains SET asked = ? WHERE domain = 'old.com'", (long_ago,))
         database.execute("DELETE FROM grants")
 
-    assert run_cli(it, "clean", "--yes").code == 2
-    assert run_cli(it, "clean", "a", "--older-than", "1", "--yes").code == 2
-    run_cli(it, "clean", "a", "nobody", "--yes").expect(4, "nobody")
-    run_cli(it, "clean", "a", "runs", "--yes").expect(2, "sdist watch runs")
-    run_cli(it, "clean", "a").expect(2, "--yes")
-    dry = run_cli(it, "clean", "--older-than", "30", "--dry-run", "--json", code=10)
+    assert run_cli(it, "crawls", "clean", "--yes").code == 2
+    assert run_cli(it, "crawls", "clean", "a", "--older-than", "1d", "--yes").code == 2
+    run_cli(it, "crawls", "clean", "a", "nobody", "--yes").expect(4, "nobody")
+    run_cli(it, "crawls", "clean", "a", "runs", "--yes").expect(2, "sdist watch runs")
+    run_cli(it, "crawls", "clean", "a").expect(2, "--yes")
+    dry = run_cli(it, "crawls", "clean", "--older-than", "30d", "--check", "--json", code=10)
     assert {line["crawl"]: line["state"] for line in dry.json()["removed"]} == {"old": "finished", "died": "working"}
     assert (left(it), limited(it)) == (everything, ["new.com", "old.com"])
 
-    cleaned = run_cli(it, "clean", "--older-than", "30", "--yes", "--json", code=0)
+    cleaned = run_cli(it, "crawls", "clean", "--older-than", "30d", "--yes", "--json", code=0)
     assert {line["crawl"]: line["bytes"] for line in cleaned.json()["removed"]} == {"old": 3000, "died": 3000}
     assert (left(it), limited(it)) == ((["a", "runs"], ["a", "runs"]), ["new.com"])
     nothing = "Nothing to remove: no crawl ended more than 30 days ago."
-    run_cli(it, "clean", "--older-than", "30", "--dry-run").expect(0, nothing)
-    assert run_cli(it, "clean", "no-such-crawl", "--yes").code == 4
-    assert run_cli(it, "clean", "a", "--yes").code == 0
+    run_cli(it, "crawls", "clean", "--older-than", "30d", "--dry-run").expect(0, nothing)
+    assert run_cli(it, "crawls", "clean", "no-such-crawl", "--yes").code == 4
+    assert run_cli(it, "crawls", "clean", "a", "--yes").code == 0
     assert left(it) == (["runs"], ["runs"])

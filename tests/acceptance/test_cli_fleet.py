@@ -51,7 +51,7 @@ def test_a_drained_node_ends_its_jobs_and_gets_no_other(shop: Shop, pair: list[S
     draining.wait_text("node1: 1 running")
     rows = shop.scheduled("good", "good", "good", "good")
     assert {row["node"] for row in rows} == {"node2"}
-    assert shop.run("schedule", "good", "--on", "node1").expect(2, "sdist nodes resume node1").out == ""
+    assert shop.run("jobs", "schedule", "good", "--on", "node1").expect(2, "sdist nodes resume node1").out == ""
     shop.run("nodes", "drain").expect(2, "--all")
     shop.run("nodes", "drain", "noed1").expect(4, "Did you mean node1?")
     assert shop.node_states() == {"node1": "draining", "node2": "up"}
@@ -103,7 +103,7 @@ def test_the_drain_stays_when_the_waiting_ends(shop: Shop, pair: list[ScrapydNod
         draining.interrupt()
         draining.wait().expect(130, "sdist nodes resume")
         assert shop.node_states() == {"node1": "draining", "node2": "draining"}
-        shop.run("schedule", "good").expect(2, "sdist nodes resume node1 node2")
+        shop.run("jobs", "schedule", "good").expect(2, "sdist nodes resume node1 node2")
         shop.run("nodes", "drain", "--all", "--timeout", "1").expect(124, "The time is up")
         at_once = shop.run("nodes", "drain", "--all", "--no-wait", "--json")
         assert (at_once.code, [row["state"] for row in at_once.json()["nodes"]]) == (0, ["drained", "draining"])
@@ -174,7 +174,7 @@ def test_behind_tls(shop: Shop, pair: list[ScrapydNode], tmp_path: Any) -> None:
         assert shop.node_states() == {"node1": "up", "safe": "up", "below": "up"}
         assert shop.run("nodes", "drain", "safe").code == 0
         assert shop.node_states()["safe"] == "draining"
-        assert shop.run("schedule", "good", "--on", "safe").code == 2
+        assert shop.run("jobs", "schedule", "good", "--on", "safe").code == 2
         assert shop.run("nodes", "resume", "safe").code == 0
         assert shop.scheduled("good", "--on", "safe")[0]["state"] == "scheduled"
         found = findings(shop.run("doctor", "safe", "below", "--json"))
@@ -197,7 +197,7 @@ def test_behind_tls(shop: Shop, pair: list[ScrapydNode], tmp_path: Any) -> None:
 def test_a_wedged_node(shop: Shop, nodes: Nodes) -> None:
     (node,) = nodes.fleet(1, max_proc=1)
     shop.project.targets([node])
-    assert shop.run("deploy-all").code == 0
+    assert shop.run("deploy", "--all").code == 0
     # Scrapyd says ok, and loses a process slot for good: the log of such a job cannot be made
     node.api("schedule.json", project="shop", spider="good", jobid="no/such/folder")
     for _ in range(2):
@@ -222,7 +222,7 @@ def test_a_wedged_node(shop: Shop, nodes: Nodes) -> None:
 def test_logs_that_are_pruned_items_that_are_replaced_and_no_logs_at_all(shop: Shop, nodes: Nodes) -> None:
     pruned, mute = *nodes.fleet(1, jobs_to_keep="2", items_dir="items"), *nodes.fleet(1, logs_dir="")
     shop.project.targets([pruned, mute])
-    shop.run("deploy-all", code=0)
+    shop.run("deploy", "--all", code=0)
     for _ in range(5):
         shop.scheduled("good", "--on", pruned.name)
         pruned.wait_idle()

@@ -1,4 +1,4 @@
-"""`sdist schedule`, `jobs`, `logs`, `grep`, `stats`, `cancel`, `api`, `wait` on two real nodes, one with a password."""
+"""`sdist jobs` and its verbs, `logs`, `nodes api`, `crawls wait` on two real nodes, one with a password."""
 
 import json
 import os
@@ -106,18 +106,18 @@ def test_logs_of_two_nodes_are_one_and_can_be_searched(shop: Shop, everywhere: l
     heads = [line.partition(" | ")[2][:19] for line in lines if line.partition(" | ")[2][:2] == "20"]
     assert heads == sorted(heads)
     assert "DEBUG: " not in shop.run("logs", *everywhere, "-n", 500, "--level", "info", "--since", "10m").out
-    found = shop.start("grep", "category is h.ts", *everywhere, "-C", 1).wait()
+    found = shop.start("jobs", "grep", "category is h.ts", *everywhere, "-C", 1).wait()
     assert (found.code, found.out.count(" | "), found.out.count(" - 20")) == (0, 2, 4)
-    assert shop.run("grep", "no such text anywhere", "--json").code == 4
-    matches = shop.run("grep", "CATEGORY IS", "-i", *everywhere, "--json").json()["matches"]
+    assert shop.run("jobs", "grep", "no such text anywhere", "--json").code == 4
+    matches = shop.run("jobs", "grep", "CATEGORY IS", "-i", *everywhere, "--json").json()["matches"]
     assert [match["level"] for match in matches] == ["INFO", "INFO"]
 
 
 def test_stats_of_jobs_add_up(shop: Shop, everywhere: list[str]) -> None:
-    stats = shop.start("stats", *everywhere, "--json").wait(code=0).json()["stats"]
+    stats = shop.start("jobs", "stats", *everywhere, "--json").wait(code=0).json()["stats"]
     assert stats["item_scraped_count"] == {"jobs": 2, "sum": 10, "min": 5, "max": 5}
     assert stats["finish_reason"] == {"jobs": 2, "values": {"finished": 2}}
-    table = [line.split()[:4] for line in shop.run("stats", *everywhere).out.splitlines()]
+    table = [line.split()[:4] for line in shop.run("jobs", "stats", *everywhere).out.splitlines()]
     assert ["item_scraped_count", "10", "5", "5"] in table
 
 
@@ -127,11 +127,11 @@ def test_a_job_is_cancelled_and_waited_for(shop: Shop) -> None:
     shop.wait_pid(job)
     assert shop.scheduled("slow", "--unless-running")[0]["state"] == "skipped"
     assert shop.job(job)["state"] == "running"
-    shop.run("cancel", job).expect(2, "--yes")
-    assert shop.run("cancel", job, "--yes", "--json", code=0).json()["jobs"][0]["state"] == "gone"
+    shop.run("jobs", "cancel", job).expect(2, "--yes")
+    assert shop.run("jobs", "cancel", job, "--yes", "--json", code=0).json()["jobs"][0]["state"] == "gone"
     assert job not in [row["id"] for row in shop.nodes[1].jobs("running")]
     assert shop.job(job)["state"] == "cancelled"
-    shop.run("cancel", job, "--yes").expect(4, "over already")
+    shop.run("jobs", "cancel", job, "--yes").expect(4, "over already")
 
 
 @pytest.mark.black_box
@@ -139,10 +139,10 @@ def test_killed_is_what_we_killed_and_died_is_what_died(shop: Shop) -> None:
     ours, other = (shop.scheduled("slow", "--on", "node1")[0]["job"] for _ in range(2))
     shop.wait_pid(ours)
     os.kill(shop.wait_pid(other), signal.SIGKILL)
-    assert shop.run("cancel", ours, "--kill", "-y").code == 0
+    assert shop.run("jobs", "cancel", ours, "--kill", "-y").code == 0
     shop.wait_idle()
     assert (shop.job(ours)["state"], shop.job(other)["state"]) == ("killed", "died")
-    counted = shop.run("stats", other, "--json").json()["stats"]  # without a dump, from the log as a whole
+    counted = shop.run("jobs", "stats", other, "--json").json()["stats"]  # without a dump, from the log as a whole
     assert counted["log_count/INFO"]["sum"] > 5
 
 
@@ -154,10 +154,10 @@ def test_a_job_ends_by_itself_when_it_takes_too_long_or_stands_still(shop: Shop)
         file.write_text(f"{before}\n[sdist]\nstall_timeout = 1\n")
         jobs += shop.scheduled("waits")
         wrong = "DISTRIBUTED_STALL_TIMEOUT is '5m', and must be a number of seconds."
-        shop.run("schedule", "waits", "-s", "DISTRIBUTED_STALL_TIMEOUT=5m").expect(2, wrong)
+        shop.run("jobs", "schedule", "waits", "-s", "DISTRIBUTED_STALL_TIMEOUT=5m").expect(2, wrong)
         file.write_text(f"{before}\n[sdist]\nstall_timeout = 5m\n")
         wrong = "stall_timeout in [sdist] of scrapy.cfg is '5m', and must be a number of seconds."
-        shop.run("schedule", "waits").expect(2, wrong)
+        shop.run("jobs", "schedule", "waits").expect(2, wrong)
     finally:
         file.write_text(before)
     shop.wait_idle()
@@ -168,11 +168,11 @@ def test_a_job_ends_by_itself_when_it_takes_too_long_or_stands_still(shop: Shop)
 
 
 def test_a_raw_call(shop: Shop) -> None:
-    done = shop.start("api", "node2", "listprojects").wait()
+    done = shop.start("nodes", "api", "node2", "listprojects").wait()
     assert (done.code, done.json()["projects"], done.json()["node_name"]) == (0, ["shop"], "node2")
-    listed = shop.run("api", shop.nodes[1].url, "listspiders.json", "project=shop").json()
+    listed = shop.run("nodes", "api", shop.nodes[1].url, "listspiders.json", "project=shop").json()
     assert listed["spiders"] == ["broken", "good", "shop", "slow", "waits"]
-    refused = shop.run("api", "node1", "listspiders", "project=nosuch").expect(1, "nosuch")
+    refused = shop.run("nodes", "api", "node1", "listspiders", "project=nosuch").expect(1, "nosuch")
     assert (refused.out, refused.err.count("\n")) == ("", 1)
 
 
@@ -210,8 +210,8 @@ def test_all_is_all_and_a_second_signal_forces(shop: Shop) -> None:
     jobs = [row["job"] for row in shop.scheduled("slow", "--all-nodes", "-s", "DOWNLOAD_DELAY=40")]
     for job in jobs:
         shop.wait_pid(job)
-    shop.run("cancel", "--all", "--yes", "--wait", "1").expect(124, "--force")
-    shop.run("cancel", "--all", "--yes", "--force", code=0)
+    shop.run("jobs", "cancel", "--all", "--yes", "--wait", "1").expect(124, "--force")
+    shop.run("jobs", "cancel", "--all", "--yes", "--force", code=0)
     assert {shop.job(job)["state"] for job in jobs} <= {"killed", "cancelled"}
 
 
@@ -222,7 +222,7 @@ def test_jobs_of_a_file(shop: Shop, tmp_path: Path) -> None:
     first, second = shop.scheduled("--from", file)
     assert first["node"] == "node1"
     shop.wait_idle()
-    assert "category is a, b" in shop.run("grep", "category is", first["job"]).out
+    assert "category is a, b" in shop.run("jobs", "grep", "category is", first["job"]).out
     told = shop.job(second["job"])
     assert (told["state"], told["reason"]) == ("finished", "closespider_itemcount")
 
@@ -233,8 +233,8 @@ def test_a_dead_node_is_named_and_keeps_no_other_from_answering(shop: Shop) -> N
     try:
         listed = shop.run("jobs", "--timeout", "1", "--json")
         (row,) = shop.scheduled("good", "--timeout", "3")
-        everywhere = shop.run("schedule", "good", "--all-nodes", "--timeout", "3")
-        careful = shop.run("schedule", "good", "--unless-running", "--timeout", "3")
+        everywhere = shop.run("jobs", "schedule", "good", "--all-nodes", "--timeout", "3")
+        careful = shop.run("jobs", "schedule", "good", "--unless-running", "--timeout", "3")
     finally:
         shop.nodes[0].go_on()
     rows = listed.expect(3, "node1").json()["jobs"]
@@ -261,7 +261,7 @@ def test_a_dead_node_is_named_and_keeps_no_other_from_answering(shop: Shop) -> N
         ("schedule good --on nosuch", 2, "node1, node2"),
         ("schedule good --on node1 --all-nodes", 2, "Take one"),
         ("schedule good --version 1.9", 4, "1.9"),
-        ("schedule good -p nosuch", 2, "deploy-all"),
+        ("schedule good -p nosuch", 2, "deploy --all"),
         ("schedule good -a x", 2, "NAME=VALUE"),
         ("schedule good -a jobid=1", 2, "jobid"),
         ("schedule --from nosuch.csv", 2, "nosuch.csv"),
@@ -295,10 +295,10 @@ def test_jobs_of_a_crawl_are_known_by_its_name(
     assert len(rows) == done.json()["batches"]["total"]
     assert {row["state"] for row in rows} == {"finished"}
     assert sum(row["items"] for row in rows) == 60
-    stats = run_cli(made, "stats", crawl, "--json").json()
+    stats = run_cli(made, "jobs", "stats", crawl, "--json").json()
     assert (stats["jobs"], stats["stats"]["item_scraped_count"]["sum"]) == (len(rows), 60)
     assert run_cli(made, "logs", crawl, "-n", 1).out.count("Spider closed") == len(rows)
-    run_cli(made, "cancel", "--crawl", crawl, "-y").expect(4, "over already")
+    run_cli(made, "jobs", "cancel", "--crawl", crawl, "-y").expect(4, "over already")
 
 
 # what is waited for: crawls and jobs; and what is told of a crawl's end
@@ -313,7 +313,7 @@ def test_a_detached_crawl_is_waited_for_and_its_end_is_told(shop: Shop) -> None:
     fleet = shop.run("status", "--fleet", "--json", code=0)
     assert [node["state"] for node in fleet.json()["nodes"]] == ["up", "up"]
     assert "hush" not in fleet.out
-    done = shop.run("wait", "one", "--json")
+    done = shop.run("crawls", "wait", "one", "--json")
     assert (done.code, done.err) == (1, f"sdist: {done.json()['crawls'][0]['message']}\n")
     assert done.json()["crawls"][0]["message"].startswith("The crawl has 3 items, and at least 4 were asked for")
     wait_for(lambda: "ended with code 4" in str(last_crawl(shop.project).summary["warnings"]), 30, "the warning")
@@ -322,13 +322,13 @@ def test_a_detached_crawl_is_waited_for_and_its_end_is_told(shop: Shop) -> None:
     assert (shop.project.path / "who.txt").read_text() == "one finished 3\n"
     summed = shop.run("status", "one").out
     assert "The command of --on-finish (DISTRIBUTED_ON_FINISH) ended with code 4." in summed
-    assert shop.run("wait", "one").code == 1
+    assert shop.run("crawls", "wait", "one").code == 1
     (row,) = shop.run("crawls", "--label", "night=1", "--label", "big", "--json").json()["crawls"]
     assert (row["crawl"], row["labels"], document["labels"]) == ("one", ["night=1", "big"], ["night=1", "big"])
     assert "no crawl with that label" in shop.run("crawls", "--label", "night=2", code=0).err
     jobs = shop.run("jobs", "--label", "night", "--json").json()["jobs"]
     assert {(job["crawl"], *job["labels"]) for job in jobs} == {("one", "night=1", "big")}
-    summed = shop.run("stats", "--since", "1h", "--label", "night", "--json", code=0).json()["stats"]
+    summed = shop.run("jobs", "stats", "--since", "1h", "--label", "night", "--json", code=0).json()["stats"]
     assert (summed["item_scraped_count"]["sum"], summed["response_received_count"]["sum"]) == (3, 3)
     shop.run(*CRAWL, "--label", "a,b").expect(2, "has a comma")
 
@@ -337,17 +337,17 @@ def test_a_detached_crawl_is_waited_for_and_its_end_is_told(shop: Shop) -> None:
 def test_jobs_are_waited_for_and_judged(shop: Shop, tmp_path: Path) -> None:
     told = tmp_path / "told.json"
     hook = f"cat > {told}; echo $SDIST_EXIT_CODE $SDIST_ITEMS >> {told}"
-    shop.run("schedule", "good", "broken", "--on-finish", hook).expect(3, "The job broken")
+    shop.run("jobs", "schedule", "good", "broken", "--on-finish", hook).expect(3, "The job broken")
     document, _, variables = told.read_text().rpartition("}")
     ends = {row["spider"]: (row["state"], row["items"]) for row in json.loads(document + "}")["jobs"]}
     assert ends == {"good": ("finished", 3), "broken": ("failed", 0)}
     assert variables.strip() == "3 3"
     good = [row["job"] for row in shop.scheduled("good", "--all-nodes")]
-    done = shop.run("wait", *(word for job in good for word in ("--job", job)), "--json", code=0)
+    done = shop.run("crawls", "wait", *(word for job in good for word in ("--job", job)), "--json", code=0)
     assert done.err == ""
     assert [(row["state"], row["items"]) for row in done.json()["jobs"]] == [("finished", 3)] * 2
     slow = shop.scheduled("slow", "--on", "node2")[0]["job"]
-    assert shop.run("wait", "--job", slow, "--timeout", "0.1").expect(124, slow).out == ""
+    assert shop.run("crawls", "wait", "--job", slow, "--timeout", "0.1").expect(124, slow).out == ""
 
     def fleet_with_its_log() -> dict[str, Any]:
         document: dict[str, Any] = shop.run("status", "--fleet", "--json", code=0).json()
@@ -361,7 +361,7 @@ def test_jobs_are_waited_for_and_judged(shop: Shop, tmp_path: Path) -> None:
     assert job["per_min"] == {"pages": None, "items": None, "errors": None}, "only our workers report it"
     assert job["silent_s"] is not None
     assert "hush" not in json.dumps(fleet)
-    waiting = shop.start("wait", "--job", slow, "--job", good[0])
+    waiting = shop.start("crawls", "wait", "--job", slow, "--job", good[0])
     os.kill(shop.wait_pid(slow), signal.SIGKILL)
     assert waiting.wait().expect(3, f"The job {slow} on node2 died: ").out == ""
 
@@ -377,7 +377,7 @@ def test_a_watch_tells_of_a_job_that_failed_once_and_of_the_next_one_that_is_wel
 
     spiders = SPIDERS.replace('raise ZeroDivisionError("a needle in the log")', "self.settings['WELL'] or 1 / 0")
     shop.project.spider("all", spiders + MORE)
-    shop.run("deploy-all", "--json", code=0)
+    shop.run("deploy", "--all", "--json", code=0)
     command = shop.start("watch", "--fleet", "--quiet", "--on-trouble", hook)
     wait_for((shop.project.path / ".sdist" / "troubles.json").exists, 60, "its first look")
     shop.scheduled("broken", "broken")
@@ -392,7 +392,7 @@ def test_a_watch_tells_of_a_job_that_failed_once_and_of_the_next_one_that_is_wel
     command.wait(code=130)
     assert events() == [("trouble", "job-failed", "shop/broken"), ("well", "job-failed", "shop/broken")]
     shop.project.spider("all", SPIDERS + MORE)
-    shop.run("deploy-all", "--json", code=0)
+    shop.run("deploy", "--all", "--json", code=0)
     shop.run("watch", "--on-trouble", "true").expect(2, "add --fleet")
     shop.run("watch", "--fleet", "--on-trouble", "ftp://host/x").expect(2, "http://")
 
@@ -452,7 +452,7 @@ def test_several_crawls_are_waited_for_and_a_dead_one_is_named(shop: Shop, site:
     slow = (*CRAWL, "-a", "pages=4", "-a", f"page={web.url}/x", "--detach", "--name")
     for name in ("left", "killed"):
         assert shop.run(*slow, name).code == 0
-    waiting = shop.start("wait", "killed", "left")
+    waiting = shop.start("crawls", "wait", "killed", "left")
 
     def pid_of_the_killed() -> int:
         rows = [row for row in crawls(shop.project) if row.id == "killed" and row.state is CrawlState.WORKING]

@@ -144,7 +144,7 @@ def test_a_crawl_that_runs_and_then_is_stopped(
     assert run_cli(crawled, "report", "slow", "-o", "slow.html").code == 0
     check(opened, crawled.path / "slow.html")
     assert "sdist watch slow" in opened.run("document.body.innerText")
-    run_cli(crawled, "cancel", "--crawl", "slow", "-y")
+    run_cli(crawled, "jobs", "cancel", "--crawl", "slow", "-y")
     assert run_cli(crawled, "report", "slow", "-o", "slow.html").code == 0
     check(opened, crawled.path / "slow.html")
     assert "sdist resume slow" in opened.run("document.body.innerText")

@@ -66,7 +66,7 @@ def test_from_zero_to_nodes_that_answer(
     env = {"SDIST_NODE1_PASSWORD": SECRET}
     nodes = ["--node", f"http://crawler@127.0.0.1:{configured_node.port}", "--node", f"127.0.0.1:{free_port()}"]
 
-    dry = run_cli(made, "init", *nodes, "--name", "node1", "--name", "closed", "--dry-run", env=env, code=10)
+    dry = run_cli(made, "init", *nodes, "--name", "node1", "--name", "closed", "--check", env=env, code=10)
     assert "[deploy:closed]" in dry.out
     assert (made.path / "scrapy.cfg").read_bytes() == before
 
@@ -200,7 +200,7 @@ def test_the_demo_works_and_leaves_nothing_running(start_command: StartCommand, 
     script = (str(Path(sys.executable).with_name("sdist")),)
     done = start_command(made, script, "demo", "--items", "90", "--nodes", "1", "--dir", "shown").wait(120, code=0)
     assert "The demo worked: 90 items" in done.out
-    for command in ("sdist nodes up 1", "sdist deploy-all", "sdist crawl easy"):
+    for command in ("sdist nodes up 1", "sdist deploy --all", "sdist crawl easy"):
         assert f"shown$ {command}" in done.err
     assert sum(1 for _ in made.items("shown/items.jl")) == 90
     assert with_home(made.home) == {}

@@ -55,7 +55,7 @@ def test_help_imports_no_network_library(outside: Outside, command: list[str]) -
 def test_a_command_explains_itself_with_an_example(outside: Outside, command: list[str]) -> None:
     done = outside(*command, "--help").expect(0)
     assert f"Example: sdist {' '.join(command)}" in done.out
-    assert re.search(r"Exit codes: *\n +0  all good", done.out)
+    assert re.search(r"Exit codes: *(\n +0  all good|0, 1)", done.out)
     assert re.search(r"--help +-h", done.out)
     assert "\x1b" not in done.out
     assert done.err == ""
@@ -75,14 +75,10 @@ def test_version(outside: Outside, arguments: list[str]) -> None:
     ("arguments", "said"),
     [
         (["crwl"], "crwl"),
-        (["crawl"], "argument"),
         (["crawl", "easy", "--bogus"], "--bogus"),
         (["crawl", "easy", "--pages", "many"], "'many'"),
         (["nodes", "up", "0"], "'N'"),
         (["nodes", "sideways"], "sideways"),
-        (["frontier"], "Missing command"),
-        (["items"], "Missing command"),
-        (["throttle"], "Missing command"),
         (["frontier", "add", "x", "--format", "xml"], "'--format': 'xml' is not one of"),
         (["demo", "--nodes", "0"], "--nodes"),
     ],
@@ -95,7 +91,7 @@ def test_wrong_usage_is_one_line_and_exit_2(empty: Path, arguments: list[str], s
 @pytest.mark.parametrize(
     "arguments",
     [["crawl", "easy"], ["plan", "easy"], ["resume", "x"], ["watch"], ["status"], ["crawls"], ["nodes"],
-     ["nodes", "up"], ["nodes", "down"], ["deploy-all"], ["deploy", "x"],
+     ["nodes", "up"], ["nodes", "down"], ["deploy", "--all"], ["deploy", "x"],
      ["versions"], ["spiders"], ["rollback"], ["prune", "--keep", "1"],
      ["init"], ["config"],
      ["schedule", "easy"], ["jobs"], ["logs"], ["grep", "x"], ["stats", "x"], ["cancel", "x"], ["api", "x", "y"],
@@ -112,7 +108,7 @@ def test_outside_of_a_project_every_command_says_so(empty: Path, tmp_path: Path,
     [
         (["crawl", "easy", "-a", "x"], 2, "NAME=VALUE"),
         (["crawl", "easy", "-o", "items.xml"], 2, "items.xml"),
-        (["crawl", "easy", "-o", "scrapy.cfg:csv"], 2, "-O scrapy.cfg overwrites"),
+        (["crawl", "easy", "-o", "scrapy.cfg:json"], 2, "nothing can be added to a JSON list"),
         (["crawl", "easy", "--start-urls", "none.txt"], 2, "none.txt"),
         (["crawl", "easy", "--feed", "ftp://me:hush@host/"], 2, "settings.py"),
         (["crawl", "easy", "--name", "a/b"], 2, "cannot name a crawl"),
@@ -121,10 +117,10 @@ def test_outside_of_a_project_every_command_says_so(empty: Path, tmp_path: Path,
         (["status"], 4, "no crawls"),
         (["watch", "unknown"], 4, "no crawls"),
         (["nodes"], 2, "sdist nodes up"),
-        (["deploy-all"], 2, "sdist nodes up"),
-        (["deploy"], 2, "sdist deploy-all"),
+        (["deploy", "--all"], 2, "sdist nodes up"),
+        (["deploy"], 2, "sdist nodes up"),
         (["deploy", "web1"], 2, "sdist nodes up"),
-        (["deploy-all", "--use-setup-py"], 2, "sdist nodes up"),
+        (["deploy", "--all", "--use-setup-py"], 2, "sdist nodes up"),
         (["versions"], 2, "sdist nodes up"),
         (["prune", "--keep", "0"], 2, "--keep"),
         (["init"], 2, "--node"),

@@ -156,7 +156,7 @@ def test_a_request_that_went_through_a_frontier_is_the_one_that_plain_scrapy_mak
     words = ("-s", "DISTRIBUTED_FRONTIER=whole", "-s", "DISTRIBUTED_TARGET_CALLBACKS=page")
     run_scrapy(it, "crawl", "whole", *words, code=0)
     assert pages.hits() == {}
-    done = run_cli(it, "consume", "whole", "whole", "-o", "items.jl")
+    done = run_cli(it, "frontier", "consume", "whole", "whole", "-o", "items.jl")
     assert done.code == 0, said(done)  # what is gone is no failure
     came, went = (sorted(it.items(name), key=lambda item: str(item["url"])) for name in ("items.jl", "plain.jl"))
     assert len(went) == 6
@@ -193,8 +193,8 @@ def test_a_manager_and_workers_that_the_store_does_not_let_in_fail_and_leave_the
         frontier = Frontier(it, store=server.url)
         frontier.fill(map(pages.detail, range(5)), callback="parse_article")
         without = {"SDIST_STORE": f"redis://127.0.0.1:{server.port}/0"}
-        run_cli(it, "consume", "plain", "shop", env=without, code=6)
-        inside = run_cli(it, "consume", "plain", "shop", env={"SDIST_STORE": server.url}, code=1)
+        run_cli(it, "frontier", "consume", "plain", "shop", env=without, code=6)
+        inside = run_cli(it, "frontier", "consume", "plain", "shop", env={"SDIST_STORE": server.url}, code=1)
         assert "No node takes the work" in inside.err
         assert "invalid username-password pair or user is disabled.\n" in inside.err
         assert not any(secret in inside.out + inside.err for secret in (PASSWORD, "p%3Ass", "wrong%2Fw"))
@@ -204,6 +204,6 @@ def test_a_manager_and_workers_that_the_store_does_not_let_in_fail_and_leave_the
     it.targets([], f"[deploy:one]\nurl = {locked.url}\nproject = properties\nusername = me\npassword = not-this\n")
     own = Frontier(it)
     own.fill(["http://127.0.0.1:1/"], callback="parse_article")
-    refused = run_cli(it, "consume", "plain", "shop", code=6)
+    refused = run_cli(it, "frontier", "consume", "plain", "shop", code=6)
     assert "not-this" not in refused.out + refused.err
     assert (own.counts(), locked.jobs()) == ({"sealed": 1}, [])

@@ -62,7 +62,7 @@ def test_a_crawl_is_over_when_its_last_page_is_home_and_not_before(
     hook = "cat > told.new && mv told.new told.json"
     command = start_cli(it, *CRAWL, way, "--name", "late", "--on-finish", hook)
     wait_for(lambda: crawls(it), 60, "the crawl in the store")
-    waiting = start_cli(it, "wait", "late")
+    waiting = start_cli(it, "crawls", "wait", "late")
 
     def asked_at(word: str) -> float:
         """When a page with this word was last asked for, by time.time(); 0 when none was yet."""
@@ -162,6 +162,6 @@ def test_the_jobs_of_a_removed_crawl_are_not_taken_for_those_of_the_next_one_of_
     at = scene(6, nodes=[node])
     for _ in range(2):
         at.run("crawl", "easy", "--name", "again", code=0)
-        at.run("clean", "again", "--yes", code=0)
+        at.run("crawls", "clean", "again", "--yes", code=0)
     assert list(Counter(job["id"] for job in node.jobs()).values()) == [2], node.jobs()
     assert at.pages.item_hits() == dict.fromkeys(range(6), 2)

@@ -336,7 +336,7 @@ def test_a_page_is_fetched_once_though_it_is_added_again_and_again_when_its_slot
 
     def consumed() -> Counter[int]:
         """The hits of all pages when nothing waits any more."""
-        run_cli(it, "consume", "plain", "again", code=0)
+        run_cli(it, "frontier", "consume", "plain", "again", code=0)
         return pages.item_hits()
 
     assert run_cli(it, *add).json()["added"] == 5
@@ -427,9 +427,9 @@ def test_the_sums_of_a_producer_and_its_workers_are_those_of_the_sites_own_log(
     produced = requests_counted(filled)
     assert_all_links_are_counted(produced, pages)
 
-    run_cli(it, "consume", "counted", "shop", "-o", "items.jl", code=3)  # the hook has failed at nine
+    run_cli(it, "frontier", "consume", "counted", "shop", "-o", "items.jl", code=3)  # the hook has failed at nine
     consumer_nodes[0].wait_idle()
-    summed = run_cli(it, "stats", "shop", "--json").json()
+    summed = run_cli(it, "jobs", "stats", "shop", "--json").json()
     assert (summed["jobs"] >= 2, summed["silent"]) == (True, []), "a worker for each slot, and each has told"
     stats = {name: one["sum"] for name, one in summed["stats"].items() if "sum" in one}
     told = Counter({n.removeprefix("distributed/requests_"): v for n, v in stats.items() if "/requests_" in n})

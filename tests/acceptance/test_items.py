@@ -1,4 +1,4 @@
-"""`sdist items` and `sdist metrics` on two real nodes, one with a password: while a crawl runs, and behind its end."""
+"""`sdist items` and `sdist nodes metrics` on two real nodes, one with a password: while a crawl runs, and later."""
 
 import csv
 import json
@@ -100,7 +100,7 @@ def test_the_items_of_a_crawl_while_it_runs_and_later(place: Place) -> None:
     assert states <= {"growing", "whole", "waiting"}, pulled
     assert pulled["items"] > 0
     assert "growing" in states
-    numbers = parse(place.run("metrics").out)
+    numbers = parse(place.run("nodes", "metrics").out)
     assert [value for _, value in numbers["sdist_node_up"].samples] == [1, 1]
     assert numbers["sdist_crawl_running"].value(crawl="c") == 1
     assert numbers["sdist_node_jobs"].value(node="node1", state="pending") >= 0
@@ -121,29 +121,33 @@ def test_the_items_of_a_crawl_while_it_runs_and_later(place: Place) -> None:
     assert (place.project.path / "merged.jl").read_bytes() == (place.project.path / "out.jl").read_bytes()
     with (place.project.path / "merged.csv").open(newline="", encoding="utf-8") as file:
         assert sorted(int(row["number"]) for row in csv.DictReader(file)) == list(range(ITEMS))
-    refused = place.run("items", "merge", "c", "-o", "merged.jl").expect(2, "-O merged.jl overwrites it")
-    assert refused.out == ""
+    place.json("items", "merge", "c", "-o", "merged.jl")
+    assert len((place.project.path / "merged.jl").read_bytes().splitlines()) == 2 * ITEMS, "as with Scrapy, -o adds"
+    place.json("items", "merge", "c", "-O", "merged.jl")
+    assert (place.project.path / "merged.jl").read_bytes() == (place.project.path / "out.jl").read_bytes()
 
 
 def test_metrics_in_a_textfile_are_replaced_as_a_whole(place: Place, tmp_path: Path) -> None:
     target = tmp_path / "sdist.prom"
     for _ in range(2):
-        assert place.run("metrics", "--textfile", target, code=0).out == ""
+        assert place.run("nodes", "metrics", "--textfile", target, code=0).out == ""
     assert [path.name for path in tmp_path.iterdir()] == ["sdist.prom"]
     assert target.stat().st_mode & 0o777 == 0o644
     found = parse(target.read_text())
     assert {labels["node"] for labels, _ in found["sdist_node_up"].samples} == {"node1", "node2"}
     assert abs(found["sdist_node_clock_skew_seconds"].value(node="node2")) < 30
-    refused = place.run("metrics", "--textfile", tmp_path / "none" / "x.prom").expect(2, "There is no folder")
+    refused = place.run("nodes", "metrics", "--textfile", tmp_path / "none" / "x.prom").expect(2, "There is no folder")
     assert refused.out == ""
 
 
 @pytest.mark.black_box
 def test_plain_jobs_are_pulled_from_the_node_that_keeps_items(place: Place) -> None:
     place.site.behave({})
-    place.run("deploy-all", code=0)
+    place.run("deploy", "--all", code=0)
     jobs = [
-        place.json("schedule", "easy", "-a", f"start={place.site.start_url}", "--on", node.name)["jobs"][0]["job"]
+        place.json("jobs", "schedule", "easy", "-a", f"start={place.site.start_url}", "--on", node.name)["jobs"][0][
+            "job"
+        ]
         for node in place.nodes
     ]
     for node in place.nodes:

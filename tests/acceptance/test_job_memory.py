@@ -49,8 +49,8 @@ def test_a_job_is_listed_with_its_outcome_when_its_node_has_forgotten_it(shop: S
     assert listed(shop, "--label", "night=2") == {}
     shown = shop.run("jobs", "--label", "night", "--state", "failed").out
     assert ("remembered; 3 exceptions" in shown, seen["job"] in shown) == (True, False)
-    shop.run("wait", "--job", seen["job"], code=0)
-    assert "category is hats" in shop.run("grep", "category is", seen["job"]).out
+    shop.run("crawls", "wait", "--job", seen["job"], code=0)
+    assert "category is hats" in shop.run("jobs", "grep", "category is", seen["job"]).out
 
 
 @pytest.mark.black_box
@@ -89,16 +89,16 @@ def test_the_stats_of_a_window_are_those_of_all_jobs_that_ended_in_it(shop: Shop
     shop.scheduled("good", "broken", *options)
     shop.wait_idle()
     shop.nodes[1].restart()
-    done = shop.run("stats", "--since", "1h", "--label", "window=1", "--json", code=0).json()
+    done = shop.run("jobs", "stats", "--since", "1h", "--label", "window=1", "--json", code=0).json()
     assert (done["jobs"], done["states"]) == (2, {"finished": 1, "failed": 1})
     assert done["stats"]["downloader/response_status_count/200"] == {"jobs": 2, "sum": 6, "min": 3, "max": 3}
     assert (done["stats"]["item_scraped_count"]["sum"], done["stats"]["log_count/ERROR"]["sum"]) == (3, 3)
-    only = shop.run("stats", "--since", "1h", "--label", "window", "--spider", "goo*", "--json", code=0).json()
+    only = shop.run("jobs", "stats", "--since", "1h", "--label", "window", "--spider", "goo*", "--json", code=0).json()
     assert only["states"] == {"finished": 1}
-    assert "Jobs: 1 failed, 1 finished." in shop.run("stats", "--since", "1h", "--label", "window=1").err
+    assert "Jobs: 1 failed, 1 finished." in shop.run("jobs", "stats", "--since", "1h", "--label", "window=1").err
     for words in ((), ("x", "--since", "1h"), ("x", "--label", "y")):
-        shop.run("stats", *words).expect(2, "One of the two")
-    numbers = parse(shop.run("metrics", code=0).out)
+        shop.run("jobs", "stats", *words).expect(2, "One of the two")
+    numbers = parse(shop.run("nodes", "metrics", code=0).out)
     assert numbers["sdist_recent_job_ends"].value(window="15m", spider="broken", state="failed") >= 1
 
 
@@ -109,7 +109,7 @@ def test_what_is_remembered_is_told_where_no_node_is_named_and_none_runs(shop: S
     shop.project.targets([])
     try:
         shown = shop.run("jobs", "--label", "alone", "--json", code=0)
-        sums = shop.run("stats", "--since", "1h", "--label", "alone", "--json", code=0)
+        sums = shop.run("jobs", "stats", "--since", "1h", "--label", "alone", "--json", code=0)
         shop.run("jobs", "--node", "node1").expect(2, "names no node")
     finally:
         shop.project.targets(shop.nodes)
@@ -128,9 +128,9 @@ def test_jobs_go_from_the_memory_after_a_time(shop: Shop) -> None:
         assert record.state is Outcome.FINISHED
     shop.scheduled("good")  # forgets what is older than DISTRIBUTED_KEEP_DAYS
     assert ("old-2" in listed(shop), "old-30" in listed(shop)) == (True, False)
-    done = shop.run("clean", "--older-than", "1", "--dry-run", "--json", code=10)
+    done = shop.run("crawls", "clean", "--older-than", "1d", "--check", "--json", code=10)
     assert (done.json()["removed"], done.json()["jobs"]) == ([], 1)
-    shop.run("clean", "--older-than", "1", code=0)
+    shop.run("crawls", "clean", "--older-than", "1d", code=0)
     assert "old-2" not in listed(shop)
 
 
@@ -143,7 +143,7 @@ def test_machines_that_share_a_server_share_the_memory(shop: Shop, tmp_path: Pat
     try:
         (row,) = shop.scheduled("good", "--on", "node1", "--label", "shared")
         waits = ("--limit", "spider=1", "--retries", "1", "--after", row["job"], "-s", "API_KEY=hush")
-        done = shop.start("schedule", "broken", "good", *waits, "--label", "shared", "--json").wait(90, code=3)
+        done = shop.start("jobs", "schedule", "broken", "good", *waits, "--label", "shared", "--json").wait(90, code=3)
         assert {(one["spider"], one["state"], one["attempt"]) for one in done.json()["jobs"]} == {
             ("good", "finished", 1), ("broken", "failed", 2),
         }  # fmt: skip
@@ -161,8 +161,8 @@ def test_a_store_that_cannot_be_written_keeps_no_plain_job_from_starting(shop: S
     before = settings.read_text("utf-8")
     settings.write_text(f"{before}\nDISTRIBUTED_STORE = '/proc/none/store.db'\n", "utf-8")
     try:
-        done = shop.run("schedule", "good", "--json", code=0)
-        waits = shop.run("schedule", "good", "--retries", "1")
+        done = shop.run("jobs", "schedule", "good", "--json", code=0)
+        waits = shop.run("jobs", "schedule", "good", "--retries", "1")
     finally:
         settings.write_text(before, "utf-8")
     assert done.json()["jobs"][0]["state"] == "scheduled"

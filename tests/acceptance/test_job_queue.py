@@ -56,7 +56,7 @@ def records(shop: Shop, label: str) -> list[JobRecord]:
 
 
 def rows_of(shop: Shop, *words: str, code: int) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = shop.start("schedule", *words, "--json").wait(120, code=code).json()["jobs"]
+    rows: list[dict[str, Any]] = shop.start("jobs", "schedule", *words, "--json").wait(120, code=code).json()["jobs"]
     return rows
 
 
@@ -73,7 +73,7 @@ def test_a_job_that_fails_is_tried_again_on_another_node_with_its_settings(shop:
     )  # fmt: skip
     assert {first.node, second.node} == {"node1", "node2"}
     assert first.sealed == second.sealed == ""
-    assert "attempt 2, key hush" in shop.run("grep", "attempt 2, key", second.id).out
+    assert "attempt 2, key hush" in shop.run("jobs", "grep", "attempt 2, key", second.id).out
     assert "hush" not in str([first, second]) + shop.run("jobs", "--json").out
     given_up = rows_of(shop, "flaky", "--retries", "1", "-a", "good_from=9", code=1)
     assert [(one["state"], one["attempt"]) for one in given_up] == [("failed", 2)]
@@ -105,7 +105,7 @@ def test_a_job_follows_others_and_never_starts_if_they_failed(shop: Shop) -> Non
 @pytest.mark.black_box
 def test_what_a_killed_command_left_waiting_is_taken_up_and_may_be_cancelled(shop: Shop) -> None:
     words = ("--limit", "site=1", "--label", "site=x", "--label", "killed", "-s", "API_KEY=hush", "--retries", "1")
-    command = shop.start("schedule", "slow", "flaky", "good", *words)
+    command = shop.start("jobs", "schedule", "slow", "flaky", "good", *words)
 
     def running() -> str:
         return next((one.id for one in records(shop, "killed") if one.state is Outcome.PENDING), "")
@@ -118,12 +118,12 @@ def test_what_a_killed_command_left_waiting_is_taken_up_and_may_be_cancelled(sho
     assert "hush" not in (shop.project.path / ".sdist" / "store.db").read_bytes().decode("latin-1")
     listed = {row["spider"]: row for row in shop.run("jobs", "--state", "waiting", "--json").json()["jobs"]}
     assert (listed["good"]["reason"], listed["good"]["node"]) == ("limit site=1", None)
-    shop.run("wait", "--job", waits["good"].id).expect(2, "waits in the store (limit site=1)")
+    shop.run("crawls", "wait", "--job", waits["good"].id).expect(2, "waits in the store (limit site=1)")
     left_out = shop.scheduled("good", "--unless-running")
     assert (left_out[0]["state"], left_out[0]["reason"]) == ("skipped", "it waits in the store")
-    gone = shop.run("cancel", waits["good"].id, "--yes", "--json", code=0).json()["jobs"]
+    gone = shop.run("jobs", "cancel", waits["good"].id, "--yes", "--json", code=0).json()["jobs"]
     assert [(row["job"], row["was"], row["state"]) for row in gone] == [(waits["good"].id, "waiting", "gone")]
-    shop.run("cancel", slow, "--yes", code=0)
+    shop.run("jobs", "cancel", slow, "--yes", code=0)
     rows = rows_of(shop, "--resume", code=3)
     assert {(row["spider"], row["state"], row["attempt"]) for row in rows} == {
         ("slow", "cancelled", 1), ("flaky", "finished", 2),
@@ -131,7 +131,7 @@ def test_what_a_killed_command_left_waiting_is_taken_up_and_may_be_cancelled(sho
     assert {one.spider: one.state for one in records(shop, "killed") if one.attempt == 1} == {
         "slow": Outcome.CANCELLED, "flaky": Outcome.FAILED, "good": Outcome.CANCELLED,
     }  # fmt: skip
-    nothing = shop.start("schedule", "--resume").wait(code=0)
+    nothing = shop.start("jobs", "schedule", "--resume").wait(code=0)
     assert ("No job waits" in nothing.err, nothing.out) == (True, "")
 
 
@@ -187,7 +187,7 @@ def test_a_job_whose_only_node_is_silent_is_left_in_the_store_and_not_waited_for
     shop.wait_pid(first.id)
     shop.nodes[0].kill()
     try:
-        command.wait(60, code=5).expect(5, "sdist schedule --resume")
+        command.wait(60, code=5).expect(5, "sdist jobs schedule --resume")
     finally:
         shop.nodes[0].kill_jobs()
         shop.nodes[0].restart()
@@ -203,14 +203,14 @@ def test_later_attempts_are_waited_for_and_cancelled_by_the_first_id_and_one_tha
     signals.unlink(missing_ok=True)
     signals.symlink_to("/dev/null")  # as if another machine had sent them
     words = ("flaky", "--retries", "2", "-a", "pages=6000", "-s", "CLOSESPIDER_ERRORCOUNT=1")
-    command = shop.start("schedule", *words, "-s", "DOWNLOAD_DELAY=0.3", "--label", "followed", "--json")
+    command = shop.start("jobs", "schedule", *words, "-s", "DOWNLOAD_DELAY=0.3", "--label", "followed", "--json")
     try:
         first = wait_for(lambda: next((one.id for one in records(shop, "followed") if one.posted), ""), 60, "a job")
-        waiting = shop.start("wait", "--job", first, "--json")
+        waiting = shop.start("crawls", "wait", "--job", first, "--json")
         second = wait_for(lambda: next((one.id for one in records(shop, "followed") if one.first), ""), 60, "attempt 2")
         shop.wait_pid(second)
         assert waiting.running()
-        shop.run("cancel", first, "--kill", "--yes", code=0)
+        shop.run("jobs", "cancel", first, "--kill", "--yes", code=0)
         (row,) = command.wait(60, code=1).json()["jobs"]
         (waited,) = waiting.wait(60, code=1).json()["jobs"]
     finally:
@@ -222,7 +222,7 @@ def test_later_attempts_are_waited_for_and_cancelled_by_the_first_id_and_one_tha
 def test_of_nodes_that_are_all_down_the_wait_for_a_job_tells_once(shop: Shop) -> None:
     shop.project.targets([], f"[deploy:gone]\nurl = http://127.0.0.1:{free_port()}/\nproject = shop")
     try:
-        told = shop.start("wait", "--job", "any").wait(code=5).err
+        told = shop.start("crawls", "wait", "--job", "any").wait(code=5).err
     finally:
         shop.project.targets(shop.nodes)
     assert told.count("connection refused") == 1
@@ -236,7 +236,7 @@ def test_drained_nodes_are_named_and_not_waited_for_without_an_end_and_one_that_
     (third,) = fleet(1)
     third.name = "third"
     shop.project.targets([*shop.nodes, third])
-    shop.run("deploy-all", code=0)
+    shop.run("deploy", "--all", code=0)
     shop.scheduled("good", "--on", "third", "--label", "drained")
     shop.project.targets(shop.nodes)
     (record,) = records(shop, "drained")
@@ -245,9 +245,11 @@ def test_drained_nodes_are_named_and_not_waited_for_without_an_end_and_one_that_
         store.keep_jobs([waits])
     shop.run("nodes", "drain", "--all", code=0)
     try:
-        shop.start("schedule", "--resume").wait(60, code=5).expect(5, "node1, node2 are draining", "nodes resume")
+        shop.start("jobs", "schedule", "--resume").wait(60, code=5).expect(
+            5, "node1, node2 are draining", "nodes resume"
+        )
         shop.project.settings(DISTRIBUTED_FLEET_TIMEOUT=60)
-        command = shop.start("schedule", "--resume")
+        command = shop.start("jobs", "schedule", "--resume")
         command.wait_text("1 waiting")
         shop.project.targets([*shop.nodes, third])
         command.wait(120, code=0)
@@ -272,5 +274,5 @@ def test_drained_nodes_are_named_and_not_waited_for_without_an_end_and_one_that_
     ],
 )
 def test_what_could_never_start_is_refused(shop: Shop, line: str, code: int, said: str) -> None:
-    shop.run("schedule", *line.split()).expect(code, said)
+    shop.run("jobs", "schedule", *line.split()).expect(code, said)
     shop.wait_idle()

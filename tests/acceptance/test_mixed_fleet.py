@@ -105,12 +105,12 @@ def states(document: Any) -> dict[str, str]:
 def test_a_crawl_over_all_three(sdist: Sdist, shop: Shop) -> None:
     crawl = sdist("crawl", "easy", *shop.options("-o", "first.jl"))["crawl"]
     assert shop.site.differences(shop.project.items("first.jl")) == {}
-    rows = [row for row in sdist("jobs")["jobs"] if row["crawl"] == crawl]
+    rows = [row for row in sdist("jobs list")["jobs"] if row["crawl"] == crawl]
     assert {row["node"] for row in rows} == set(NAMES)
     # A worker that begins when all is done is told to end; the process may end before it has a log.
     assert {row["state"] for row in rows if row["items"]} == {"finished"}
     assert {row["state"] for row in rows} <= {"finished", "cancelled", "unknown"}
-    assert sdist("stats", crawl)["stats"]["item_scraped_count"]["sum"] == 60
+    assert sdist("jobs stats", crawl)["stats"]["item_scraped_count"]["sum"] == 60
 
 
 @pytest.mark.black_box
@@ -136,21 +136,22 @@ def test_every_document(sdist: Sdist, shop: Shop, start_cli: StartCommand, tmp_p
 
 
 def _check_code(sdist: Sdist, shop: Shop) -> None:
-    old = sdist("deploy-all")["version"]
+    old = sdist("deploy", "--all")["version"]
     shop.project.write("properties/new.py", "NEW = True\n")
     assert states(sdist("deploy", NAMES[2])) == {NAMES[2]: "uploaded"}
-    sdist("versions", "--check", code=10)
-    sdist("deploy-all", "--dry-run", code=10)
-    sdist("deploy-all", "--atomic")
-    sdist("versions", "--check")
-    missing = {row["spider"]: row["missing"] for row in sdist("spiders")["spiders"]}
+    sdist("code versions", "--check", code=10)
+    sdist("deploy", "--all", "--check", code=10)
+    sdist("deploy", "--all", "--atomic")
+    sdist("code versions", "--check")
+    missing = {row["spider"]: row["missing"] for row in sdist("code spiders")["spiders"]}
     assert missing == {"easy": [], "plain": [], "slow": []}
-    back = sdist("rollback")["version"]
+    assert [row["missing"] for row in sdist("code projects")["projects"]] == [[]]
+    back = sdist("code rollback")["version"]
     assert back.split("-")[1] == old.split("-")[1]
-    assert {row["default"] for row in sdist("versions")["nodes"]} == {back}
-    sdist("rollback", "--dry-run", code=10)
-    sdist("prune", "--keep", 1, "--dry-run", code=10)
-    assert all(row["deleted"] for row in sdist("prune", "--keep", 1, "--yes")["nodes"])
+    assert {row["default"] for row in sdist("code versions")["nodes"]} == {back}
+    sdist("code rollback", "--check", code=10)
+    sdist("code prune", "--keep", 1, "--check", code=10)
+    assert all(row["deleted"] for row in sdist("code prune", "--keep", 1, "--yes")["nodes"])
 
 
 def _check_crawl(sdist: Sdist, shop: Shop) -> None:
@@ -159,11 +160,11 @@ def _check_crawl(sdist: Sdist, shop: Shop) -> None:
     assert states(sdist("plan", "easy", *shop.options())) == dict.fromkeys(NAMES, "up")
     crawl = sdist("crawl", "easy", *shop.options("-o", "items.jl"), code=3)["crawl"]
     assert states(sdist("watch", crawl, code=3)) == dict.fromkeys(NAMES, "up")
-    sdist("wait", crawl, code=3)
+    sdist("crawls wait", crawl, code=3)
     assert sdist("status", crawl)["items"] == 59
-    assert {row["state"] for row in sdist("batches", crawl)["batches"]} == {"done"}
-    assert [row["url"] for row in sdist("misses", crawl)["misses"]] == [site.detail(7)]
-    assert crawl in [row["crawl"] for row in sdist("crawls")["crawls"]]
+    assert {row["state"] for row in sdist("crawls batches", crawl)["batches"]} == {"done"}
+    assert [row["url"] for row in sdist("crawls misses", crawl)["misses"]] == [site.detail(7)]
+    assert crawl in [row["crawl"] for row in sdist("crawls list")["crawls"]]
     sdist("report", crawl, "-o", "report.html", "--ask-nodes")
     page = (project.path / "report.html").read_text(encoding="utf-8")
     assert all(name in page for name in NAMES)
@@ -171,43 +172,43 @@ def _check_crawl(sdist: Sdist, shop: Shop) -> None:
     assert sdist("items pull", crawl)["items"] == 59
     assert len(sdist.run("items", "tail", crawl, "-n", 5).out.splitlines()) == 5
     site.behave({})
-    sdist("retry", crawl, "--failed-urls")
+    sdist("crawls retry", crawl, "--failed-urls")
     sdist("items merge", crawl, "-o", "merged.jl")
     for name in ("items.jl", "merged.jl"):
         assert site.differences(project.items(name)) == {}
-    assert "nothing to try again" in sdist.run("retry", crawl, code=4).err
-    sdist.run("pause", crawl, code=2)
-    sdist("trust", crawl, "--yes")
-    sdist("clean", crawl, "--yes")
+    assert "nothing to try again" in sdist.run("crawls", "retry", crawl, code=4).err
+    sdist.run("crawls", "pause", crawl, code=2)
+    sdist("crawls trust", crawl, "--yes")
+    sdist("crawls clean", crawl, "--yes")
 
 
 def _check_jobs(sdist: Sdist, shop: Shop) -> None:
-    scheduled = sdist("schedule", "easy", "--all-nodes", "-s", "CLOSESPIDER_ITEMCOUNT=3")["jobs"]
+    scheduled = sdist("jobs schedule", "easy", "--all-nodes", "-s", "CLOSESPIDER_ITEMCOUNT=3")["jobs"]
     jobs = [row["job"] for row in scheduled]
     assert sorted(row["node"] for row in scheduled) == sorted(NAMES)
     shop.wait_idle()
-    rows = {row["job"]: row for row in sdist("jobs")["jobs"]}
+    rows = {row["job"]: row for row in sdist("jobs list")["jobs"]}
     assert {rows[job]["reason"] for job in jobs} == {"closespider_itemcount"}
     lines = sdist.run("logs", *jobs, "-n", 3).out.splitlines()
     assert {line.split(" | ")[0].rsplit(maxsplit=1)[0].strip() for line in lines} == set(NAMES)
-    assert {match["node"] for match in sdist("grep", "Spider closed", *jobs)["matches"]} == set(NAMES)
-    assert sdist("stats", *jobs)["stats"]["finish_reason"]["jobs"] == 3
+    assert {match["node"] for match in sdist("jobs grep", "Spider closed", *jobs)["matches"]} == set(NAMES)
+    assert sdist("jobs stats", *jobs)["stats"]["finish_reason"]["jobs"] == 3
 
-    slow = [row["job"] for row in sdist("schedule", "slow", "--all-nodes")["jobs"]]
+    slow = [row["job"] for row in sdist("jobs schedule", "slow", "--all-nodes")["jobs"]]
 
     def has_begun(job: str) -> bool:
         return any("Spider opened" in node.job_log(job) for node in shop.nodes)
 
     wait_for(lambda: all(map(has_begun, slow)), 60, "the start of all three")
-    assert {row["state"] for row in sdist("cancel", *slow, "--yes")["jobs"]} == {"gone"}
+    assert {row["state"] for row in sdist("jobs cancel", *slow, "--yes")["jobs"]} == {"gone"}
     shop.wait_idle()
-    rows = {row["job"]: row for row in sdist("jobs")["jobs"]}
+    rows = {row["job"]: row for row in sdist("jobs list")["jobs"]}
     assert {rows[job]["state"] for job in slow} == {"cancelled"}
 
 
 def _check_stopped_crawl(sdist: Sdist, shop: Shop) -> None:
     crawl = sdist("crawl --detach", "slow", *shop.options("-o", "slow.jl"))["crawl"]
-    sdist("stop", crawl, "--yes")
+    sdist("crawls stop", crawl, "--yes")
     shop.project.settings(DOWNLOAD_DELAY=0)
     sdist("resume", crawl)
 
@@ -226,7 +227,7 @@ def _check_frontier(sdist: Sdist, shop: Shop) -> None:
         store.fail("shop", dead, 1, reason="for this test", now=2.0, max_attempts=1)
     sdist("frontier prioritise", "shop", "--to", 1)
     sdist("frontier requeue", "shop")
-    sdist("consume", "easy", "shop", "-o", "shop.jl")
+    sdist("frontier consume", "easy", "shop", "-o", "shop.jl")
     sdist("frontier delete", "shop", "--prefix", "alone", "--yes")
 
 
@@ -247,7 +248,7 @@ def _check_strategy(sdist: Sdist, shop: Shop) -> None:
     shop.project.write("seeds.txt", f"{shop.site.detail(0)}\n")
     run = ("strategy run", "properties.strategies:Careless", "--spider", "easy", "--seeds", "seeds.txt")
     sdist(*run)
-    sdist("strategy")
+    sdist("strategy list")
     assert len(sdist("strategy status", "careless")["letters"]) == 1
     shop.project.write("corrected", "")
     assert sdist("strategy add", "careless", "seeds.txt")["seeds"] == 0
@@ -258,7 +259,7 @@ def _check_strategy(sdist: Sdist, shop: Shop) -> None:
 
 def _check_throttle(sdist: Sdist, shop: Shop) -> None:
     shop.project.write("limits.yml", "domains:\n  127.0.0.1: {hits: 5, window: 1}\nblacklist: [example.com]\n")
-    sdist("throttle apply", "limits.yml", "--dry-run", code=10)
+    sdist("throttle apply", "limits.yml", "--check", code=10)
     sdist("throttle apply", "limits.yml")
     sdist("throttle set", "127.0.0.1", "--scale", 0.5)
     for verb in ("block", "pause"):
@@ -272,15 +273,15 @@ def _check_throttle(sdist: Sdist, shop: Shop) -> None:
 
 def _check_nodes(sdist: Sdist) -> None:
     sdist("config", "--all")
-    assert states(sdist("nodes")) == dict.fromkeys(NAMES, "up")
+    assert states(sdist("nodes list")) == dict.fromkeys(NAMES, "up")
     sdist("nodes add", "127.0.0.1:1", "--name", "spare", code=5)
     sdist("nodes remove", "spare")
     sdist("nodes drain", NAMES[2])
-    assert states(sdist("nodes"))[NAMES[2]] == "draining"
-    assert {row["node"] for row in sdist("schedule", "easy", "--all-nodes")["jobs"]} == set(NAMES[:2])
+    assert states(sdist("nodes list"))[NAMES[2]] == "draining"
+    assert {row["node"] for row in sdist("jobs schedule", "easy", "--all-nodes")["jobs"]} == set(NAMES[:2])
     sdist("nodes resume", NAMES[2])
     assert states(sdist.run("status", "--fleet", "--json").json()) == dict.fromkeys(NAMES, "up")
-    assert sdist.run("metrics").out.count("sdist_node_up{") == len(NAMES)
+    assert sdist.run("nodes", "metrics").out.count("sdist_node_up{") == len(NAMES)
     findings = sdist("doctor", code=1)["findings"]
     dangers = [(finding["node"], finding["topic"]) for finding in findings if finding["severity"] == "danger"]
     assert dangers == [(NAMES[2], "tls")], "the certificate of this test ends tomorrow, and that is all"

@@ -118,7 +118,7 @@ def test_a_chain_of_two_projects_comes_home_together_each_page_by_its_own_code(
     bank = project(nodes=pair[1:], spiders={"login": LOGIN}, name="bank", settings=own)
     with closing(RedisServer(tmp_path / "redis")) as server:
         env = {"SDIST_STORE": server.url}
-        run_cli(bank, "deploy-all", env=env, code=0)
+        run_cli(bank, "deploy", "--all", env=env, code=0)
         done = run_cli(it, "crawl", "shop", "--pull", "-s", "USER_AGENT=shop", "-o", "items.jl", env=env)
     assert done.code == 0, said(done)
     items = list(it.items("items.jl"))
@@ -144,7 +144,7 @@ def test_what_no_node_can_have_done_is_listed_with_what_to_do_and_no_page_is_ask
     it = shop(project, pair[:1], the_site.url, ASTRAY=ASTRAY)
     spiders = {"login": LOGIN, "hiding": HIDING}
     bank = project(nodes=pair[:1], spiders=spiders, name="bank", settings={**QUICK, "SITE": the_site.url})
-    run_cli(bank, "deploy-all", code=0)
+    run_cli(bank, "deploy", "--all", code=0)
     plain = project(nodes=pair[:1], spiders={"alone": PLAIN}, name="plain", settings={"SITE": the_site.url})
     assert pair[0].add_version(plain.name, "r1", plain.plain_egg())["status"] == "ok", "as any other tool would"
     done = run_cli(it, "crawl", "shop", "--pull", "-o", "items.jl", "--json", code=3)
@@ -159,8 +159,8 @@ def test_what_no_node_can_have_done_is_listed_with_what_to_do_and_no_page_is_ask
     assert "the custom_settings of the spider hiding set ADDONS" in lost["no-addon"]["reason"]
     assert [path for path in the_site.hits() if path.rpartition("?")[2] in {*ASTRAY, "alone"}] == []
 
-    run_cli(plain, "deploy-all", code=0)
-    run_cli(it, "retry", crawls(it)[0].id, code=3)
+    run_cli(plain, "deploy", "--all", code=0)
+    run_cli(it, "crawls", "retry", crawls(it)[0].id, code=3)
     assert [item["alone"].rpartition("?")[2] for item in it.items("items.jl") if "alone" in item] == ["no-worker"]
     assert {row["url"].rpartition("?")[2] for row in misses(it)} == ASTRAY.keys() - {"no-worker"}
 
@@ -191,7 +191,7 @@ def test_a_job_of_another_project_that_hangs_is_ended_by_the_limit_of_the_crawl(
     the_site = site(10)
     it = shop(project, pair[:1], the_site.url, DISTRIBUTED_MAX_ATTEMPTS=1)
     bank = project(nodes=pair[:1], spiders={"login": HANGING}, name="bank", settings=QUICK)
-    run_cli(bank, "deploy-all", code=0)
+    run_cli(bank, "deploy", "--all", code=0)
     run_cli(it, "crawl", "shop", "--pull", "--stall-timeout", "3s", "-o", "items.jl", code=3)
     assert len([item for item in it.items("items.jl") if "article" in item]) == 10
     (missed,) = misses(it)

@@ -66,7 +66,7 @@ def test_a_crawl_lives_on_the_server_and_its_password_is_told_nowhere(
     listed = run_cli(it, "crawls", "--json", env={"SDIST_STORE": server.socket_url})
     assert [crawl["crawl"] for crawl in listed.json()["crawls"]] == [row.id]
     status = run_cli(it, "status", "--json", env=env)
-    cleaned = run_cli(it, "clean", row.id, "--yes", "--json", env=env)
+    cleaned = run_cli(it, "crawls", "clean", row.id, "--yes", "--json", env=env)
     assert [line["crawl"] for line in cleaned.json()["removed"]] == [row.id], cleaned.err
     with closing(open_store(server.url)) as store:
         assert store.crawls() == []
@@ -119,15 +119,15 @@ def test_neither_a_command_nor_a_file_comes_of_what_another_program_wrote(
     resumed = run_cli(it, "resume", "evil", env=env, timeout=90)
     assert not ran.exists()
     assert not logged.exists()
-    assert_told(resumed, "evil", "is not believed", "sdist trust evil", "sdist clean evil", code=2)
-    assert_told(run_cli(it, "retry", "evil", env=env), "is not believed")
+    assert_told(resumed, "evil", "is not believed", "sdist crawls trust evil", "sdist crawls clean evil", code=2)
+    assert_told(run_cli(it, "crawls", "retry", "evil", env=env), "is not believed")
     for words in (("report",), ("report", "../../../victim"), ("clean", "../../../victim", "--yes")):
         assert_told(run_cli(it, *words, env=env), "../../../victim")
     assert list(tmp_path.rglob("victim*")) == list(it.path.parents[2].glob("victim*")) == []
     listed = run_cli(it, "crawls", "--json", env=env)
     assert [one["crawl"] for one in listed.json()["crawls"]] == ["evil"], "which can be looked at, and removed"
-    run_cli(it, "trust", "evil", env=env).expect(2, f"touch {ran}")
-    run_cli(it, "clean", "evil", "--yes", env=env, code=0)
+    run_cli(it, "crawls", "trust", "evil", env=env).expect(2, f"touch {ran}")
+    run_cli(it, "crawls", "clean", "evil", "--yes", env=env, code=0)
 
 
 @pytest.mark.black_box
@@ -148,11 +148,11 @@ def test_a_crawl_whose_row_was_changed_is_not_gone_on_with_until_it_is_trusted(
         store.seal(row.id, NewBatch(payload=payload, size=1), (), {})
         last = max(store.batches(row.id), key=lambda batch: batch.number)
     resumed = run_cli(it, "resume", row.id, env=env)
-    assert_told(resumed, "is not believed", "it has no signature", f"sdist trust {row.id}")
+    assert_told(resumed, "is not believed", "it has no signature", f"sdist crawls trust {row.id}")
     assert not (tmp_path / "ran").exists()
-    listed = run_cli(it, "batches", row.id, "--batch", str(last.number), "--urls", env=env)
+    listed = run_cli(it, "crawls", "batches", row.id, "--batch", str(last.number), "--urls", env=env)
     assert_told(listed, "is not believed")
     assert "passwd" not in listed.out
-    run_cli(it, "trust", row.id, "--yes", env=env, code=0)
+    run_cli(it, "crawls", "trust", row.id, "--yes", env=env, code=0)
     assert run_cli(it, "resume", row.id, env=env, timeout=120).code in {0, 3}
     assert (tmp_path / "ran").exists(), "what a person has looked at is done"

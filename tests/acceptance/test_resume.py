@@ -204,19 +204,19 @@ def test_what_was_given_up_is_tried_again(scene: MakeScene, tmp_path: Path) -> N
     at.run(*(text.replace("easy", "fragile") for text in arguments("sdist", pages, shards=1)), code=3)
     crawl = crawls(it)[0].id
 
-    dead = at.run("batches", crawl, "--state", "dead", "--urls")
+    dead = at.run("crawls", "batches", crawl, "--state", "dead", "--urls")
     assert dead.out.split() == [pages.detail(6)]
-    listed = at.run("batches", crawl, "--json").json()
+    listed = at.run("crawls", "batches", crawl, "--json").json()
     assert {row["state"] for row in listed["batches"]} == {"done", "dead", "split"}
-    at.run("batches", crawl, "--state", "lost", code=2)
+    at.run("crawls", "batches", crawl, "--state", "lost", code=2)
 
     flag.unlink()
     pages.behave({pages.site.detail_path(9): "gone"})
-    at.run("retry", crawl, "--failed-urls", "--json", code=0)
+    at.run("crawls", "retry", crawl, "--failed-urls", "--json", code=0)
     assert pages.differences(it.items(ITEMS), without=[9]) == {}
     summary = last_crawl(it).summary
     assert (summary["failed_urls"], summary["dead_urls"], summary["gone_urls"]) == (0, 0, 1)
-    at.run("retry", crawl, "--failed-urls").expect(4, "nothing to try again")
+    at.run("crawls", "retry", crawl, "--failed-urls").expect(4, "nothing to try again")
 
 
 #: seconds that the crawl is made to have run before it is retried
@@ -304,13 +304,13 @@ def test_items_of_a_request_that_is_tried_again_take_the_place_of_the_earlier_on
     with closing(open_store(it.path / ".sdist" / "store.db")) as store:
         store.update_crawl(crawl, summary=summary)
     plan.write_text("2 no")
-    at.run("retry", crawl, "--failed-urls", "--json", code=3)
+    at.run("crawls", "retry", crawl, "--failed-urls", "--json", code=3)
     assert_comes_once("2")
     assert RAN < crawls(it)[0].summary["duration_s"] < RAN + 3600, "a retry adds the time that it ran itself"
 
     plan.write_text("3 yes")
     pages.behave({})
-    at.run("retry", crawl, "--failed-urls", "--json", code=0)
+    at.run("crawls", "retry", crawl, "--failed-urls", "--json", code=0)
     items = list(it.items(ITEMS))
     assert marked(items) == [("callback", "3")] * 3
     assert pages.differences([item for item in items if "try" not in item], without=[7]) == {}

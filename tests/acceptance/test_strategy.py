@@ -380,7 +380,7 @@ def test_a_second_process_shares_the_sites_and_may_be_killed(bench: MakeBench) -
 def test_pause_and_resume(bench: MakeBench) -> None:
     it = bench(items=40, latency=0.3)
     command = under_way(it, "Each", "--ahead", 5)
-    assert f"sdist strategy resume {it.name}" in it.sdist("pause", it.name, code=0).err
+    assert f"sdist strategy resume {it.name}" in it.sdist("crawls", "pause", it.name, code=0).err
     assert it.status()["state"] == "paused"
     wait_for(lambda: at_rest(it.nodes) or not it.leased(), 30, "the workers rest")
     hits = it.hits()
@@ -429,7 +429,7 @@ def test_a_strategy_that_fails_ends_the_run_with_its_reason(file_bench: MakeBenc
     assert done.code == 1
     assert "read_seeds() of the strategy small.strategies:Seedless raised ZeroDivisionError: behind" in done.err
     it.run("Each").expect(2, "the crawl of another strategy")
-    it.command(it.it, "consume", "pages", it.name).expect(2, "sdist strategy run")
+    it.command(it.it, "frontier", "consume", "pages", it.name).expect(2, "sdist strategy run")
     it.command(it.it, "frontier", "add", it.name, "seeds.txt").expect(2, "is a crawling strategy's")
     for words in (["delete", it.name, "--prefix", "1"], ["requeue", it.name], ["prioritise", it.name, "--to", "1"]):
         it.command(it.it, "frontier", *words).expect(2, "is a crawling strategy's")

@@ -126,7 +126,9 @@ def test_a_refill_after_a_rest_is_spaced_and_a_new_domain_is_crawled_at_once(
         return [row for row in there.log() if row["host"] == f"{host}:{port}"]
 
     add(BUSY, range(30))
-    command = start_cli(it, "consume", "pages", "shop", "--per-slot", 0, "--max-running", 2, "-o", "items.jl")
+    command = start_cli(
+        it, "frontier", "consume", "pages", "shop", "--per-slot", 0, "--max-running", 2, "-o", "items.jl"
+    )
     wait_for(lambda: len(hits()) == 30, 90, "the first pages")
     last = hits()[-1]["time"]
     wait_for(lambda: time.monotonic() > last + HITS * GAP, 30, "the end of a window without a request")

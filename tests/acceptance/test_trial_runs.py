@@ -52,7 +52,7 @@ def test_a_limited_crawl_hands_out_so_many_and_keeps_to_it_when_it_goes_on(scene
     command = at.start("--pull", "--limit", "26", "--batch-size", "6", "--workers", "2")
     wait_accepted(at.it, 1)
     crawl = crawls(at.it)[0].id
-    at.run("stop", crawl, "--yes", code=0)
+    at.run("crawls", "stop", crawl, "--yes", code=0)
     command.wait(60, code=130)
     summary = at.run("resume", crawl, "--json", code=0).json()
     assert_balanced(summary)

@@ -80,10 +80,10 @@ def test_a_crawl_goes_on_with_the_code_that_it_began_with(
 
     # So does a second try; --new-code takes what is there today, and both are named.
     the_site.behave(dict(list(failing.items())[1:]))
-    run_cli(it, "retry", begun.id, "--failed-urls", timeout=180, code=3)
+    run_cli(it, "crawls", "retry", begun.id, "--failed-urls", timeout=180, code=3)
     assert by(it) == {"first": 49}
     the_site.behave({})
-    done = run_cli(it, "retry", begun.id, "--failed-urls", "--new-code", timeout=180)
+    done = run_cli(it, "crawls", "retry", begun.id, "--failed-urls", "--new-code", timeout=180)
     assert by(it) == {"first": 49, "second": 1}
     row = last_crawl(it)
     assert row.version != began_with
@@ -104,7 +104,7 @@ def test_a_crawl_whose_code_is_gone_says_so(news: Callable[..., Any], run_cli: R
     for egg in it.path.rglob("*.egg"):
         egg.unlink()
     the_site.behave({})
-    gone = run_cli(it, "retry", row.id, "--failed-urls", code=2)
+    gone = run_cli(it, "crawls", "retry", row.id, "--failed-urls", code=2)
     assert f"runs the version {row.version}, and that code is gone" in gone.out
     assert f"sdist resume {row.id} --new-code" in gone.out
     run_cli(it, "resume", row.id, "--new-code", code=0)
@@ -125,22 +125,22 @@ def test_a_crawl_does_not_change_what_plain_jobs_run(news: Callable[..., Any], r
     assert node.versions("small")[-1] == theirs
     assert "plain" in node.api("listspiders.json", project="small")["spiders"]
     # What sdist deploys is the newest until scrapyd-deploy is used again; so it is beside a name that sorts last.
-    ours = run_cli(it, "deploy-all", "--json").json()["version"]
+    ours = run_cli(it, "deploy", "--all", "--json").json()["version"]
     assert node.versions("small")[-1] == ours
     node.add_version("small", "r9-main", it.plain_egg())
-    job = run_cli(it, "schedule", "news", "--json")
+    job = run_cli(it, "jobs", "schedule", "news", "--json")
     assert job.json()["version"] == ours, said(job)
-    run_cli(it, "versions").expect(None, "r9-main", ours)
+    run_cli(it, "code", "versions").expect(None, "r9-main", ours)
     told = run_cli(it, "doctor", "--json").json()["findings"]
     assert [ours in one["text"] for one in told if "r9-main" in one["text"]] == [True]
 
 
 def test_after_a_rollback_a_crawl_says_which_code_it_takes(news: Callable[..., Any], run_cli: RunCommand) -> None:
     it, (node, *_), _ = news(4)
-    run_cli(it, "deploy-all", code=0)
+    run_cli(it, "deploy", "--all", code=0)
     change(it, "second")
-    run_cli(it, "deploy-all", code=0)
-    back = run_cli(it, "rollback", "--json").json()["version"]
+    run_cli(it, "deploy", "--all", code=0)
+    back = run_cli(it, "code", "rollback", "--json").json()["version"]
     done = run_cli(it, "crawl", "news", "-o", "items.jl")
     assert by(it) == {"second": 5}
     done.expect(0, f"{last_crawl(it).version}", f"--version {back}")
@@ -177,7 +177,7 @@ def test_a_node_with_older_code_gets_no_work_until_it_has_the_crawls(
     new, old = fleet(2, poll_interval=0.2)
     it = scene(12, nodes=[new, old], DISTRIBUTED_BATCH_SIZE=3, DISTRIBUTED_DEPLOY="never").it
     it.spider("changed", CHANGED.format(title="old"))
-    run_cli(it, "deploy-all", code=0)
+    run_cli(it, "deploy", "--all", code=0)
     it.spider("changed", CHANGED.format(title="new"))
     run_cli(it, "deploy", new.name, code=0)
     line = ("crawl", "changed", "--callback", "parse_article", "-O", ITEMS, "--json")
@@ -190,7 +190,7 @@ def test_a_node_with_older_code_gets_no_work_until_it_has_the_crawls(
     assert first.json()["version"] in named["reason"], "which version it lacks"
     assert f"{old.name} has the version" in run_cli(it, "status", first.json()["crawl"]).out
 
-    run_cli(it, "deploy-all", "--only-missing", code=0)
+    run_cli(it, "deploy", "--all", "--only-missing", code=0)
     second = run_cli(it, *line, code=0)
     assert {node["name"]: node["state"] for node in second.json()["nodes"]} == {new.name: "up", old.name: "up"}
     assert {attempt.node for attempt in attempts(it)} == {new.name, old.name}

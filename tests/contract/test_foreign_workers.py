@@ -208,7 +208,7 @@ async def test_a_project_that_no_node_has_is_named_with_what_to_do_and_its_work_
     async with with_work(tmp_path, one, two, sizes=(2,)) as o:
         reason = await given_up(o)
         assert reason.startswith("one, two: there is no project shop;")
-        assert "sdist deploy-all" in reason
+        assert "sdist deploy --all" in reason
         await o.ended()  # nothing else is left
         assert (o.state.stopped, o.state.counters.dead_urls) == ("", 2)
 

@@ -369,7 +369,7 @@ def test_spiders_of_a_version(clean: Pair, make_egg: MakeEgg) -> None:
         ensure(nodes[:1], "p", make_egg(spider), RollOutRequest(given={"node1": name}))
     new, none = node_versions.spiders(nodes, "p")
     assert (new.version, new.spiders) == ("2_0", ("two",))
-    assert "sdist deploy-all" in str(none.error)
+    assert "sdist deploy --all" in str(none.error)
     assert node_versions.spiders(nodes[:1], "p", version="1.0")[0].spiders == ("one",)
     assert "It has: 1_0, 2_0" in str(node_versions.spiders(nodes[:1], "p", version="3.0")[0].error)
 

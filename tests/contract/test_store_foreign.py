@@ -68,7 +68,7 @@ def test_what_another_key_has_signed_is_shown_and_not_believed(
 ) -> None:
     mine.add_crawl(MINE)
     with theirs(where, b"another key") as other:
-        with pytest.raises(ForeignRow, match="sdist trust c"):
+        with pytest.raises(ForeignRow, match="sdist crawls trust c"):
             other.own_crawl("c")
         with pytest.raises(ForeignRow):
             other.update_crawl("c", **changes)
@@ -280,7 +280,7 @@ HOSTILE: list[Any] = [
 WORDS = [
     ["crawls"], ["crawls", "--json"], ["status", "c"], ["status", "c", "--json"], ["report", "c", "-o", "page.html"],
     ["misses", "c"], ["batches", "c"], ["batches", "c", "--urls"], ["clean", "c", "--dry-run"],
-    ["clean", "--older-than", "1", "--dry-run"], ["items", "merge", "c", "-o", "all.jl", "--dry-run"],
+    ["clean", "--older-than", "1d", "--dry-run"], ["items", "merge", "c", "-o", "all.jl", "--dry-run"],
     ["frontier", "count", "c"], ["frontier", "list"], ["throttle", "show"], ["wait", "c", "--timeout", "0.1"],
 ]  # fmt: skip
 

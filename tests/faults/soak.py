@@ -108,9 +108,9 @@ class Soak:
 
     def run(self, seconds: float) -> SoakResult:
         trial = self.trial
-        self._sdist("deploy-all")
+        self._sdist("deploy", "--all")
         self.frontier.register("soak", seconds=seconds + 3600)
-        consumer = trial.cli("consume", "easy", "shop", "--max-running", "2", "-O", "consumed.jl", "--json")
+        consumer = trial.cli("frontier", "consume", "easy", "shop", "--max-running", "2", "-O", "consumed.jl", "--json")
         begun = time.monotonic()
         number = 0
         while time.monotonic() - begun < seconds:
@@ -128,7 +128,7 @@ class Soak:
         self.frontier.fill([self.shop.detail(page) for page in pages], slots=4, size=10, callback="parse_item")
         result.consumed = pages.stop
         words = ("-s", "CLOSESPIDER_ITEMCOUNT=5", "--label", "soak=1", "--retries", str(RETRIES))
-        self._plain.append(trial.cli("schedule", "easy", *words, "--json"))
+        self._plain.append(trial.cli("jobs", "schedule", "easy", *words, "--json"))
         mode, name, site = ("push", "pull")[number % 2], f"crawl{number}.jl", trial.site
         index = ["--index", site.template, "--pages", str(site.site.pages), "--name", f"c{number}"]
         command = trial.cli("crawl", "easy", *index, f"--{mode}", "-O", name, "--json")
@@ -279,9 +279,9 @@ class Soak:
         site = trial.site
         index = ["--index", site.template, "--pages", str(site.site.pages)]
         self._sdist("crawl", "easy", *index, "-O", "last.jl", "--name", "last", "--json")
-        self._sdist("clean", "--older-than", "0", "--yes")
-        self._sdist("clean", "shop", "--yes")
-        self._sdist("prune", "--keep", "1", "--yes")
+        self._sdist("crawls", "clean", "--older-than", "0", "--yes")
+        self._sdist("crawls", "clean", "shop", "--yes")
+        self._sdist("code", "prune", "--keep", "1", "--yes")
         for node in trial.nodes:
             self._left_on(node)
         self._left_in_store()

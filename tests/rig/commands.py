@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from scrapyd_dist.cli import main
+from scrapyd_dist.cli.commands import CODES, LIST, meant
 
 from .forks import start_program
 from .processes import end_all, private_environment
@@ -27,9 +28,15 @@ SCRAPY = (sys.executable, "-m", "scrapy")
 IMPORTS = ("scrapyd_dist.*", "scrapy.cmdline", "scrapy.crawler")
 #: commands of `sdist` that start no process, and are over when they have answered
 READING = {
-    "batches", "crawls", "grep", "items", "jobs", "logs", "metrics", "misses", "report", "spiders", "stats", "status",
-    "versions",
+    "crawls batches", "crawls list", "crawls misses", "jobs grep", "jobs list", "jobs stats", "items merge",
+    "items pull", "items tail", "logs", "nodes metrics", "report", "code spiders", "status", "code versions",
 }  # fmt: skip
+
+
+def path_of(words: Sequence[str]) -> str:
+    """The command that these words call, as `sdist.cli.commands` has it: `nodes list` for `nodes --json`."""
+    first, *rest = meant([*words])
+    return next(path for path in (f"{first} {''.join(rest[:1])}", f"{first} {LIST}", first) if path in {*CODES, first})
 
 
 class Result(NamedTuple):

@@ -1,4 +1,4 @@
-"""What tests of `sdist consume` share: a site, nodes that live as long as the module, and a frontier with pages."""
+"""What tests of `sdist frontier consume` share: a site, nodes that live as long as the module, a frontier."""
 
 import itertools
 from collections import Counter
@@ -34,12 +34,12 @@ class ConsumerBench:
         return self._run(self.it, *words, **options)
 
     def consume(self, *words: object, spider: str = "plain", name: str = "", **options: Any) -> Result:
-        """`sdist consume SPIDER FRONTIER …`, to its end."""
-        return self.run("consume", spider, name or self.name, *words, **options)
+        """`sdist frontier consume SPIDER FRONTIER …`, to its end."""
+        return self.run("frontier", "consume", spider, name or self.name, *words, **options)
 
     def start(self, *words: object) -> Command:
         """The same in the background."""
-        return self._start(self.it, "consume", "plain", self.name, *words)
+        return self._start(self.it, "frontier", "consume", "plain", self.name, *words)
 
     def pages(self, numbers: Iterable[int]) -> list[str]:
         return [self.site.detail(number) for number in numbers]

@@ -59,10 +59,10 @@ DOCUMENTS: dict[str, Any] = {
     "init": {"file": str, "added": [str], "nodes": [{**_NODE, "written": bool, "state": str}]},
     "config": {"options": [{"section": str, "name": str, "value": object, "origin": str}], "misspelt": [str],
                "problem": TEXT},
-    **dict.fromkeys(("crawl", "resume", "retry", "watch", "status", "consume"), SUMMARY),
+    **dict.fromkeys(("crawl", "resume", "crawls retry", "watch", "status", "frontier consume"), SUMMARY),
     "crawl --detach": {"crawl": str, "spider": str, "state": str, "pid": int},
-    "wait": {"crawls": [SUMMARY]},
-    "crawls": {"crawls": [SUMMARY]},
+    "crawls wait": {"crawls": [SUMMARY]},
+    "crawls list": {"crawls": [SUMMARY]},
     "plan": {
         "spider": str, "target": str, "project": str, "version": TEXT, "deploy": [str], "batch_size": int,
         "nodes": [{**_NODE, "state": str, "reason": str, "slots": (int, None), "logs": bool}],
@@ -70,15 +70,15 @@ DOCUMENTS: dict[str, Any] = {
         "bytes_per_batch": {"form": str, "bytes": int, "per_url": NUMBER, "targets": {str: int}},
         "output": [str], "warnings": [str], "throttle": {"rules": int, "heeded": bool, "reason": str},
     },
-    "batches": {
+    "crawls batches": {
         "crawl": str,
         "batches": [{"batch": int, "state": str, "requests": int, "reason": str, "split_from": (int, None),
                      "attempts": [{"number": int, "job": str, "worker": TEXT, "node": str, "state": str,
                                    "reason": str}]}],
     },
-    "misses": {"crawl": str, "misses": [{"url": str, "kind": str, "reason": str, "batch": int}]},
-    "trust": {"crawl": str, "batches": int, "options": dict},
-    "clean": {
+    "crawls misses": {"crawl": str, "misses": [{"url": str, "kind": str, "reason": str, "batch": int}]},
+    "crawls trust": {"crawl": str, "batches": int, "options": dict},
+    "crawls clean": {
         "dry_run": bool,
         "removed": [{"crawl": str, "spider": str, "state": str, "created": NUMBER, "bytes": int}],
     },
@@ -102,7 +102,7 @@ DOCUMENTS: dict[str, Any] = {
     "frontier requeue": {"frontier": str, "batches": [int], "requests": int, "urls": int},
     "frontier prioritise": {"frontier": str, "priority": int, "batches": [int], "requests": int},
     "frontier delete": {"frontier": str, "slots": [_SLOT], **_WALKED},
-    "strategy": {"strategies": [_STRATEGY]},
+    "strategy list": {"strategies": [_STRATEGY]},
     "strategy run": {**SUMMARY, "strategy": _LINKS},
     "strategy status": {**_STRATEGY, "letters": [{"number": int, "kind": str, "url": str, "fault": str}]},
     "strategy add": {"strategy": str, "seeds": int},
@@ -122,7 +122,7 @@ DOCUMENTS: dict[str, Any] = {
     **dict.fromkeys(
         (f"throttle {verb}" for verb in ("set", "unset", "block", "unblock", "pause", "resume")), _RULES
     ),
-    "nodes": {"project": TEXT, "version": TEXT, "nodes": [_LOOK]},
+    "nodes list": {"project": TEXT, "version": TEXT, "nodes": [_LOOK]},
     "nodes add": {"nodes": [_LOOK]},
     "nodes remove": {"nodes": [_NODE]},
     "nodes up": {"nodes": [{**_NODE, "slots": int}]},
@@ -134,36 +134,37 @@ DOCUMENTS: dict[str, Any] = {
         "nodes": [{**_NODE, "state": str, "versions": ([str], None), "logs": (bool, None), "ranges": (bool, None)}],
         "findings": [{"severity": str, "node": str, "topic": str, "text": str, "remedy": str}],
     },
-    **dict.fromkeys(("deploy", "deploy-all", "rollback"), ROLL_OUT),
-    "versions": {
+    **dict.fromkeys(("deploy", "code rollback"), ROLL_OUT),
+    "code versions": {
         "project": str, "same": bool, "differences": [str],
         "nodes": [{**_NODE, "project": str, "versions": [str], "default": TEXT, "jobs": {str: [str]},
                    "jobs_of_unknown_version": [str], "reason": str}],
     },
-    "spiders": {
+    "code spiders": {
         "project": str, "spiders": [{"spider": str, "nodes": [str], "missing": [str]}],
         "nodes": [{**_NODE, "version": TEXT, "spiders": [str], "reason": str}],
     },
-    "prune": {
+    "code projects": {"projects": [{"project": str, "nodes": [str], "missing": [str]}]},
+    "code prune": {
         "project": str, "dry_run": bool,
         "nodes": [{**_NODE, "project": str, "deleted": [str], "in_use": {str: [str]},
                    "jobs_of_unknown_version": [str], "reason": str}],
     },
-    "schedule": {
+    "jobs schedule": {
         "version": TEXT,
         "jobs": [{"node": str, "project": str, "spider": str, "job": TEXT, "version": TEXT, "state": str,
                   "reason": str}],
     },
-    "jobs": {
+    "jobs list": {
         "nodes": int, "unreached": [{"node": str, "reason": str}],
         "jobs": [{"node": str, "project": str, "spider": str, "job": str, "crawl": TEXT, "state": str,
                   "pages": (int, None), "items": (int, None), "errors": (int, None), "started": TEXT, "ended": TEXT,
                   "duration_s": (int, float, None), "reason": str}],
     },
-    "grep": {"searched": int, "matches": [{"node": str, "job": str, "at": TEXT, "level": TEXT, "text": str}]},
-    "stats": {"jobs": int, "silent": [str], "stats": {str: {"jobs": int}}},
-    "cancel": {"jobs": [{"node": str, "spider": str, "job": str, "was": str, "state": str}]},
-    "stop": {"jobs": [{"node": str, "spider": str, "job": str, "was": str, "state": str}]},
+    "jobs grep": {"searched": int, "matches": [{"node": str, "job": str, "at": TEXT, "level": TEXT, "text": str}]},
+    "jobs stats": {"jobs": int, "silent": [str], "stats": {str: {"jobs": int}}},
+    "jobs cancel": {"jobs": [{"node": str, "spider": str, "job": str, "was": str, "state": str}]},
+    "crawls stop": {"jobs": [{"node": str, "spider": str, "job": str, "was": str, "state": str}]},
     "items pull": {
         "folder": str, "items": (int, None),
         "files": [{"job": str, "node": str, "state": str, "file": TEXT, "items": (int, None), "bytes": (int, None),

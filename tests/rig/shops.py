@@ -4,7 +4,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from .commands import READING, SDIST, Command, Result, run_here
+from .commands import READING, SDIST, Command, Result, path_of, run_here
 from .nodes import ScrapydNode
 from .projects import Project
 from .waiting import wait_for
@@ -40,9 +40,7 @@ class Slow(Good):
     custom_settings = {"DOWNLOAD_DELAY": 0.3, "CONCURRENT_REQUESTS": 1}
 """
 #: commands that a row runs in this process
-_HERE = {*READING, "api", "nodes", "schedule"}
-#: … but for these, which start processes or wait
-_APART = {"drain", "resume", "up", "down"}
+_HERE = {*READING, "nodes api", "nodes list", "nodes add", "nodes remove", "jobs schedule"}
 
 
 class Shop:
@@ -54,7 +52,7 @@ class Shop:
         self.project = Project.small(folder / "shop", "shop", {"all": spiders}, settings)
         self.project.targets(nodes)
         self._stack = ExitStack()
-        self.run("deploy-all", "--json", code=0)
+        self.run("deploy", "--all", "--json", code=0)
 
     def start(self, *arguments: object, program: tuple[str, ...] = SDIST) -> Command:
         """A command in the background; ended with the shop."""
@@ -64,13 +62,13 @@ class Shop:
     def run(self, *arguments: object, code: int | None = None) -> Result:
         """`sdist` to its end, with this exit code; in this process where it only asks."""
         words = list(map(str, arguments))
-        if words[0] in _HERE and not _APART.intersection(words):
+        if path_of(words) in _HERE:
             return run_here(words, cwd=self.project.path, home=self.project.home).expect(code)
         return self.start(*words).wait(code=code)
 
     def scheduled(self, *arguments: object) -> list[dict[str, Any]]:
-        """The rows of `sdist schedule …`."""
-        rows: list[dict[str, Any]] = self.run("schedule", *arguments, "--json", code=0).json()["jobs"]
+        """The rows of `sdist jobs schedule …`."""
+        rows: list[dict[str, Any]] = self.run("jobs", "schedule", *arguments, "--json", code=0).json()["jobs"]
         return rows
 
     def job(self, job: str) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def settings() -> Iterator[WrongInput]:
         for value in (*WRONG[row.kind], *_beyond(row)):
             yield WrongInput(settings={name: value}, names=name)
             if isinstance(value, str) and name != f"{PREFIX}STORE":
-                arguments = ("schedule", "easy", "-s", f"{name}={value}")
+                arguments = ("jobs", "schedule", "easy", "-s", f"{name}={value}")
                 yield WrongInput(arguments=arguments, names=name)
 
 
@@ -180,19 +180,19 @@ def combinations() -> Iterator[WrongInput]:
 
 
 _LINES = """
-schedule easy --on a --any ## --on
-schedule easy --on a --all-nodes ## --on
-schedule ## Name the spiders
-schedule easy -a x ## NAME=VALUE
-schedule easy -s =x ## NAME=VALUE
-schedule easy -s DISTRIBUTED_LEASE=inf ## DISTRIBUTED_LEASE
-schedule --from none.csv ## none.csv
-schedule easy --limit spider ## --limit
-schedule easy --limit spider=0 ## --limit
-schedule easy --resume ## --resume
-schedule easy --label a,b ## --label
-stats ## --since
-stats a --since 5m ## --since
+jobs schedule easy --on a --any ## --on
+jobs schedule easy --on a --all-nodes ## --on
+jobs schedule ## Name the spiders
+jobs schedule easy -a x ## NAME=VALUE
+jobs schedule easy -s =x ## NAME=VALUE
+jobs schedule easy -s DISTRIBUTED_LEASE=inf ## DISTRIBUTED_LEASE
+jobs schedule --from none.csv ## none.csv
+jobs schedule easy --limit spider ## --limit
+jobs schedule easy --limit spider=0 ## --limit
+jobs schedule easy --resume ## --resume
+jobs schedule easy --label a,b ## --label
+jobs stats ## --since
+jobs stats a --since 5m ## --since
 crawl easy -a x ## NAME=VALUE
 crawl easy -s x ## NAME=VALUE
 crawl easy -s DISTRIBUTED_STORE=x ## DISTRIBUTED_STORE
@@ -207,7 +207,7 @@ crawl easy -o /dev/null:csv ## /dev/null
 crawl easy -o LONG.jl ## name too long
 crawl easy --start-urls LONG ## name too long
 demo --dir LONG ## name too long
-metrics --textfile LONG ## name too long
+nodes metrics --textfile LONG ## name too long
 items merge a -o LONG.jl ## name too long
 crawl easy --name=-x ## -x
 crawl easy --name a/b ## a/b
@@ -218,24 +218,25 @@ crawl easy --start-urls none.txt ## none.txt
 crawl easy --start-urls properties ## properties
 plan easy -O a.jl -O a.jl ## twice
 plan easy --start-urls none.txt ## none.txt
-deploy ## deploy-all
-deploy-all --version ../x ## ../x
-deploy-all --version -x ## -x
-deploy-all --version a/b ## a/b
-cancel ## --all
-cancel a --all ## --all
-stop ## CRAWL
-wait a --job b ## both
-clean ## --older-than
-clean a --older-than 3 ## --older-than
-grep ( ## regular expression
+deploy gone --all ## --all
+deploy --all --version ../x ## ../x
+deploy --all --version -x ## -x
+deploy --all --version a/b ## a/b
+jobs cancel ## --all
+jobs cancel a --all ## --all
+crawls stop ## CRAWL
+crawls wait a --job b ## both
+crawls clean ## --older-than
+crawls clean a --older-than 3d ## --older-than
+crawls clean --older-than 30 ## no unit
+logs --since 5w ## --since
+jobs grep ( ## regular expression
 logs --level LOUD ## LOUD
 logs --since -5 ## --since
-logs --since 5d ## --since
 logs --since 99999999h ## --since
 jobs --since 99999999h ## --since
 jobs --since nan ## --since
-wait a --timeout 0 ## --timeout
+crawls wait a --timeout 0 ## --timeout
 throttle set a.com ## Nothing to set
 throttle set a.com --hits 5 ## --window
 throttle set *.a.com --hits 5 --window 5 ## star
@@ -262,11 +263,11 @@ init --node me:hush@web1:6800 ## password
 init --node web1:6800 --name a --name b ## --name
 init --node web1:6800 --name a/b ## a/b
 init --node web1:6800 --node web2:6800 --name a --name a ## same name
-api nowhere daemonstatus ## nowhere
-api gone '' ## endpoint
-api gone listjobs x ## NAME=VALUE
-api gone addversion egg=@none.egg ## none.egg
-metrics --textfile /proc/none/x.prom ## /proc/none
+nodes api nowhere daemonstatus ## nowhere
+nodes api gone '' ## endpoint
+nodes api gone listjobs x ## NAME=VALUE
+nodes api gone addversion egg=@none.egg ## none.egg
+nodes metrics --textfile /proc/none/x.prom ## /proc/none
 completion tcsh ## tcsh
 no-such-command ## no-such-command
 crawl caf\udcc3 ## no text
@@ -331,7 +332,7 @@ def files() -> Iterator[WrongInput]:
         yield WrongInput(arguments=("schedule", "--from", "jobs.csv"), files={"jobs.csv": _bytes(text)})
     for key in (b"", b"short", b"\x00\xff", b"A" * 44, b"A" * 1000):
         kept = {".sdist/key": key, "list.jsonl": b'{"url": "http://a/", "cookies": {"a": "b"}}\n'}
-        for words in (("frontier", "add", "pages", "list.jsonl"), ("deploy-all", "--dry-run")):
+        for words in (("frontier", "add", "pages", "list.jsonl"), ("deploy", "--all", "--dry-run")):
             yield WrongInput(arguments=words, files=kept, names="key")
     for name, text in _WORKLISTS:
         yield WrongInput(arguments=("frontier", "add", "pages", name), files={name: _bytes(text)}, codes=(1, 2))

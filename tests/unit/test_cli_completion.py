@@ -50,9 +50,9 @@ def offered(sdist: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("deploy-", ["deploy-all"]),
+        ("dep", ["deploy"]),
         ("nodes dr", ["drain"]),
-        ("nodes --node web3 dr", ["drain"]),
+        ("nodes --node ", ["web1", "web2"]),
         ("crawl ", ["books", "shoes"]),
         ("crawl s", ["shoes"]),
         ("crawl books s", []),
@@ -64,10 +64,12 @@ def offered(sdist: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list
         ("deploy web1 ", ["web1", "web2"]),
         ("jobs --state k", ["killed"]),
         ("logs --level W", ["WARNING"]),
+        ("nodes api web1 listj", ["listjobs"]),
         ("api web1 listj", ["listjobs"]),
+        ("sto", []),
         ("completion ", ["bash", "zsh", "fish"]),
         ("frontier mo", ["move"]),
-        ("consume ", ["books", "shoes"]),
+        ("frontier consume ", ["books", "shoes"]),
         ("crawl --shards ", []),
     ],
 )

@@ -1,4 +1,4 @@
-"""`sdist frontier` and `sdist consume` on a real store: what is shown, moved, removed, refused, and left alone."""
+"""`sdist frontier` and `sdist frontier consume` on a real store: what is shown, moved, removed and refused."""
 
 import io
 import json
@@ -124,7 +124,7 @@ def test_a_crawl_that_is_pulled_is_a_frontier_as_well(frontier: Run, store: Stor
     store.seal("easy-1", NewBatch(payload=encode([{"url": "http://a/1"}]), size=1), [b"1"], {})
     assert frontier("count", "easy-1", "--json").json()["requests"]["waiting"] == 1
     assert frontier("dump", "easy-1", "").json() == {"url": "http://a/1"}
-    frontier("delete", "easy-1", "--all", "--yes").expect(2, "sdist clean easy-1")
+    frontier("delete", "easy-1", "--all", "--yes").expect(2, "sdist crawls clean easy-1")
 
 
 def test_requests_are_shown_in_their_order_and_stay(frontier: Run, store: Store, root: Path) -> None:
@@ -396,7 +396,7 @@ def test_before_slots_are_deleted_a_person_is_asked(
         ("article a/b", 2, "cannot name a frontier"),
         ("article shop --slots x", 4, "no slot whose name begins with 'x'"),
         ("article shop -o items.jl --loop 0", 2, "--loop 0 leaves before any items are home"),
-        ("article shop -o there.jl", 2, "is there already"),
+        ("article shop -o there.json", 2, "nothing can be added to a JSON list"),
         ("article shop --max-time soon", 2, "no span of time"),
         ("article shop --max-running=-1", 2, "--max-running"),
         ("article shop -a nothing", 2, "not of the form NAME=VALUE"),
@@ -412,7 +412,7 @@ def test_before_slots_are_deleted_a_person_is_asked(
 def test_bad_input_is_told_in_a_paragraph(
     sdist: Run, store: Store, tmp_path: Path, line: str, code: int, words: str
 ) -> None:
-    (tmp_path / "there.jl").touch()
+    (tmp_path / "there.json").touch()
     store.add_crawl(Crawl(id="easy-1", project="p", spider="easy", created=2.0))
     open_frontier(store, "words", project="p", now=3.0, arguments=True)
     before = store.crawl("shop")
@@ -422,7 +422,7 @@ def test_bad_input_is_told_in_a_paragraph(
 
 
 def test_help_names_all_that_a_crawl_manager_can_be_asked_for(sdist: Run) -> None:
-    told = set(re.findall(r"[\w-]+", sdist("consume", "--help").expect(0).out))
+    told = set(re.findall(r"[\w-]+", sdist("help", "--all", "consume").expect(0).out))
     options = "--slots --max-running --per-slot --loop --max-time --label -a -s --max-batches --max-requests --idle -o"
     assert {"SPIDER", "FRONTIER", *options.split()} - told == set()
 
@@ -451,8 +451,8 @@ def test_what_is_asked_for_reaches_manager_and_workers() -> None:
 @pytest.mark.parametrize(
     ("command", "code", "words"),
     [
-        ("resume shop", 2, "sdist consume SPIDER shop"),
-        ("retry shop", 2, "sdist consume SPIDER shop"),
+        ("resume shop", 2, "sdist frontier consume SPIDER shop"),
+        ("retry shop", 2, "sdist frontier consume SPIDER shop"),
         ("status", 4, "There are no crawls yet"),
         ("crawls", 0, "There are no crawls yet"),
         ("status shop", 0, "No workers are kept running here"),

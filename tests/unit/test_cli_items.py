@@ -149,7 +149,7 @@ def test_the_read_back_feeds_of_a_crawl_are_its_items(shop: Shop, tmp_path: Path
         ({"name": [CRAWL]}, NothingMatched, "no items have come home yet"),
         ({"name": [CRAWL], "output": None}, ConfigError, "-o items.jl"),
         ({"name": [CRAWL], "output": ["all.xml"]}, ConfigError, "merged into"),
-        ({"name": [CRAWL], "output": ["scrapy.cfg:csv"]}, ConfigError, "-O scrapy.cfg overwrites it"),
+        ({"name": [CRAWL], "output": ["scrapy.cfg:json"]}, ConfigError, "nothing can be added to a JSON list"),
         ({"name": [".sdist"]}, ConfigError, "is a folder"),
         ({"name": ["scrapy.cfg"]}, ConfigError, "no file of JSON lines"),
     ],

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from rig.waiting import wait_for
-from scrapyd_dist.cli.commands import load
+from scrapyd_dist.cli.commands import load, walk
 from scrapyd_dist.cli.context import Context, project_store
 from scrapyd_dist.cli.crawls import producer_process, stored_crawls, watcher
 from scrapyd_dist.cli.crawls.crawl_options import CrawlOrder
@@ -79,7 +79,11 @@ def test_a_name_in_use_is_refused_before_anything_starts_and_what_has_it_says_wh
     store.add_crawl(a_crawl(id="mine", state=CrawlState.STOPPED))
     store.add_crawl(a_crawl(id="over", state=CrawlState.FINISHED))
     store.add_crawl(a_crawl(id="shop", kind="frontier"))
-    sayings = {"mine": "sdist resume mine", "over": "sdist clean over", "shop": "There is a frontier shop already"}
+    sayings = {
+        "mine": "sdist resume mine",
+        "over": "sdist crawls clean over",
+        "shop": "There is a frontier shop already",
+    }
     for name, said in {**sayings, "not a name": "cannot name a crawl"}.items():
         with pytest.raises(ConfigError, match=said):
             producer_process.begin(tmp_path, store, CrawlOrder(spider="easy"), name)
@@ -217,9 +221,9 @@ def test_a_crawl_whose_process_is_gone(
         assert died.value.exit_code == 1
 
 
-@pytest.mark.parametrize("command", ["watch", "crawl", "resume", "retry"])
+@pytest.mark.parametrize("command", ["watch", "crawl", "resume", "crawls retry"])
 def test_the_time_of_a_watch_is_given_in_seconds_minutes_or_hours(command: str) -> None:
-    found: Any = load(command)
+    found: Any = dict(walk())[command]
     assert found.make_context(command, ["c", "--timeout", "1.5m"]).params["timeout"] == 90
     with pytest.raises(ConfigError, match=r"--timeout 'soon'.*30m"):
         found.make_context(command, ["c", "--timeout", "soon"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from rig.commands import Result
-from scrapyd_dist.cli.commands import CODES, COMMANDS, load, walk
+from scrapyd_dist.cli.commands import ALIASES, CODES, COMMANDS, load, meant, walk
 from scrapyd_dist.cli.manual import pages, settings_page
 
 from scrapyd_dist.settings import GROUPS
@@ -40,13 +40,14 @@ def test_the_command_takes_it(line: str) -> None:
     words = shlex.split(line)[1:]
     if words in (["--help"], ["--version"]):
         return
+    assert meant(words) == words, "that is another name of it"
     assert words[0] in COMMANDS, f"there is no command {words[0]}"
     command: Any = load(words[0])
     path, words = f"sdist {words[0]}", words[1:]
     while words and words[0] in getattr(command, "commands", {}):
         path, command = f"{path} {words[0]}", command.commands[words[0]]
         words = words[1:]
-    command.make_context(path, words)
+    command.make_context(path, words, help_option_names=["-h", "--help"])
 
 
 @pytest.mark.parametrize("path", EVERY)
@@ -56,11 +57,11 @@ def test_every_command_has_an_example_its_exit_codes_and_words_for_all_it_takes(
     assert [one.name for one in command.params if not getattr(one, "help", None)] == []
     examples = re.findall(r"^ *Example: (.*)$", command.help, re.MULTILINE)
     assert examples or command.commands
-    assert all(f"sdist {path}" in example for example in examples)
+    assert all(f"sdist {path.removesuffix(' list')}" in example for example in examples)
 
 
 def test_the_table_has_the_summary_that_each_command_begins_with_and_whole_panels() -> None:
-    first = {name: " ".join(EVERY[name].help.partition("\n\n")[0].split()) for name in COMMANDS}
+    first = {name: EVERY[name].help.partition("\n\n")[0] for name in COMMANDS}
     assert {name: entry.summary for name, entry in COMMANDS.items()} == first
     panels = [entry.panel for entry in COMMANDS.values()]
     assert [panel for place, panel in enumerate(panels) if panel in panels[:place] and panels[place - 1] != panel] == []
@@ -88,22 +89,82 @@ def test_the_pages_of_the_manual_are_those_of_the_code_and_their_links_lead_some
     assert sorted(written) == sorted(texts)
     assert [name for name in texts if written[name] != texts[name]] == [], "make manual writes them anew"
     links = {target for text in texts.values() for target in re.findall(r"\]\(([^)]+)\)", text)}
-    assert [target for target in links if not (folder / target).resolve().exists()] == []
+    assert [target for target in links if not (folder / target.partition("#")[0]).resolve().exists()] == []
+    anchors = {f"{name}#{made[1:-1].replace(' ', '-')}" for name, text in texts.items()
+               for made in re.findall(r"^#+ (`sdist [^`]+`)$", text, re.MULTILINE)}  # fmt: skip
+    assert {target for target in links if "#" in target} <= anchors
 
 
 def test_a_command_is_loaded_when_it_is_called_and_not_before(sdist: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[str] = []
 
-    def noted(name: str) -> Any:
+    def noted(name: str, *, whole: bool) -> Any:
         loaded.append(name)
-        return load(name)
+        return load(name, whole=whole)
 
     monkeypatch.setattr("scrapyd_dist.cli.commands.load", noted)
     sdist("--help").expect(0)
     sdist("--version").expect(0)
     assert loaded == []
-    sdist("version").expect(0)
-    assert loaded == ["version"]
+    sdist("nodes", "--help").expect(0)
+    assert loaded == ["nodes"]
+
+
+def test_the_help_is_short_and_each_command_a_line_in_it(sdist: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    boxes = re.findall(r"^╭─ ([^─]+) ─+╮\n((?:│.*\n)+)", sdist("--help").out, re.MULTILINE)
+    lines = [line for panel, text in boxes if panel != "Options" for line in text.splitlines()]
+    assert [line.split()[1] for line in lines] == [*COMMANDS]
+    assert len(lines) <= 25
+
+
+@pytest.mark.parametrize("typed", ALIASES)
+def test_another_name_of_a_command_is_understood_and_not_shown(sdist: Run, typed: str) -> None:
+    words = ALIASES[typed].split()
+    if words != ["--version"]:
+        assert sdist(*typed.split(), "--help") == sdist(*words, "--help")
+        assert words[-1] == "--node" or sdist(*typed.split(), "--help").expect(0).out
+    assert typed not in EVERY
+
+
+def test_a_group_alone_lists_and_takes_the_options_of_its_list(sdist: Run) -> None:
+    for name in ("crawls", "jobs", "nodes", "frontier", "strategy"):
+        assert sdist(name) == sdist(name, "list")
+        assert sdist(name, "--no-such") == sdist(name, "list", "--no-such").expect(2)
+    assert sdist("crawls", "--json").expect(0).json() == {"schema": 1, "crawls": []}
+    assert "drain" in sdist("nodes", "--help").expect(0).out
+    sdist("nodes", "--node", "x", "drain").expect(2, "drain")
+    sdist("nodes", "drian").expect(2, "'drain'")
+
+
+@pytest.mark.parametrize("words", [["crawl"], ["throttle"], ["code"], ["code", "prune"], ["jobs", "cancel", "--on"]])
+def test_a_command_without_a_word_that_it_needs_shows_its_help(sdist: Run, words: list[str]) -> None:
+    done = sdist(*words).expect(2)
+    assert done.out == ""
+    if "--on" not in words:
+        assert "Usage: sdist" in done.err
+        assert done.err.splitlines()[-1].startswith("sdist: Missing ")
+
+
+@pytest.mark.parametrize("path", [path for path in EVERY if path != "crawl"])
+def test_the_help_of_a_command_is_one_screen_and_none_of_its_options_is_lost(
+    sdist: Run, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    text = sdist(*path.split(), "--help").expect(0).out
+    assert len(text.rstrip().splitlines()) <= 50
+    whole = sdist("help", "--all", *path.split()).expect(0).out
+    names = [name for param in EVERY[path].params for name in param.opts if name.startswith("--")]
+    assert [name for name in names if f"{name} " not in whole] == []
+    assert ("options more: sdist help --all" in text) == (whole != text)
+
+
+def test_help_is_a_word_too(sdist: Run) -> None:
+    assert sdist("help", "nodes", "drain") == sdist("nodes", "drain", "--help")
+    assert sdist("help", "stop") == sdist("crawls", "stop", "--help")
+    assert sdist("help") == sdist("--help")
+    sdist("help", "nosuch").expect(2, "nosuch")
+    assert sdist("-V") == sdist("--version") == sdist("version")
 
 
 def test_the_tables_of_settings_are_those_of_the_registry() -> None:

@@ -134,7 +134,7 @@ class TestChoose:
 
     def test_what_is_not_kept_or_not_clear(self, tmp_path: Path) -> None:
         for wanted in (None, "1.0"):
-            with pytest.raises(NothingMatched, match="deploy-all"):
+            with pytest.raises(NothingMatched, match="deploy --all"):
                 eggs.choose([], wanted, None, folder=tmp_path)
         old = keep(tmp_path, "a", hour=0)
         with pytest.raises(NothingMatched, match=f"Kept are {old}"):

@@ -1,4 +1,4 @@
-"""What `sdist metrics` tells of nodes and crawls, as values."""
+"""What `sdist nodes metrics` tells of nodes and crawls, as values."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -380,7 +380,7 @@ def test_what_stands_in_the_way_is_said_with_what_to_do(monkeypatch: pytest.Monk
     assert 'add "scrapyd_dist.Addon": 500' in said(Hiding)[1]
     assert said(uploads=("ftp://host/items.jl",))[1].startswith("its setting FEEDS has ftp://host/items.jl, ")
     public, why = said(key=None)
-    assert (public, "sdist deploy-all" in why) == ("", True)
+    assert (public, "sdist deploy --all" in why) == ("", True)
     monkeypatch.setattr(lease_session, "find_spec", lambda name: None)
     assert said()[1] == ""
     assert "has the client" in said(needs_client=True)[1]

@@ -124,7 +124,7 @@ def test_passwords_in_addresses_do_not_show() -> None:
     [
         *((state, False, "") for state in CrawlState),
         (CrawlState.FINDING, True, "sdist watch c"), (CrawlState.FINDING, False, "sdist resume c"),
-        (CrawlState.STOPPED, False, "sdist resume c"), (CrawlState.FINISHED, False, "sdist stats c"),
+        (CrawlState.STOPPED, False, "sdist resume c"), (CrawlState.FINISHED, False, "sdist jobs stats c"),
     ],
 )  # fmt: skip
 def test_a_crawl_of_which_nothing_is_known_has_a_page_and_it_says_how_to_go_on(
