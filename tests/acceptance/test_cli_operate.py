@@ -146,6 +146,7 @@ def test_killed_is_what_we_killed_and_died_is_what_died(shop: Shop) -> None:
     assert counted["log_count/INFO"]["sum"] > 5
 
 
+@pytest.mark.black_box
 def test_a_job_ends_by_itself_when_it_takes_too_long_or_stands_still(shop: Shop) -> None:
     jobs = shop.scheduled("slow", "--job-timeout", "3s") + shop.scheduled("waits", "--stall-timeout", "1s")
     file = shop.project.path / "scrapy.cfg"

@@ -102,6 +102,7 @@ def assert_told(result: Result, *words: str, code: int | None = None) -> None:
     assert "has no words for" not in result.err
 
 
+@pytest.mark.black_box
 def test_neither_a_command_nor_a_file_comes_of_what_another_program_wrote(
     project: MakeProject, server: RedisServer, run_cli: RunCommand, tmp_path: Path
 ) -> None:

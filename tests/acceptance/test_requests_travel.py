@@ -151,7 +151,8 @@ STAYS = """
 """
 
 
-@pytest.mark.parametrize("refused", [False, pytest.param(True, marks=pytest.mark.black_box)])
+@pytest.mark.black_box
+@pytest.mark.parametrize("refused", [False, True])
 def test_what_cannot_travel_is_crawled_here_or_refused_when_told_so(
     refused: bool, make: MakeProject, run_scrapy: RunCommand, the_site: SiteProcess
 ) -> None:

@@ -195,6 +195,7 @@ FRAGILE = """
 """
 
 
+@pytest.mark.black_box
 def test_what_was_given_up_is_tried_again(scene: MakeScene, tmp_path: Path) -> None:
     at, flag = scene(12, DISTRIBUTED_BATCH_SIZE=4, DISTRIBUTED_MAX_ATTEMPTS=1), tmp_path / "broken"
     it, pages = at.it, at.pages

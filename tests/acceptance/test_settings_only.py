@@ -108,8 +108,8 @@ def test_custom_settings_name_the_target_of_a_spider(
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        (["list"], "easy"),
-        (["fetch", "--nolog", "DETAIL"], "span class"),
+        pytest.param(["list"], "easy", marks=pytest.mark.black_box),
+        pytest.param(["fetch", "--nolog", "DETAIL"], "span class", marks=pytest.mark.black_box),
         (["parse", "--spider=easy", "-c", "parse_item", "--nolog", "DETAIL"], "'number': '7'"),
         (["shell", "--nolog", "-c", "response.css('span.number::text').get()", "DETAIL"], "7"),
         pytest.param(["check", "easy"], "OK", marks=pytest.mark.black_box),
@@ -155,6 +155,7 @@ NEEDS_REACTORLESS = pytest.mark.skipif(
 REACTORLESS = {**QUICK, "TWISTED_REACTOR_ENABLED": False}
 
 
+@pytest.mark.black_box
 @NEEDS_REACTORLESS
 def test_without_a_reactor(
     project: MakeProject, run_scrapy: RunCommand, pair: list[ScrapydNode], site: StartSite

@@ -131,6 +131,7 @@ def test_up_and_down(start: Start, state: Path) -> None:
     assert (running(state), down(state)) == ((), ())
 
 
+@pytest.mark.black_box
 def test_nothing_around_leads_it_astray(start: Start, state: Path, made: Project) -> None:
     (node,) = start(1, slots=3)
     assert ask(node, api.daemonstatus()).node_name == "local1"
@@ -174,6 +175,7 @@ def test_down_ends_jobs_in_good_order_and_kills_what_does_not_listen(start: Star
     assert not is_there(job)
 
 
+@pytest.mark.black_box
 def test_down_ends_the_jobs_of_a_killed_node(start: Start, state: Path, made: Project) -> None:
     (node,) = start(1)
     job = begin(node, made, "j1")

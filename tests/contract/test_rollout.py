@@ -155,6 +155,7 @@ def test_a_nodes_own_project_name(clean: Pair, make_egg: MakeEgg) -> None:
     assert clean[0].versions("own") == clean[1].versions("p") == [result.version]
 
 
+@pytest.mark.black_box
 def test_two_names_of_one_content_become_one(clean: Pair, make_egg: MakeEgg) -> None:
     egg, nodes = make_egg(), [node_of(real) for real in clean]
     ensure(nodes[:1], "p", egg, now=NOON)
@@ -302,6 +303,7 @@ class TestAllOrNone:
         assert (clean[0].versions("p"), clean[1].versions("p")) == ([first.version], [earlier.version])
         assert [name for name, step in steps if step is Step.UNDONE] == ["node2"]
 
+    @pytest.mark.black_box
     def test_what_a_new_job_may_run_stays_and_the_job_is_named(
         self, clean: Pair, make_egg: MakeEgg, tmp_path: Path
     ) -> None:
@@ -330,7 +332,13 @@ class TestAllOrNone:
         assert [egg.version for egg in kept_eggs(tmp_path, "p")] == [name]
 
 
-@pytest.mark.parametrize("page", ["listversions.json", "addversion.json", "listspiders.json"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "addversion.json",
+        *(pytest.param(page, marks=pytest.mark.black_box) for page in ("listversions.json", "listspiders.json")),
+    ],
+)
 def test_what_passes_is_tried_again(clean: Pair, make_egg: MakeEgg, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scrapyd_dist.deploy.rollout.BACKOFF", 0.01)
     steps: list[Step] = []
@@ -374,6 +382,7 @@ def test_spiders_of_a_version(clean: Pair, make_egg: MakeEgg) -> None:
     assert "It has: 1_0, 2_0" in str(node_versions.spiders(nodes[:1], "p", version="3.0")[0].error)
 
 
+@pytest.mark.black_box
 def test_a_prune_leaves_what_a_job_began_to_need_meanwhile(clean: Pair, make_egg: MakeEgg) -> None:
     nodes = [node_of(real) for real in clean]
     for number in range(4):
@@ -421,13 +430,16 @@ def facts_project(project: MakeProject) -> Callable[..., Project]:
     )
 
 
-@pytest.mark.parametrize("settings", [{}, {"ADDONS": {"scrapyd_dist.Addon": 500}}])
+@pytest.mark.parametrize(
+    "settings", [{}, pytest.param({"ADDONS": {"scrapyd_dist.Addon": 500}}, marks=pytest.mark.black_box)]
+)
 def test_a_project_that_names_the_addon_or_not(
     plain: ScrapydNode, facts_project: MakeProject, settings: dict[str, Any]
 ) -> None:
     check(plain, facts_project(**settings), f"p{len(settings)}")
 
 
+@pytest.mark.black_box
 def test_an_old_broken_copy_on_the_node(
     scrapyd_node: Callable[..., ScrapydNode], facts_project: MakeProject, tmp_path: Path
 ) -> None:
