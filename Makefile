@@ -55,8 +55,9 @@ bench: .venv-test/ready  ## the README's benchmarks (about an hour; the machine 
 pictures: .venv-test/ready servers  ## the README's pictures, of a demo crawl on this machine
 	.venv-test/bin/python docs/pictures.py
 
-manual: .venv-test/ready  ## the pages of the commands and the tables of settings, from the code
+manual: .venv-test/ready  ## what is generated in docs/reference: commands, settings, JSON documents
 	.venv-test/bin/python -m scrapyd_dist.cli.manual docs/reference/commands
+	PYTHONPATH=tests .venv-test/bin/python -m rig.document_schemas docs/reference
 
 docs: .venv-docs/ready  ## the documentation site, in build/docs/; any warning is an error
 	.venv-docs/bin/sphinx-build --quiet --jobs auto --fail-on-warning --keep-going -d build/doctrees docs build/docs

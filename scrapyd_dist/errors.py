@@ -27,7 +27,7 @@ def fault_of(error: BaseException) -> str:
 class DistError(Exception):
     """The base of all errors; the message is one paragraph for users."""
 
-    exit_code: ClassVar[int] = 1  #: the exit code of the process (see docs/reference/exit-codes.md)
+    exit_code: ClassVar[int] = 1  #: the exit code of the process (see docs/reference/commands/README.md)
 
 
 class ConfigError(DistError):

@@ -1,5 +1,6 @@
 """Help, manual, exit codes and the documents: all come from the commands, are whole, and can be typed."""
 
+import json
 import re
 import shlex
 from collections.abc import Callable
@@ -8,9 +9,11 @@ from typing import Any
 
 import pytest
 from rig.commands import Result
+from rig.document_schemas import json_page, schemas
 from scrapyd_dist.cli.commands import ALIASES, CODES, COMMANDS, load, meant, walk
 from scrapyd_dist.cli.manual import pages, settings_page
 
+import scrapyd_dist
 from scrapyd_dist.settings import GROUPS
 
 Run = Callable[..., Result]
@@ -19,8 +22,8 @@ EVERY = dict(walk())
 
 
 def typed_in(path: Path) -> list[str]:
-    """The indented lines that begin with sdist, without what the shell does with them."""
-    lines = re.findall(r"^    (sdist [^\n]*)$", path.read_text("utf-8"), re.MULTILINE)
+    """The lines of code that begin with sdist, without what the shell does with them."""
+    lines = re.findall(r"^(?:    )?(sdist [^\n]*)$", path.read_text("utf-8"), re.MULTILINE)
     return [re.sub(r" (?:[|>;#]|&&) .*$", "", line) for line in lines]
 
 
@@ -171,3 +174,17 @@ def test_the_tables_of_settings_are_those_of_the_registry() -> None:
     page = (ROOT / "docs" / "reference" / "settings.md").read_text("utf-8")
     assert settings_page(page) == page, "make manual writes them anew"
     assert re.findall("^<!-- settings: (.+) -->$", page, re.MULTILINE) == list(GROUPS)
+
+
+def test_the_schemas_of_documents_are_those_that_the_tests_hold_them_to() -> None:
+    folder = ROOT / "docs" / "reference"
+    page = (folder / "json.md").read_text("utf-8")
+    assert json_page(page) == page, "make manual writes them anew"
+    assert (folder / "schemas.json").read_text("utf-8") == schemas(), "make manual writes them anew"
+    assert "$ref" in json.loads(schemas())["sdist wait"]["properties"]["crawls"]["items"]
+
+
+def test_the_page_of_the_api_has_the_public_names_and_no_other() -> None:
+    page = (ROOT / "docs" / "reference" / "api.md").read_text("utf-8")
+    named = set(re.findall(r"^## `scrapyd_dist\.(\w+)`$", page, re.MULTILINE))
+    assert named == {name for name in scrapyd_dist.__all__ if not name.startswith("_")}

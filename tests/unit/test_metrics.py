@@ -1,8 +1,12 @@
 """What `sdist nodes metrics` tells of nodes and crawls, as values."""
 
+import json
+import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+import yaml
 from prometheus_client import generate_latest
 from rig.prometheus import Metric, parse
 from scrapyd_dist.cli.nodes.metrics import RECENT, measure, rolling
@@ -126,3 +130,57 @@ def test_what_was_done_lately_is_told_by_window_and_spider() -> None:
     assert ends.value(window="24h", spider="shop", state="failed") == 1
     assert found["sdist_recent_job_errors"].value(window="24h", spider="shop") == 3
     assert found["sdist_recent_job_responses"].value(window="1h", spider="shop", status="200") == 109
+
+
+HOWTO = Path(__file__).parents[2] / "docs" / "howto"
+
+
+def everything() -> dict[str, Metric]:
+    """A reading in which each metric has a sample."""
+    load = Load(pending=1, running=2, finished=3, node_name="x", date=None)
+    node = NodeStatus(node=Node.parse("http://web1:6800", name="web1", slots=2), load=load, latency=0.1, skew=0.5)
+    work = [{"name": "web1", **dict.fromkeys(("jobs", "running", "items", "pages", "failed"), 1)}]
+    running = crawl("new", CrawlState.FINDING, summary={**SUMMARY, "nodes": work})
+    ended = crawl("old", CrawlState.FINISHED, ended=NOW - 5, exit_code=0, summary={"items": 70})
+    ids = {"id": "j", "spider": "shop", "project": "p", "version": "1", "created": NOW - 9, "ended": NOW - 5}
+    job = JobRecord(**ids, state=Outcome.FINISHED, pages=1, items=1, errors=1, codes={"200": 1})
+    recent = rolling([job], [], NOW)
+    standing = {"open": 3, "slowed": 2}
+    return parse(generate_latest(measure([node], [running, ended], standing, recent, now=NOW, took=0.2)).decode())
+
+
+def queries() -> list[str]:
+    """What the dashboard and the alerts of the guide ask Prometheus for."""
+    panels = json.loads((HOWTO / "grafana.json").read_text("utf-8"))["panels"]
+    (rules,) = re.findall("```yaml\n(.*?)```", (HOWTO / "monitoring.md").read_text("utf-8"), re.DOTALL)
+    alerts = [rule["expr"] for group in yaml.safe_load(rules)["groups"] for rule in group["rules"]]
+    return [target["expr"] for panel in panels for target in panel["targets"]] + alerts
+
+
+def test_the_dashboard_and_the_alerts_ask_for_metrics_and_labels_that_there_are() -> None:
+    known, asked = everything(), queries()
+    assert len(asked) > 20
+    for query in asked:
+        names = re.findall(r"\bsdist_\w+", query)
+        assert names, query
+        for name in names:
+            assert name in known, query
+            labels = set().union(*(has for has, _ in known[name].samples))
+            assert set(re.findall(r"(\w+)=~?\"", query)) | set(re.findall(r"by \((\w+)\)", query)) <= labels, query
+
+
+def test_the_legends_of_the_dashboard_have_labels_of_their_metric() -> None:
+    known = everything()
+    for panel in json.loads((HOWTO / "grafana.json").read_text("utf-8"))["panels"]:
+        for target in panel["targets"]:
+            (first, *_) = re.findall(r"\bsdist_\w+", target["expr"])
+            used = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+            assert used <= known[first].samples[0][0].keys(), target
+
+
+def test_the_guide_names_every_metric() -> None:
+    page = (HOWTO / "monitoring.md").read_text("utf-8")
+    words = re.findall(r"`([a-z_]+)(…?)`", page)
+    told_of = {f"sdist_{name}" for name, more in words if not more}
+    begins = tuple(f"sdist_{name}" for name, more in words if more)
+    assert [name for name in everything() if name not in told_of and not name.startswith(begins)] == []
