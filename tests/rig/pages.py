@@ -19,6 +19,11 @@ def page(name: str) -> Path:
     return ROOT / "docs" / f"{name}.md"
 
 
+def blocks(path: Path) -> dict[str, str]:
+    """The files that a page shows: path -> text."""
+    return {file: text for file, _, text in _BLOCK.findall(path.read_text("utf-8")) if file}
+
+
 def followed(path: Path) -> str:
     """A shell script that does what the page says, in its order.
 
