@@ -24,7 +24,7 @@ EVERY = dict(walk())
 def typed_in(path: Path) -> list[str]:
     """The lines of code that begin with sdist, without what the shell does with them."""
     lines = re.findall(r"^(?:    )?(sdist [^\n]*)$", path.read_text("utf-8"), re.MULTILINE)
-    return [re.sub(r" (?:[|>;#]|&&) .*$", "", line) for line in lines]
+    return [re.sub(r" (?:[|>;#&]|&&|\|\|)(?: .*)?$", "", line) for line in lines]
 
 
 EXAMPLES = [text for command in EVERY.values() for text in re.findall(r"^ *Example: (.*)$", command.help, re.MULTILINE)]
