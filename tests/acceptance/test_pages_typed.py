@@ -48,7 +48,7 @@ def at_work(project: MakeProject, site: SiteProcess, nodes: list[ScrapydNode]) -
 @pytest.mark.timeout(600)
 def test_the_tutorial(tmp_path: Path) -> None:
     folder = tmp_path / "tutorial"
-    follow(page("tutorial"), folder, replaced={"9312": str(free_port())}, timeout=550)
+    follow(page("tutorial"), folder, replaced={"9312": str(free_port())})
     assert lines(folder / "shop" / "homes.jl") == 1200
     assert "<svg" in (folder / "shop" / "third.html").read_text("utf-8")
 
@@ -110,6 +110,27 @@ def test_resume_and_retry(project: MakeProject, fleet: StartFleet, site: StartSi
     said = follow(page("howto/resume-and-retry"), made.path, replaced={})
     assert "exit code 3" in said
     assert [shop.differences(made.items(name)) for name in ("shaky.jl", "items.jl")] == [{}, {}]
+
+
+@pytest.mark.black_box
+@pytest.mark.timeout(900)
+def test_strategies(tmp_path: Path) -> None:
+    folder = tmp_path / "strategies"
+    follow(page("howto/strategies"), folder, replaced={"9312": str(free_port())})
+    assert lines(folder / "shop" / "items.jl") == 670
+
+
+@pytest.mark.black_box
+def test_a_crawl_from_cron(project: MakeProject, fleet: StartFleet, site: StartSite) -> None:
+    shop = site(60)
+    made = at_work(project, shop, fleet(2))
+    (line,) = re.findall(r"^0 6 \* \* \* (.*)$", page("howto/scheduling").read_text("utf-8"), re.MULTILINE)
+    ours = {"/srv/shop/.venv/bin": str(Path(sys.executable).parent), "/srv/shop": str(made.path), "45000": "60"}
+    for theirs, instead in ours.items():
+        line = line.replace(theirs, instead)
+    (made.path / ".sdist").mkdir(mode=0o700)
+    subprocess.run(["/bin/sh", "-c", line], env=private_environment(made.home, {}), check=True)
+    assert shop.differences(made.items("items.jl")) == {}
 
 
 @pytest.mark.black_box

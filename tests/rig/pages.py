@@ -39,9 +39,7 @@ def followed(path: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def follow(
-    path: Path, folder: Path, *, replaced: Mapping[str, str], env: Mapping[str, str] | None = None, timeout: float = 400
-) -> str:
+def follow(path: Path, folder: Path, *, replaced: Mapping[str, str], env: Mapping[str, str] | None = None) -> str:
     """Follow a page in a folder, with other addresses and numbers; returns what was typed and said.
 
     All that the page leaves running is ended. AssertionError when one of its lines fails.
@@ -51,7 +49,7 @@ def follow(
         assert theirs in script, f"{path.name} does not have {theirs!r}"
         script = script.replace(theirs, ours)
     home = folder.parent / f"{folder.name}-home"
-    home.mkdir()
+    home.mkdir(exist_ok=True)
     folder.mkdir(exist_ok=True)
     (home / "page.sh").write_text(script, encoding="utf-8")
     output = home / "output.txt"
@@ -60,7 +58,7 @@ def follow(
         with output.open("w") as said:
             done = subprocess.run(
                 ["/bin/sh", home / "page.sh"], cwd=folder, env=here, stdin=subprocess.DEVNULL,
-                stdout=said, stderr=subprocess.STDOUT, timeout=timeout, check=False,
+                stdout=said, stderr=subprocess.STDOUT, check=False,
             )  # fmt: skip
     finally:
         end_all(home)
