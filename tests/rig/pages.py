@@ -30,7 +30,7 @@ def followed(path: Path) -> str:
     Blocks of `sh` are typed. A block whose text before it ends with the name of a file in backquotes is written to
     that file, behind what the file has already.
     """
-    lines = ["set -e"]
+    lines = ["set -em"]  # with job control, as in a terminal
     for file, language, text in _BLOCK.findall(path.read_text("utf-8")):
         if file:
             lines.append(f"mkdir -p $(dirname {file})\ncat >> {file} <<'END OF FILE'\n{text}END OF FILE")
@@ -57,7 +57,7 @@ def follow(path: Path, folder: Path, *, replaced: Mapping[str, str], env: Mappin
     try:
         with output.open("w") as said:
             done = subprocess.run(
-                ["/bin/sh", home / "page.sh"], cwd=folder, env=here, stdin=subprocess.DEVNULL,
+                ["bash", home / "page.sh"], cwd=folder, env=here, stdin=subprocess.DEVNULL,
                 stdout=said, stderr=subprocess.STDOUT, check=False,
             )  # fmt: skip
     finally:
