@@ -181,7 +181,7 @@ def test_the_schemas_of_documents_are_those_that_the_tests_hold_them_to() -> Non
     page = (folder / "json.md").read_text("utf-8")
     assert json_page(page) == page, "make manual writes them anew"
     assert (folder / "schemas.json").read_text("utf-8") == schemas(), "make manual writes them anew"
-    assert "$ref" in json.loads(schemas())["sdist wait"]["properties"]["crawls"]["items"]
+    assert "$ref" in json.loads(schemas())["sdist crawls wait"]["properties"]["crawls"]["items"]
 
 
 def test_the_page_of_the_api_has_the_public_names_and_no_other() -> None:
