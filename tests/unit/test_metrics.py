@@ -142,7 +142,14 @@ def everything() -> dict[str, Metric]:
     work = [{"name": "web1", **dict.fromkeys(("jobs", "running", "items", "pages", "failed"), 1)}]
     running = crawl("new", CrawlState.FINDING, summary={**SUMMARY, "nodes": work})
     ended = crawl("old", CrawlState.FINISHED, ended=NOW - 5, exit_code=0, summary={"items": 70})
-    ids = {"id": "j", "spider": "shop", "project": "p", "version": "1", "created": NOW - 9, "ended": NOW - 5}
+    ids: dict[str, Any] = {
+        "id": "j",
+        "spider": "shop",
+        "project": "p",
+        "version": "1",
+        "created": NOW - 9,
+        "ended": NOW - 5,
+    }
     job = JobRecord(**ids, state=Outcome.FINISHED, pages=1, items=1, errors=1, codes={"200": 1})
     recent = rolling([job], [], NOW)
     standing = {"open": 3, "slowed": 2}
