@@ -139,12 +139,13 @@ class JobMemory:
 
 
 def _tells_nothing(one: Judged) -> bool:
-    """Whether a short job that may be tried again has left no log that tells how it ended."""
+    """Whether no log tells how a job ended that may be tried again, and that was not seen to run for long."""
     row, record, verdict = one.row, one.record, one.verdict
     if record is None or record.attempt > record.retries or _LOGGING & set(record.settings):
         return False
-    was_short = row.started is not None and row.ended is not None and row.ended - row.started < SHORT
-    return was_short and (verdict.hidden or verdict.outcome is Outcome.UNKNOWN)
+    if row.started is None or row.ended is None:  # its node has forgotten it, and only a log can tell
+        return verdict.hidden
+    return row.ended - row.started < SHORT and (verdict.hidden or verdict.outcome is Outcome.UNKNOWN)
 
 
 def _was_killed_at_start(one: Judged, others: Iterable[JobRecord]) -> bool:

@@ -3,10 +3,12 @@
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +26,17 @@ import os, signal, sys
 
 if {"dies=1", "attempt=1"} <= set(sys.argv):  # before Scrapy has a log
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Opens(Good):
+    # Its first attempt never opens.
+
+    name = "opens"
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        if kwargs.get("stops") and self.attempt == "1":
+            signal.pause()
 
 
 class Quiet(Good):
@@ -153,6 +166,27 @@ def test_a_job_that_is_killed_before_its_log_begins_is_tried_again_where_the_spi
     # This log tells nothing either, and the job has done all its work.
     (row,) = rows_of(shop, "good", "--retries", "1", "-a", "dies=0", "-s", "LOG_LEVEL=ERROR", code=1)
     assert row["attempt"] == 1
+
+
+@pytest.mark.black_box
+def test_a_job_is_tried_again_whose_node_was_killed_with_it_before_its_spider_opened(shop: Shop) -> None:
+    assert rows_of(shop, "opens", "--retries", "1", code=0)[0]["attempt"] == 1
+    command = shop.start("jobs", "schedule", "opens", "--retries", "1", "-a", "stops=1", "--label", "opens", "--json")
+
+    def log() -> Path | None:
+        names = [f"{one.id}.log" for one in records(shop, "opens") if one.posted]
+        found = (path for node in shop.nodes for name in names for path in node.logs_dir.rglob(name))
+        return next((path for path in found if "Scrapy" in path.read_text("utf-8")), None)
+
+    begun = wait_for(log, 60, "the log of the first attempt")
+    (node,) = (node for node in shop.nodes if node.logs_dir in begun.parents)
+    node.kill()
+    node.kill_jobs()
+    os.utime(begun, (time.time() - 600,) * 2)  # a job that no node lists may run on while its log grows
+    node.restart()
+    (row,) = command.wait(120, code=0).json()["jobs"]
+    assert (row["state"], row["attempt"]) == ("finished", 2)
+    assert [one.state for one in records(shop, "opens")] == [Outcome.DIED, Outcome.FINISHED]
 
 
 @pytest.mark.black_box
