@@ -16,6 +16,11 @@ from test_store_fair import (  # type: ignore[import-not-found]  # noqa: F401 - 
     test_slots_take_turns_whatever_lies_in_them,
 )
 from test_store_frontier import *  # type: ignore[import-not-found]  # noqa: F403 - the same contract
+from test_store_strategy import *  # type: ignore[import-not-found]  # noqa: F403 - the same contract
+from test_store_strategy_crawls import (  # type: ignore[import-not-found]  # noqa: F401 - the same contract
+    test_a_crawl_requests_every_link_once_and_ends,
+    test_two_processes_share_the_work,
+)
 from test_store_throttle import (  # type: ignore[import-not-found]  # noqa: F401 - the same contract
     test_a_page_that_is_handed_back_makes_room,
     test_a_permit_that_was_handed_back_is_given_to_the_next,
