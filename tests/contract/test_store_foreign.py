@@ -344,11 +344,12 @@ LOOKS: list[Callable[[Store], object]] = [
 ]  # fmt: skip
 
 
-QUIET = settings(max_examples=60, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+QUIET = settings(suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 
 
+@pytest.mark.parametrize("examples", [15, pytest.param(60, marks=pytest.mark.black_box)])
 def test_nonsense_in_any_field_of_any_row_is_told_and_does_nothing(
-    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    examples: int, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "project"
     folder.mkdir()
@@ -357,7 +358,7 @@ def test_nonsense_in_any_field_of_any_row_is_told_and_does_nothing(
     monkeypatch.setenv("SDIST_STORE", where)
     raw = Raw(where)
 
-    @QUIET
+    @settings(QUIET, max_examples=examples)
     @given(
         spoilt=st.lists(st.tuples(st.integers(0, 9_999), st.integers(0, len(HOSTILE) - 1)), min_size=1, max_size=3),
         commands=st.lists(st.sampled_from(WORDS), min_size=3, max_size=3),

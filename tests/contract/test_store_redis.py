@@ -267,10 +267,12 @@ def test_it_is_reached_by_a_socket_too(redis_server: RedisServer, at: Callable[.
 #: command -> what it wants to know besides its name
 WORDS = {
     "crawl": ["easy"],
-    "resume": ["c"], "watch": ["c"], "wait": ["c"], "retry": ["c"], "clean": ["c", "--yes"], "pause": ["c"],
-    "trust": ["c"], "stop": ["c"],
-    "batches": ["c"], "misses": ["c"], "items merge": ["c", "-o", "x.jl"], "items tail": ["c"], "items pull": ["c"],
-    "consume": ["easy", "shop"],
+    "resume": ["c"], "watch": ["c"], "crawls wait": ["c"], "crawls retry": ["c"], "crawls clean": ["c", "--yes"],
+    "crawls pause": ["c"],
+    "crawls trust": ["c"], "crawls stop": ["c"],
+    "crawls batches": ["c"], "crawls misses": ["c"],
+    "items merge": ["c", "-o", "x.jl"], "items tail": ["c"], "items pull": ["c"],
+    "frontier consume": ["easy", "shop"],
     "throttle apply": ["limits.yml"], "throttle set": ["a.com", "--hits", "1", "--window", "1"],
     "throttle unset": ["a.com"], "throttle block": ["a.com"], "throttle unblock": ["a.com"],
     "throttle pause": ["a.com"], "throttle resume": ["a.com"],
@@ -283,9 +285,9 @@ WORDS = {
     "strategy resume": ["s"], "strategy events": ["s"], "strategy replay": ["s"],
     "strategy reset": ["s", "--yes"],
     "nodes drain": ["node1"], "nodes resume": ["node1"], "nodes remove": ["node1"], "nodes add": ["http://h:1/"],
-    "schedule": ["easy"], "logs": ["j"], "stats": ["c"], "grep": ["x"],
-    "cancel": ["j"], "api": ["node1", "daemonstatus"],
-    "deploy": ["node1"], "prune": ["--keep", "1", "--yes"],
+    "jobs schedule": ["easy"], "logs": ["j"], "jobs stats": ["c"], "jobs grep": ["x"],
+    "jobs cancel": ["j"], "nodes api": ["node1", "daemonstatus"],
+    "deploy": ["node1"], "code prune": ["--keep", "1", "--yes"],
 }  # fmt: skip
 #: makes its plan without a store, in a process that answers for itself
 NOT_OPENED = {"plan"}

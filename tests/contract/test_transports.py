@@ -66,7 +66,7 @@ def _egg(spiders: str) -> bytes:
     return packed.getvalue()
 
 
-@pytest.fixture(scope="module", params=["open", "password"])
+@pytest.fixture(scope="module", params=[pytest.param("open", marks=pytest.mark.black_box), "password"])
 def scrapyd(request: pytest.FixtureRequest, module_fleet: StartFleet) -> ScrapydNode:
     options = {"username": "me", "password": PASSWORD} if request.param == "password" else {}
     return module_fleet(1, max_proc=1, poll_interval=0.2, **options)[0]
