@@ -230,7 +230,7 @@ class NodeState:
     deaf: str = ""  #: why its workers cannot follow rules of the throttle
     refusals: int = 0  #: refusals of jobs that it could have taken
     draining: bool = False  #: a user drains it: no new work
-    learned: int = 0  #: process slots that it has shown, while jobs waited for them; 0: not known
+    learned: int = 0  #: process slots that it has shown: all in use, or more than were thought possible; 0: not known
     retired: int = 0  #: process slots whose workers ended as their settings say, and are not replaced
     left: bool = False  #: it is in no list of nodes any more: no new work, no polls once its jobs have ended
     wedged_since: float | None = None  #: since when it has taken jobs and started none
@@ -327,12 +327,12 @@ class NodeState:
             return
         crowded = load.running if load.pending else None
         if load.running > self.slots:
-            self.slots = load.running
+            self.slots = self.learned = load.running
         elif crowded and crowded == self._crowded:
             self.slots = self.learned = crowded
             self._proven = max(self._proven, crowded)
         elif not load.pending and load.running == self.slots:
-            self.slots += 1
+            self.slots, self.learned = self.slots + 1, load.running
         if not load.pending and load.running >= self._proven:
             self._proven = load.running * 2
         self._crowded = crowded

@@ -42,6 +42,17 @@ def test_offsite_and_duplicates_are_filtered_once_and_counted(crawl: Callable[..
     assert summary["requests"] == {"total": 90, "sent": 90, "done": 90, "succeeded": 90}
 
 
+@pytest.mark.black_box
+def test_where_a_login_is_missing_the_crawl_says_how_workers_log_in(
+    crawl: Callable[..., Project], site: StartSite
+) -> None:
+    there = site(10)
+    there.behave({there.site.detail_path(number): "status:403" for number in range(10)})
+    summary = last_crawl(crawl(there)).summary
+    assert summary["gone_urls"] == 10
+    assert any("10 pages were denied" in text and "DISTRIBUTED_LOGIN" in text for text in summary["warnings"])
+
+
 CARELESS = """
     from properties.items import property_from
     from properties.spiders.easy import EasySpider

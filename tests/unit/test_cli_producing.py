@@ -1,6 +1,7 @@
 """The producer's process from outside: names, signs of life, last words, what is resumed; and the watch of its row."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -13,10 +14,13 @@ from typing import Any
 
 import pytest
 from rig.waiting import wait_for
+from scrapy.settings import Settings
 from scrapyd_dist.cli.commands import load, walk
 from scrapyd_dist.cli.context import Context, project_store
 from scrapyd_dist.cli.crawls import producer_process, stored_crawls, watcher
 from scrapyd_dist.cli.crawls.crawl_options import CrawlOrder
+from scrapyd_dist.middlewares.addon import Addon
+from scrapyd_dist.middlewares.producer.process import broken
 
 from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState, crawl_name
 from scrapyd_dist.errors import ConfigError
@@ -298,3 +302,20 @@ def test_a_pause_tells_of_jobs_that_cannot_wait(store: Store, tmp_path: Path, ca
     said = capsys.readouterr().err
     assert "sdist resume c" in said
     assert "Of its jobs, 2 cannot reach the store, and go on to their end." in said
+
+
+def test_a_package_in_src_is_answered_with_how_it_is_made_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    missing = ModuleNotFoundError("No module named 'shop'", name="shop.settings")
+    assert "pip install -e ." not in broken(missing)
+    (tmp_path / "src" / "shop").mkdir(parents=True)
+    assert "pip install -e ." in broken(missing)
+
+
+def test_the_way_to_the_nodes_does_not_fill_a_debug_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    urllib3 = logging.getLogger("urllib3.connectionpool")
+    monkeypatch.setattr(urllib3, "level", logging.NOTSET)
+    Addon().update_settings(Settings())
+    assert not urllib3.isEnabledFor(logging.DEBUG)
