@@ -297,12 +297,12 @@ def told(crawl: Crawl) -> dict[str, Any]:
 
 
 def learned_slots(crawls: Iterable[Crawl]) -> dict[str, int]:
-    """Process slots of nodes, by address, that crawls have learned; the newest crawl comes first, and counts."""
+    """The most process slots of each node, by address, that crawls have learned: a short one may not have seen all."""
     found = dict[str, int]()
     for crawl in crawls:
         for node in crawl.summary.get("nodes") or ():
-            if slots := int(node.get("learned") or 0):
-                found.setdefault(str(node.get("url")), slots)
+            url, slots = str(node.get("url")), int(node.get("learned") or 0)
+            found[url] = max(slots, found.get(url, 0))
     return found
 
 

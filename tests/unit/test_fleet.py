@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import Machine, Rule, Simulation
 
-from scrapyd_dist.batches import Batch
+from scrapyd_dist.batches import Batch, Crawl
 from scrapyd_dist.diagnostics import NodeHealth, NodeStatus
 from scrapyd_dist.errors import AuthRefused, ConnectionRefused, ConnectTimeout, NodeError, NoReply, TlsRefused
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.progress import learned_slots
 from scrapyd_dist.scheduling import node_state
 from scrapyd_dist.scheduling.monitor import NodeMonitor
 from scrapyd_dist.scheduling.node_state import AHEAD, IdleWatch, JobRun, NodeState, settled_pace, typical_pace
@@ -413,3 +414,12 @@ def test_the_program_s_own_way_takes_less_time_than_turns_and_large_batches(equa
     assert after.idle < before.idle
     assert after.tail < before.tail
     assert not new.overfull, "a node was given more than it can start soon"
+
+
+def test_what_the_crawls_have_learned_of_slots_is_the_most_that_one_has_seen() -> None:
+    def crawl(**learned: int) -> Crawl:
+        nodes = [{"url": f"http://{name}:6800", "learned": slots} for name, slots in learned.items()]
+        return Crawl(id="c", project="p", spider="s", created=0, summary={"nodes": nodes})
+
+    found = learned_slots([crawl(a=1, b=0), crawl(a=8), Crawl(id="d", project="p", spider="s", created=0)])
+    assert found == {"http://a:6800": 8, "http://b:6800": 0}
