@@ -217,4 +217,5 @@ def test_airflow_and_prefect(
     exec(compile(prefect, "prefect", "exec"), names)  # noqa: S102 - it is the page's
     summary = names["crawl"]("easy", "easy-2")
     assert (summary["items"], summary["exit_code"]) == (60, 0)
-    assert names["crawl"]("easy", "easy-2")["items"] == 60, "a second attempt goes on with the first"
+    with pytest.raises(RuntimeError, match="sdist ended with 2"):  # a second attempt begins no second crawl
+        names["crawl"]("easy", "easy-2")
