@@ -156,7 +156,11 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
-        return name, load(name, whole=self.whole or ctx.resilient_parsing) if name in COMMANDS else command, rest
+        if name not in COMMANDS:
+            return name, command, rest
+        lists = not rest or (rest[0].startswith("-") and rest[0] not in ctx.help_option_names)
+        only = "" if ctx.resilient_parsing else LIST if lists else rest[0]
+        return name, load(name, whole=self.whole or ctx.resilient_parsing, only=only), rest
 
 
 class VerbGroup(TyperGroup):
@@ -178,10 +182,11 @@ def meant(args: list[str]) -> list[str]:
     return args
 
 
-def load(name: str, *, whole: bool = True) -> Any:
+def load(name: str, *, whole: bool = True, only: str = "") -> Any:
     """Import a command of the table; gives Typer's object for it, which explains its exit codes as well.
 
-    whole: whether the help of a command with many options has those that are rarely used.
+    whole: whether the help of a command with many options has those that are rarely used; only: of a group that has
+    this verb, the others are not imported.
     """
     app = typer.Typer(rich_markup_mode=MARKUP, add_completion=False)
     app.callback()(_several)
@@ -194,7 +199,7 @@ def load(name: str, *, whole: bool = True) -> Any:
             verb: module for row in entry.verbs for module, _, words in [row.partition(": ")] for verb in words.split()
         }
         below = typer.Typer(cls=VerbGroup, help=entry.summary + (alone if LIST in verbs else ""))
-        for verb, module in verbs.items():
+        for verb, module in ({only: verbs[only]} if only in verbs else verbs).items():
             below.command(verb)(asks(_function(module, verb)))
         app.add_typer(below, name=name)
     else:

@@ -82,7 +82,7 @@ def put_values(text: str) -> None:
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows, in colours on a terminal."""
     cells = [[_text(cell) for cell in row] for row in rows]
-    if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+    if os.environ.get("TERM") == "dumb" or not (sys.stdout.isatty() or os.environ.get("FORCE_COLOR")):
         for line in plain_lines(headings, cells):
             put(line)
         return
@@ -135,6 +135,23 @@ class Output:
     def columns(self, document: Mapping[str, Any], rows: str, names: Sequence[str]) -> None:
         """Print the document, or of its rows with this key the named columns."""
         self.table(document, names, [[row[name] for name in names] for row in document[rows]])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing(Output):
+    """The rows of a list, for people or for scripts. As a parameter it is `--json`, `--lines` and `--names`."""
+
+    names: Annotated[bool, typer.Option("--names", help="Only the names, one a line.")] = False
+    lines: Annotated[bool, typer.Option("--lines", help="A JSON document for each, one a line.")] = False
+
+    def rows(self, document: Mapping[str, Any], rows: str, name: str) -> bool:
+        """Print the rows of this key for a script, or the document; False where people are to read them."""
+        for row in document[rows] if self.names or self.lines else ():
+            if self.names:
+                put(one_line(str(row[name])))
+            else:
+                put_values(json.dumps(row, ensure_ascii=False))
+        return self.names or self.lines or self.document(document)
 
 
 def on_terminal() -> bool:

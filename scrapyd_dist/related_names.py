@@ -52,7 +52,7 @@ SETTINGS_OF: Mapping[str, Mapping[str, str]] = {
         "HCF_PRODUCER_NUMBER_OF_SLOTS": "Write DISTRIBUTED_SLOTS = {value}",
         "HCF_PRODUCER_BATCH_SIZE": "Write DISTRIBUTED_BATCH_SIZE, which is 100 by default at a frontier",
         "HCF_CONSUMER_FRONTIER": "Write `sdist frontier consume SPIDER {value}`",
-        "HCF_CONSUMER_SLOT": "Write `sdist frontier consume SPIDER FRONTIER --slots {value}`",
+        "HCF_CONSUMER_SLOT": "Write `sdist frontier consume SPIDER FRONTIER --prefix {value}`",
         "HCF_CONSUMER_MAX_BATCHES": "Write `sdist frontier consume SPIDER FRONTIER --max-batches {value}`",
         "HCF_CONSUMER_MAX_REQUESTS": "Write `sdist frontier consume SPIDER FRONTIER --max-requests {value}`",
         "HCF_CONSUMER_DONT_DELETE_REQUESTS": f"{_NOT_NEEDED}: nothing is deleted when it is read; `sdist frontier dump`"

@@ -229,12 +229,12 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
     _s("START", _CHOICE, "skip", "the spider's own start requests in a worker: `skip`, or made `first`, before its"
        " first batch", choices=("skip", "first")),
     _s("MAX_BATCHES", _WHOLE, 0, "batches after which a worker ends and another one takes its place; 0: no limit",
-       option="consume --max-batches"),
+       option="frontier consume --max-batches"),
     _s("MAX_REQUESTS", _WHOLE, 0, "requests after which it ends, once its last batch is finished; 0: no limit",
-       option="consume --max-requests"),
+       option="frontier consume --max-requests"),
     _s("MAX_TIME", _SECONDS, 0.0, "seconds after which it ends; 0: no limit", least=0),
     _s("IDLE", _SECONDS, 0.0, "seconds without work after which a worker of a standing frontier ends; 0: it stays",
-       option="consume --idle", least=0),
+       option="frontier consume --idle", least=0),
     _s("LEASE", _SECONDS, 60.0, "seconds after which the lease of a worker that stands still expires"
        " ([more](../explanation/store.md#leases-and-fencing))"),
     _s("STRATEGY", _TEXT, None, "the crawling strategy that the workers tell of each page and its links, as"

@@ -18,9 +18,9 @@ from scrapyd_dist.progress import labels_of, number, told
 from ..context import Context
 from ..options import OnlyLabels, argument, has_labels, option
 from ..options import crawls as crawl_names
-from ..output import Output, put, say, table
+from ..output import Listing, Output, put, say, table
 from . import producer_process, watcher, wording
-from .crawl_options import CrawlOptions, GoalOptions, is_stdout, refuse_secrets, stdout_for
+from .crawl_options import CrawlOptions, GoalOptions, check_nodes, is_stdout, refuse_secrets, stdout_for
 from .producer_process import kept_code
 from .watcher import WATCHING, WatchOptions
 from .wording import counted
@@ -109,6 +109,7 @@ def crawl(
 
 
 def _crawl(context: Context, asked: CrawlOptions, watched: WatchOptions, name: str | None, *, detach: bool) -> int:
+    check_nodes(context, asked.node)
     order = asked.order(Path.cwd())
     kept = kept_code(context.root, order.version)
     refuse_secrets(order.spider_settings)
@@ -146,6 +147,7 @@ def plan(context: Context, asked: CrawlOptions, probe: Probe = None, output: Out
     named = [[word for word in some or () if not is_stdout(word)] for some in (asked.add_to, asked.overwrite)]
     to_stdout = any(map(is_stdout, (*(asked.add_to or ()), *(asked.overwrite or ()))))
     asked = replace(asked, add_to=named[0], overwrite=named[1])
+    check_nodes(context, asked.node)
     order = asked.order(Path.cwd())
     kept = kept_code(context.root, order.version)
     done = subprocess.run(
@@ -211,7 +213,7 @@ def resume(
     return follow(context, again, process, watched, detach=detach)
 
 
-def list_(context: Context, label: OnlyLabels = None, output: Output = Output()) -> None:
+def list_(context: Context, label: OnlyLabels = None, output: Listing = Listing()) -> None:
     """List the crawls of this project, the newest first.
 
     Example: sdist crawls --label night=1
@@ -222,7 +224,9 @@ def list_(context: Context, label: OnlyLabels = None, output: Output = Output())
     document = {
         "crawls": [{**told(row), "state": watcher.alive_state(row), "labels": [*labels_of(row)]} for row in rows]
     }
-    if not rows and not output.as_json:
+    if output.rows(document, "crawls", "crawl"):
+        return
+    if not rows:
         none = "There is no crawl with that label." if label else "There are no crawls yet."
         say(f"{none} `sdist crawl SPIDER` starts one.")
         return
@@ -233,4 +237,4 @@ def list_(context: Context, label: OnlyLabels = None, output: Output = Output())
         items = number(row.summary, "items")
         state = "died" if watcher.alive_state(row) == "died" else wording.state_of(told(row))
         cells.append((row.id, row.spider, state, started, batches, items, row.exit_code))
-    output.table(document, ("crawl", "spider", "state", "started", "batches", "items", "exit"), cells)
+    table(("crawl", "spider", "state", "started", "batches", "items", "exit"), cells)

@@ -37,7 +37,9 @@ class ConsumeOptions(SpiderOptions, Output):
 
     spider: SpiderName
     frontier: FrontierName
-    slots: Annotated[str | None, option("Only the slots whose names begin like this.", metavar="PREFIX")] = None
+    slots: Annotated[
+        str | None, option("Only the slots whose names begin like this.", "--prefix", metavar="PREFIX")
+    ] = None
     max_running: Annotated[int, option("Workers at one time, over all nodes.", metavar="N", min=0)] = 8
     per_slot: Annotated[int, _option("Workers on one slot; 0 binds none to a slot.", metavar="N", min=0)] = 1
     fair: Annotated[
@@ -80,14 +82,14 @@ class ConsumeOptions(SpiderOptions, Output):
         """The other options as settings; options that are zero set nothing."""
         return {
             name: value
-            for name, value in of_options(self, "consume").items()
+            for name, value in of_options(self, "frontier consume").items()
             if value and name != "DISTRIBUTED_GOAL_TIME"
         } | self.delivery(Path.cwd())
 
     def check_rows(self) -> None:
         """Refuse options for workers at a frontier whose rows are jobs."""
         asked = {
-            "--slots": self.slots, "--fair": self.fair, "--loop": self.loop is not None,
+            "--prefix": self.slots, "--fair": self.fair, "--loop": self.loop is not None,
             "--max-batches": self.max_batches, "--max-requests": self.max_requests, "--idle": self.idle,
         }  # fmt: skip
         there = [name for name, it in asked.items() if it]
@@ -121,7 +123,7 @@ def consume(context: Context, wanted: ConsumeOptions) -> int:
     one job of the spider with these arguments; one that fails is tried again,
     and dead after DISTRIBUTED_MAX_ATTEMPTS.
 
-    Example: sdist frontier consume article shop --slots p --max-running 8 -o items.jl
+    Example: sdist frontier consume article shop --prefix p --max-running 8 -o items.jl
     """
     with stdout_for(wanted.add_to, wanted.overwrite, context.root, taken=wanted.as_json) as (add_to, overwrite):
         return _consume(context, replace(wanted, add_to=add_to, overwrite=overwrite))

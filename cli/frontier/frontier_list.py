@@ -19,7 +19,7 @@ from ..context import Context, requests_in
 from ..crawls import wording
 from ..crawls.producer_process import lives
 from ..options import FrontierName, OnlyLabels, argument, frontiers, has_labels, option
-from ..output import Output, put, say, some_of, table
+from ..output import Listing, Output, put, say, some_of, table
 
 if TYPE_CHECKING:
     from scrapy.settings import Settings
@@ -78,7 +78,7 @@ def list_(
     frontier: Annotated[str | None, argument("FRONTIER", "Only the slots of this one.", frontiers)] = None,
     all_: Annotated[bool, option("The slots of all frontiers.")] = False,
     label: OnlyLabels = None,
-    output: Output = Output(),
+    output: Listing = Listing(),
 ) -> None:
     """List the frontiers of this project; or the slots of one, or of all.
 
@@ -105,7 +105,7 @@ def list_(
                 if row.kind == "frontier" and has_labels(labels_of(row), label)
             ]
         )
-    if output.document({"frontiers": [entry.document() for entry in entries]}):
+    if output.rows({"frontiers": [entry.document() for entry in entries]}, "frontiers", "frontier"):
         return
     if frontier is not None:
         for count in entries[0].counts:

@@ -18,7 +18,7 @@ from ..crawls.producer_process import crawl_folder, lives
 from ..crawls.watcher import looked_out_for
 from ..crawls.wording import counted
 from ..options import Yes, argument, option
-from ..output import Output, confirm, put, put_values, say
+from ..output import Listing, Output, confirm, put, put_values, say, table
 from .strategy_run import StrategyName, counts_line, found_strategy
 
 #: dead letters that `status` shows
@@ -27,7 +27,7 @@ LETTERS = 20
 _PAGE, _EVERY = 10_000, 1.0
 
 
-def list_(context: Context, output: Output = Output()) -> None:
+def list_(context: Context, output: Listing = Listing()) -> None:
     """List the crawling strategies of this project, and how each stands.
 
     A strategy is a class that decides what is requested next, and in which order.
@@ -44,10 +44,12 @@ def list_(context: Context, output: Output = Output()) -> None:
         links = document["links"]
         documents.append(document)
         cells.append((row.id, terms.path, document["state"], links["queued"], links["crawled"], links["error"]))
-    if not rows and not output.as_json:
+    if output.rows({"strategies": documents}, "strategies", "strategy"):
+        return
+    if not rows:
         say("There are no strategies yet. `sdist strategy run MODULE:CLASS --spider SPIDER --seeds FILE` starts one.")
         return
-    output.table({"strategies": documents}, ("strategy", "class", "state", "queued", "crawled", "error"), cells)
+    table(("strategy", "class", "state", "queued", "crawled", "error"), cells)
 
 
 def _document(row: Crawl, terms: StrategyTerms, backlog: StrategyBacklog) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from scrapyd_dist.transports import sweep
 from ..context import Context
 from ..crawls import wording
 from ..options import OnlyLabels, has_labels, option, span
-from ..output import Output, complain_each, say, table
+from ..output import Listing, complain_each, say, table
 from .job_list import TIMEOUT, JobQuery, Listed, ask_jobs, fetch_report, place_row
 from .job_memory import JobMemory, Judged, offsets_of, still_there, verdict_of
 
@@ -228,7 +228,7 @@ def list_(
     since: Annotated[float | None, span("--since", "Only jobs that ran in the last 90 (seconds), 30m, 2h.")] = None,
     stall: Annotated[float, option("Time without progress after which a job is stalled.", min=1)] = STALL,
     limit: Annotated[int | None, option("Only so many jobs, the newest.", "--limit", "-n", metavar="N", min=1)] = None,
-    output: Output,
+    output: Listing,
 ) -> int:
     """List the jobs of all nodes, and what each one really did: a failed job is not a finished one.
 
@@ -256,7 +256,8 @@ def list_(
     judged = judge.all([row for row in worth if has_labels(judge.labels(row), label)])
     told = _newest(_rows(judge, judged, state or (), since), limit)
     unreached = [str(error) for error in listed.errors]
-    if not output.document({"jobs": told, "nodes": listed.asked, "unreached": unreached}) and (told or not unreached):
+    document = {"jobs": told, "nodes": listed.asked, "unreached": unreached}
+    if not output.rows(document, "jobs", "job") and (told or not unreached):
         _show(told)
     complain_each(listed.errors)
     return listed.exit_code

@@ -20,7 +20,7 @@ from ..context import Context, exit_code, names_of, quick_project
 from ..node_status import TIMEOUT, exit_code_of, look, newest_of, recognise
 from ..options import CONNECT_TIMEOUT, ConnectTimeout, Nodes, Timeout, argument, option, project_option, span
 from ..options import nodes as node_names
-from ..output import Output, complain, put, say, table, waiting
+from ..output import Listing, Output, complain, put, say, table, waiting
 
 #: seconds between two looks at a node that is waited for
 EVERY = 1.0
@@ -171,7 +171,7 @@ def list_(
     project: Annotated[
         str | None, project_option("Whose versions are compared: \\[deploy] project, else BOT_NAME.")
     ] = None,
-    output: Output,
+    output: Listing,
     timeout: Timeout = TIMEOUT,
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT,
 ) -> int:
@@ -191,7 +191,8 @@ def list_(
     seen = look(sender, fleet, name, timeout, known)
     recognise(context, sender, seen, timeout)
     newest = newest_of(seen)
-    if not output.document({"project": name, "version": newest, "nodes": [one.document(newest) for one in seen]}):
+    document = {"project": name, "version": newest, "nodes": [one.document(newest) for one in seen]}
+    if not output.rows(document, "nodes", "name"):
         _show(seen, newest)
     context.note_unused_nodes()
     return exit_code_of(seen)
@@ -313,7 +314,9 @@ def up(
     count: Annotated[int, argument("N", "How many local nodes shall run.", min=1, max=1000)] = 3,
     slots: Annotated[
         int | None,
-        option("Jobs that each runs at once; the cores divided among them if left out.", min=1, max=MOST_JOBS),
+        option(
+            "Jobs that each runs at once; the cores divided among them if left out.", "--max-proc", min=1, max=MOST_JOBS
+        ),
     ] = None,
     output: Output = Output(),
 ) -> None:
@@ -322,7 +325,7 @@ def up(
     They stay until `sdist nodes down`, and are what `sdist crawl` uses when
     scrapy.cfg names no node.
 
-    Example: sdist nodes up 3 --slots 2
+    Example: sdist nodes up 3 --max-proc 2
     """
     from scrapyd_dist.deploy import local_nodes
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Annotated, Any
 
-import typer
 from scrapyd_dist.deploy import node_versions
 from scrapyd_dist.deploy.kept_eggs import all_eggs, choose, kept_eggs
 from scrapyd_dist.deploy.node_versions import NodeVersions
@@ -19,7 +18,7 @@ from scrapyd_dist.transports import sweep
 from ..context import Context, exit_code, must_answer
 from ..crawls.wording import counted
 from ..options import PATIENCE, DryRun, Nodes, Project, Quiet, Timeout, Yes, argument, option
-from ..output import Output, complain, complain_each, confirm, put, say, some_of, table
+from ..output import Listing, Output, complain, complain_each, confirm, put, say, some_of, table
 from .deploy import RETRIES, exit_code_of, node_row, roll_out, tell
 
 #: seconds that a node gets for each question, and for one that makes it import the project
@@ -104,7 +103,7 @@ def spiders(
     node: Nodes = None,
     version: Annotated[str | None, option("Of this version; otherwise of each node's newest deployment.")] = None,
     timeout: Timeout = SLOW_TIMEOUT,
-    output: Output = Output(),
+    output: Listing = Listing(),
 ) -> int:
     """List the spiders of the project on the nodes, and where one is missing.
 
@@ -126,7 +125,7 @@ def spiders(
          "reason": str(entry.error or "")}
         for entry in lists
     ]  # fmt: skip
-    if not output.document({"project": name, "spiders": rows, "nodes": told}) and good:
+    if not output.rows({"project": name, "spiders": rows, "nodes": told}, "spiders", "spider") and good:
         cells = [(row["spider"], len(row["nodes"]), ", ".join(row["missing"]) or "-") for row in rows]
         table(("spider", "nodes", "missing on"), cells)
         for one, names in names_by((entry.version, entry.node) for entry in good).items():
@@ -136,7 +135,7 @@ def spiders(
     return exit_code(len(lists), errors)
 
 
-def projects(context: Context, node: Nodes = None, timeout: Timeout = TIMEOUT, output: Output = Output()) -> int:
+def projects(context: Context, node: Nodes = None, timeout: Timeout = TIMEOUT, output: Listing = Listing()) -> int:
     """List the projects that the nodes have, and where one is missing.
 
     Example: sdist code projects
@@ -149,7 +148,7 @@ def projects(context: Context, node: Nodes = None, timeout: Timeout = TIMEOUT, o
          "missing": [node for node in there if name not in there[node]]}
         for name in sorted({name for found in there.values() for name in found})
     ]  # fmt: skip
-    if not output.document({"projects": rows}):
+    if not output.rows({"projects": rows}, "projects", "project"):
         for row in rows:
             put(row["project"] + (f"  (not on {some_of(row['missing'])})" if row["missing"] else ""))
     errors = [one.error for one in answers]
@@ -240,11 +239,7 @@ def prune(
         if not yes:
             what = f"{counted(doomed, 'version')} from {counted(sum(bool(one.old) for one in plans), 'node')}"
             lines = [f"{entry.node.name}: {', '.join(entry.old)}" for entry in plans if entry.old]
-            try:
-                confirm(f"Delete {what}?", lines, refusal=f"{what} would be deleted")
-            except typer.Exit:  # a no is no failure here
-                say("Nothing was deleted.")
-                return 0
+            confirm(f"Delete {what}?", lines, refusal=f"{what} would be deleted")
         plans = list(node_versions.delete(plans, version_of, timeout=timeout))
     _tell(plans, name, output=output, dry_run=dry_run)
     complain_each(entry.error for entry in plans)

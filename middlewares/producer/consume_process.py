@@ -73,7 +73,7 @@ class ConsumeProcess:
         if not self.rows and self.scaling.prefix and (fair := options.scaling.terms.fair) != UNFAIR:
             raise ConfigError(
                 f"Workers that share slots fairly ({fair}: --fair, DISTRIBUTED_FAIR) take from all of them, and"
-                f" --slots {self.scaling.prefix} binds each to one. Leave out one of the two; `-s DISTRIBUTED_FAIR=`"
+                f" --prefix {self.scaling.prefix} binds each to one. Leave out one of the two; `-s DISTRIBUTED_FAIR=`"
                 " takes back what the project's settings say."
             )
         self._request = CrawlRequest(

@@ -85,7 +85,7 @@ def test_it_removes_what_was_named_or_is_old_and_nothing_that_runs(project: Make
     cleaned = run_cli(it, "crawls", "clean", "--older-than", "30d", "--yes", "--json", code=0)
     assert {line["crawl"]: line["bytes"] for line in cleaned.json()["removed"]} == {"old": 3000, "died": 3000}
     assert (left(it), limited(it)) == ((["a", "runs"], ["a", "runs"]), ["new.com"])
-    nothing = "Nothing to remove: no crawl ended more than 30 days ago."
+    nothing = "Nothing to remove: no crawl ended more than 30d ago."
     run_cli(it, "crawls", "clean", "--older-than", "30d", "--dry-run").expect(0, nothing)
     assert run_cli(it, "crawls", "clean", "no-such-crawl", "--yes").code == 4
     assert run_cli(it, "crawls", "clean", "a", "--yes").code == 0

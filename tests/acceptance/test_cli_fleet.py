@@ -288,7 +288,7 @@ def test_one_that_hangs_does_not_keep_the_others_from_answering(
 
 def test_local_nodes_come_are_listed_and_go(run_cli: RunCommand, project: MakeProject, pair: list[ScrapydNode]) -> None:
     made = project()
-    up = run_cli(made, "nodes", "up", "1", "--slots", "2", "--json")
+    up = run_cli(made, "nodes", "up", "1", "--max-proc", "2", "--json")
     try:
         up.expect(0)
         assert [(row["name"], row["slots"]) for row in up.json()["nodes"]] == [("local1", 2)]

@@ -225,7 +225,7 @@ def test_only_the_slots_with_the_prefix_are_worked_on_and_what_is_given_reaches_
     it.it.spider("odd", ODD)
     it.frontier.fill(["http://127.0.0.1:9/never"], slot="other")
     given = ("-a", "colour=red", "-s", "SHADE=dark", "--label", "nightly", "--label", "two words")
-    done = it.consume("--slots", "p", *given, spider="labelled", code=0)
+    done = it.consume("--prefix", "p", *given, spider="labelled", code=0)
     assert it.frontier.waiting() == {"other": 1}
     assert "Nothing is left in the slots p*" in done.out
     rows = [it.run("frontier", "list", "--label", word, "--json").json()["frontiers"] for word in ("nightly", "no")]
@@ -247,7 +247,7 @@ def test_what_is_wrong_before_the_start_is_told(bench: MakeBench, tmp_path: Path
     document = json.loads(told.read_text())
     assert (document["crawl"], document["state"], document["exit_code"]) == (it.name, "refused", 5)
     it.consume("-s", "DISTRIBUTED_TARGET_FEED_URL=ftp://x/%(batch)s.jl").expect(2, "feed")
-    it.consume("--slots", "p", "--fair", "spread").expect(2, "Leave out one of the two")
+    it.consume("--prefix", "p", "--fair", "spread").expect(2, "Leave out one of the two")
     after = it.nodes[0].api("listversions.json", project="properties").get("versions")
     assert after == before, "nothing was uploaded for it"
     it.it.settings(BROKEN=1)

@@ -42,7 +42,7 @@ def outside(empty: Path) -> Outside:
     return run
 
 
-@pytest.mark.parametrize("command", [[], ["crawl"], ["nodes"], ["jobs"], ["status"]])
+@pytest.mark.parametrize("command", [[], ["crawl"], ["nodes"], ["jobs", "list"], ["status"]])
 def test_help_imports_no_network_library(outside: Outside, command: list[str]) -> None:
     done = outside(*command, "--help", options=("-X", "importtime")).expect(0)
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.err.splitlines() if "|" in line}

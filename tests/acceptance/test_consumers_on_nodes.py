@@ -45,7 +45,7 @@ def test_the_consumer_of_one_slot_empties_that_one_and_ends(bench: MakeBench) ->
     before = dict(it.frontier.waiting())
     assert sorted(before) == [f"p{number}" for number in range(8)]
     earlier = set(it.nodes[0].logs_dir.glob("_sdist/*/*.json"))
-    it.consume("--slots", "p3", code=0)
+    it.consume("--prefix", "p3", code=0)
     it.nodes[0].wait_idle()
     mine = before.pop("p3")
     assert it.frontier.waiting() == before

@@ -394,7 +394,7 @@ def test_before_slots_are_deleted_a_person_is_asked(
     [
         ("article shp", 4, "Did you mean shop?"),
         ("article a/b", 2, "cannot name a frontier"),
-        ("article shop --slots x", 4, "no slot whose name begins with 'x'"),
+        ("article shop --prefix x", 4, "no slot whose name begins with 'x'"),
         ("article shop -o items.jl --loop 0", 2, "--loop 0 leaves before any items are home"),
         ("article shop -o there.json", 2, "nothing can be added to a JSON list"),
         ("article shop --max-time soon", 2, "no span of time"),
@@ -406,7 +406,7 @@ def test_before_slots_are_deleted_a_person_is_asked(
         ("article shop --label =1", 2, "NAME=VALUE"),
         ("article shop --units 3", 2, "--units"),
         ("article words --fair spread", 2, "--fair is for workers"),
-        ("article words --slots p --idle 3", 2, "--slots, --idle is for workers"),
+        ("article words --prefix p --idle 3", 2, "--prefix, --idle is for workers"),
     ],
 )
 def test_bad_input_is_told_in_a_paragraph(
@@ -423,7 +423,7 @@ def test_bad_input_is_told_in_a_paragraph(
 
 def test_help_names_all_that_a_crawl_manager_can_be_asked_for(sdist: Run) -> None:
     told = set(re.findall(r"[\w-]+", sdist("help", "--all", "consume").expect(0).out))
-    options = "--slots --max-running --per-slot --loop --max-time --label -a -s --max-batches --max-requests --idle -o"
+    options = "--prefix --max-running --per-slot --loop --max-time --label -a -s --max-batches --max-requests --idle -o"
     assert {"SPIDER", "FRONTIER", *options.split()} - told == set()
 
 

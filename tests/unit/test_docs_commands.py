@@ -101,9 +101,9 @@ def test_the_pages_of_the_manual_are_those_of_the_code_and_their_links_lead_some
 def test_a_command_is_loaded_when_it_is_called_and_not_before(sdist: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[str] = []
 
-    def noted(name: str, *, whole: bool) -> Any:
+    def noted(name: str, **how: Any) -> Any:
         loaded.append(name)
-        return load(name, whole=whole)
+        return load(name, **how)
 
     monkeypatch.setattr("scrapyd_dist.cli.commands.load", noted)
     sdist("--help").expect(0)

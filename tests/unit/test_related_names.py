@@ -26,7 +26,7 @@ VALUES = {
     "SPIDER_FEED_PARTITIONS": (4, "--workers"),
     "HCF_PRODUCER_FRONTIER": ("shop", "DISTRIBUTED_FRONTIER = 'shop'"),
     "HCF_PRODUCER_NUMBER_OF_SLOTS": (8, "DISTRIBUTED_SLOTS = 8"),
-    "HCF_CONSUMER_SLOT": ("p3", "--slots p3"),
+    "HCF_CONSUMER_SLOT": ("p3", "--prefix p3"),
     "HCF_CONSUMER_MAX_BATCHES": (50, "--max-batches 50"),
     "FRONTERA_SCHEDULER_REQUEST_CALLBACKS_TO_FRONTIER": (["parse_a"], "DISTRIBUTED_TARGET_CALLBACKS = ['parse_a']"),
     "FRONTERA_SCHEDULER_CALLBACK_SLOT_PREFIX_MAP": ({"parse": "p/4"}, "DISTRIBUTED_CALLBACK_SLOTS = {'parse': 'p/4'}"),
@@ -67,7 +67,7 @@ def test_settings_inside_an_argument_or_an_attribute_of_the_spider_are_answered(
     given = {"frontera_settings_json": json.dumps({"HCF_CONSUMER_SLOT": "p3"}), "other": "x"}
     first, second = answers({}, given)
     assert first.startswith("frontera_settings_json is an argument of HCF")
-    assert "--slots p3" in second
+    assert "--prefix p3" in second
     (only,) = answers({}, {"frontera_settings": {"HCF_PRODUCER_FRONTIER": "shop"}})
     assert only.startswith("HCF_PRODUCER_FRONTIER")
     assert len(answers({}, {"frontera_settings_json": "no json"})) == 1

@@ -1,0 +1,71 @@
+"""What is named and not there is exit code 4, wherever it is typed; lists have their names, and lines, for scripts."""
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from rig.commands import Result
+
+from scrapyd_dist.batches import Crawl
+from scrapyd_dist.store import open_store
+
+Run = Callable[..., Result]
+CFG = "[settings]\ndefault = shop.settings\n[deploy:web1]\nurl = http://127.0.0.1:1/\nproject = shop\n"
+UNKNOWN = """
+watch nosuch | status nosuch | resume nosuch | report nosuch | crawls pause nosuch
+crawls retry nosuch | crawls batches nosuch | crawls misses nosuch | crawls wait nosuch | crawls clean nosuch -y
+crawls trust nosuch -y | frontier count nosuch | frontier consume easy nosuch | frontier dump nosuch p
+strategy status nosuch | items merge nosuch -o x.jl | items tail nosuch | nodes --node nosuch | nodes drain nosuch
+nodes resume nosuch | nodes remove nosuch | nodes api nosuch listjobs | doctor nosuch | deploy nosuch | jobs -t nosuch
+jobs schedule easy -t nosuch | code versions -t nosuch | code projects -t nosuch | crawl easy --node nosuch
+plan easy --node nosuch
+"""
+
+
+@pytest.fixture
+def _stored(root: Path) -> None:
+    (root / "scrapy.cfg").write_text(CFG, "utf-8")
+    (root / ".sdist").mkdir()
+    with closing(open_store(root / ".sdist" / "store.db")) as store:
+        store.add_crawl(Crawl(id="easy-1", project="shop", spider="easy", created=1.0))
+        store.add_crawl(Crawl(id="easy-2", project="shop", spider="easy", created=2.0))
+
+
+@pytest.mark.usefixtures("_stored")
+@pytest.mark.parametrize("line", [line.strip() for line in UNKNOWN.replace("\n", "|").split("|") if line.strip()])
+def test_what_is_not_there_is_exit_code_4(sdist: Run, line: str) -> None:
+    done = sdist(*line.split()).expect(4)
+    assert (done.out, done.err.count("\n")) == ("", 1)
+
+
+@pytest.mark.usefixtures("_stored")
+def test_the_environment_names_nodes_and_the_option_goes_before_it(sdist: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDIST_NODES", "127.0.0.1:2 web1")
+    named = sdist("nodes", "--names").expect(5).out.split()
+    assert named == ["web1", "127.0.0.1:2"]
+    assert sdist("nodes", "--names", "-t", "127.0.0.1:3").expect(5).out.split() == ["127.0.0.1:3"]
+    monkeypatch.setenv("SDIST_NODES", "nosuch")
+    for words in (["nodes"], ["deploy", "--all"], ["code", "rollback"], ["crawl", "easy"], ["jobs"]):
+        sdist(*words).expect(4, "nosuch")
+
+
+@pytest.mark.usefixtures("_stored")
+def test_a_list_for_a_script_has_a_line_for_each(sdist: Run) -> None:
+    assert sdist("crawls", "--names") == (0, "easy-2\neasy-1\n", "")
+    lines = sdist("crawls", "--lines").expect(0).out.splitlines()
+    assert [json.loads(line)["crawl"] for line in lines] == ["easy-2", "easy-1"]
+    for name in ("frontier", "strategy"):
+        assert sdist(name, "--names") == sdist(name, "--lines") == (0, "", "")
+
+
+@pytest.mark.usefixtures("_stored")
+def test_colours_come_where_they_are_forced_and_go_where_they_are_not_wanted(
+    sdist: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "\x1b" not in sdist("nodes").out
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[31mdown" in sdist("nodes").out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[31m" not in sdist("nodes").out
