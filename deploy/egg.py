@@ -11,6 +11,7 @@ import hashlib
 import io
 import marshal
 import re
+import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -53,8 +54,8 @@ REDIS_CLIENT = ("redis", "async_timeout")
 _COMPILED = (f"{OWN_PACKAGE}/", *(f"{name}/" for name in REDIS_CLIENT))
 #: finds the settings module in the boot module
 _SETTINGS = re.compile(r"^start\(settings_module='([\w.]+)'", re.MULTILINE)
-#: the newest marshal version whose output does not depend on reference counts
-_MARSHAL_VERSION = 2
+#: slices are constants since Python 3.14, and only version 5 has them; version 2 does not depend on reference counts
+_MARSHAL_VERSION = 2 if sys.version_info < (3, 14) else 5
 #: the earliest date in a zip file
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 _MODE_FILE, _MODE_FOLDER = 0o100644 << 16, 0o040755 << 16 | 0x10
@@ -204,7 +205,9 @@ def _egg_info(project: ProjectFiles, files: Mapping[str, bytes], *, entry: str, 
 def _compiled(source: bytes, path: str) -> bytes:
     """Return the content of an unchecked hash-based `.pyc` file; `path` is the file name in tracebacks."""
     code = compile(source, path, "exec", dont_inherit=True, optimize=0)
-    return MAGIC_NUMBER + (1).to_bytes(4, "little") + source_hash(source) + marshal.dumps(code, _MARSHAL_VERSION)
+    # The same code gives the same bytes: what is just read has no references from elsewhere.
+    packed = marshal.dumps(marshal.loads(marshal.dumps(code, _MARSHAL_VERSION)), _MARSHAL_VERSION)  # noqa: S302 - our own
+    return MAGIC_NUMBER + (1).to_bytes(4, "little") + source_hash(source) + packed
 
 
 def _zipped(files: Mapping[str, bytes]) -> bytes:
