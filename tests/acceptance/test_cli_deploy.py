@@ -93,7 +93,7 @@ def test_deploy_goes_to_the_named_nodes_and_to_no_other(
     assert (done.code, states(done)) == (0, {"node1": "uploaded", "node3": "uploaded"}), done.err
     assert "2 of 2: node" in done.err
     assert [node.versions("small") for node in clean] == [[done.json()["version"]], [], [done.json()["version"]]]
-    some = run_cli(small, "deploy", "--all", "--dry-run", "--json")
+    some = run_cli(small, "deploy", "--all", "--check", "--json")
     assert (some.code, states(some)) == (10, {"node1": "present", "node2": "missing", "node3": "present"}), some.err
     assert clean[1].versions("small") == []
     assert run_cli(small, "deploy", "node1", "--dry-run").code == 0
@@ -158,7 +158,7 @@ def test_prune_asks_and_keeps_what_is_in_use(run_cli: RunCommand, small: Project
     assert run_cli(small, "code", "prune").code == 2
     run_cli(small, "code", "prune", "--keep", "1").expect(2, "6 versions from 3 nodes would be deleted")
     assert clean[0].versions("small") == names
-    dry = run_cli(small, "code", "prune", "--keep", "2", "--dry-run", "--json")
+    dry = run_cli(small, "code", "prune", "--keep", "2", "--check", "--json")
     assert (dry.code, [row["deleted"] for row in dry.json()["nodes"]]) == (10, [names[:1]] * 3)
     # Of a job that `sdist jobs schedule` has started it is known which version it runs …
     started = run_cli(small, "jobs", "schedule", "long", "--on", "node1", "--version", names[1], "--json").json()[
