@@ -37,7 +37,7 @@ def merge(
     context: Context,
     name: Annotated[list[str], argument("CRAWL|FILE", "Crawls, and files of JSON lines, such as pull leaves.", crawls)],
     output: Annotated[
-        list[str] | None, option("Write to this new file: .jl, .jsonl, .json, .csv.", "--output", "-o", metavar="FILE")
+        list[str] | None, option("Add to this file: .jl, .jsonl, .json, .csv.", "--output", "-o", metavar="FILE")
     ] = None,
     overwrite: Annotated[
         list[str] | None,
@@ -66,7 +66,7 @@ def merge(
 def _merge(
     context: Context, name: Sequence[str], asked: Sequence[Mapping[str, Any]], key: Sequence[str] | None, report: Output
 ) -> int:
-    outputs = [ItemOutput.named(one["path"], overwrite=True, format=one["format"]) for one in asked]
+    outputs = [ItemOutput.named(one["path"], overwrite=one["overwrite"], format=one["format"]) for one in asked]
     crawls, files, problems = _asked(context, name)
     # The parts of a crawl have a hash that was right; what comes from elsewhere is looked into, line by line.
     skip = {file.path: file.skip for file in files if file.skip}
