@@ -104,7 +104,7 @@ def crawl(
     Example: sdist crawl easy --shards 20 --index 'http://web:9312/properties/index_%05d.html' --pages 1667 -o items.jl
     """
     taken = detach or watched.as_json
-    with stdout_for(asked.add_to, asked.overwrite, context.root, taken=taken) as (add_to, overwrite):
+    with stdout_for(asked.add_to, asked.overwrite, context, taken=taken) as (add_to, overwrite):
         return _crawl(context, replace(asked, add_to=add_to, overwrite=overwrite), watched, name, detach=detach)
 
 

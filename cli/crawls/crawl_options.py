@@ -246,11 +246,11 @@ def is_stdout(word: str) -> bool:
 
 @contextmanager
 def stdout_for(
-    new: Sequence[str] | None, over: Sequence[str] | None, root: Path, *, taken: bool
+    new: Sequence[str] | None, over: Sequence[str] | None, context: Context, *, taken: bool
 ) -> Iterator[tuple[list[str], list[str]]]:
     """The words of -o and -O with a file instead of standard output, which gets what is in that file at the end.
 
-    What is printed meanwhile goes to standard error. root: of the project; taken: standard output has another use.
+    What is printed meanwhile goes to standard error. taken: standard output has another use.
     """
     words = [word for word in (*(new or ()), *(over or ())) if is_stdout(word)]
     if not words:
@@ -258,7 +258,7 @@ def stdout_for(
         return
     if taken or len(words) > 1:
         raise ConfigError("-o - prints the items on standard output: name it once, and without --json or --detach.")
-    file = state_dir(root) / "stdout" / f"{time.time_ns()}-{os.getpid()}"
+    file = state_dir(context.root) / "stdout" / f"{time.time_ns()}-{os.getpid()}"
     place = f"{file}:{words[0].partition(':')[2] or _NAMES_OF_FORMATS[0]}"
     with redirect_stdout(sys.stderr):
         yield tuple([place if is_stdout(word) else word for word in some or ()] for some in (new, over))  # type: ignore[misc]

@@ -125,7 +125,7 @@ def consume(context: Context, wanted: ConsumeOptions) -> int:
 
     Example: sdist frontier consume article shop --prefix p --max-running 8 -o items.jl
     """
-    with stdout_for(wanted.add_to, wanted.overwrite, context.root, taken=wanted.as_json) as (add_to, overwrite):
+    with stdout_for(wanted.add_to, wanted.overwrite, context, taken=wanted.as_json) as (add_to, overwrite):
         return _consume(context, replace(wanted, add_to=add_to, overwrite=overwrite))
 
 

@@ -59,7 +59,7 @@ def merge(
     """
     if not output and not overwrite:
         raise ConfigError("Name the file that the items go to: -o items.jl, or -O to replace one that is there.")
-    with stdout_for(output, overwrite, context.root, taken=report.as_json) as (new, over):
+    with stdout_for(output, overwrite, context, taken=report.as_json) as (new, over):
         return _merge(context, name, outputs_of(Path.cwd(), new, over), key, report)
 
 

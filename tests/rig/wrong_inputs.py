@@ -263,7 +263,6 @@ init --node me:hush@web1:6800 ## password
 init --node web1:6800 --name a --name b ## --name
 init --node web1:6800 --name a/b ## a/b
 init --node web1:6800 --node web2:6800 --name a --name a ## same name
-nodes api nowhere daemonstatus ## nowhere
 nodes api gone '' ## endpoint
 nodes api gone listjobs x ## NAME=VALUE
 nodes api gone addversion egg=@none.egg ## none.egg

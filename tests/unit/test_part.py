@@ -41,7 +41,8 @@ def test_a_part_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
     told = part.close()
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["j.jl"]
     content = (tmp_path / "new/j.jl").read_bytes()
-    assert told == {"file": "j.jl", "items": 3, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    digest = hashlib.sha256(content).hexdigest()
+    assert told == {"file": "j.jl", "items": 3, "bytes": len(content), "sha256": digest, "fields": []}
     assert lines(tmp_path / "new/j.jl") == ITEMS
 
 

@@ -94,7 +94,7 @@ def test_what_runs_is_counted_with_what_is_done() -> None:
     assert document["nodes"] == [
         {
             "name": "one", "url": "http://one:6800", "state": "up", "reason": "", "unreached": "", "slots": 4,
-            "running": 1, "waiting": 0, "unleased": 0, "jobs": 2, "items": 13, "pages": 7, "failed": 0,
+            "learned": 0, "running": 1, "waiting": 0, "unleased": 0, "jobs": 2, "items": 13, "pages": 7, "failed": 0,
             "per_s": {"requests": 0.0, "pages": 0.0, "items": 0.0, "failed": 0.0},
         }
     ]  # fmt: skip
