@@ -352,7 +352,7 @@ def test_a_standing_strategy_waits_for_more_and_no_link_is_too_deep(bench: MakeB
 def test_seeds_are_added_while_it_runs(bench: MakeBench) -> None:
     it = bench()
     it.seeds([f"{it.hosts[0]}{it.web.site.index_path(0)}"])
-    command = it.start("Each", "--standing")
+    command = under_way(it, "Each", "--standing", hits=1)
     half = it.pages().total() // 2
     wait_for(lambda: it.states() == {"CRAWLED": half} or not command.running(), 90, "the first site")
     it.it.write("more.txt", f"{it.hosts[1]}{it.web.site.index_path(0)}\n")
@@ -380,7 +380,7 @@ def test_a_second_process_shares_the_sites_and_may_be_killed(bench: MakeBench) -
 def test_pause_and_resume(bench: MakeBench) -> None:
     it = bench(items=40, latency=0.3)
     command = under_way(it, "Each", "--ahead", 5)
-    assert f"sdist strategy resume {it.name}" in it.sdist("crawls", "pause", it.name, code=0).err
+    assert f"sdist strategy resume {it.name}" in it.sdist("pause", it.name, code=0).err
     assert it.status()["state"] == "paused"
     wait_for(lambda: at_rest(it.nodes) or not it.leased(), 30, "the workers rest")
     hits = it.hits()
