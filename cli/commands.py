@@ -26,7 +26,7 @@ _ENDS: Mapping[tuple[int, ...], str] = {
     (0, 1, 2, 3, 130): "demo",
     (0, 2, 10, 130): "init",
     (0, 2, 10): "config",
-    (0, 1, 2, 5, 6, 130): "plan",
+    (0, 1, 2, 4, 5, 6, 130): "plan",
     (0, 1, 2, 3, 4, 5, 6): "status",
     (0, 1, 2, 6): (
         "crawls list, strategy list, throttle set, throttle unset, throttle block, throttle unblock, throttle pause, "
@@ -52,7 +52,7 @@ _ENDS: Mapping[tuple[int, ...], str] = {
     (0, 1, 2, 130): "nodes up, nodes down, nodes targets",
     (0, 2, 3, 5, 6, 130): "nodes add",
     (0, 1, 2, 3, 4, 5, 6, 10, 130): "deploy, code rollback, code prune, code versions, code spiders, code projects",
-    (0, 1, 2, 5, 6): "nodes api",
+    (0, 1, 2, 4, 5, 6): "nodes api",
 }
 #: path of a command, without `sdist` -> its codes
 CODES = {path: codes for codes, paths in _ENDS.items() for path in paths.split(", ")}
