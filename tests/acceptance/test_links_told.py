@@ -76,10 +76,10 @@ def fates(queue: Any) -> dict[int, tuple[str, int, str, str]]:
 
 
 @pytest.fixture
-def linking(project: Any, frontier: Any) -> Callable[..., Any]:
-    """`linking(CONCURRENT_REQUESTS=1)`: a frontier of the spider above, with settings of its project."""
+def linking(project: Any, frontier: Any, engine: str) -> Callable[..., Any]:
+    """`linking(CONCURRENT_REQUESTS=1)`: a frontier of the spider above, with settings of its project; on each store."""
     return lambda **settings: frontier(
-        project(spiders={"linking": LINKING}, settings=settings), "linking", kind="frontier"
+        project(spiders={"linking": LINKING}, settings=settings), "linking", kind="frontier", where=engine
     )
 
 

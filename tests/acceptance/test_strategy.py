@@ -2,17 +2,18 @@
 
 import signal
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 
 import pytest
 from rig.commands import Command
 from rig.crawls import assert_one_paragraph
 from rig.nodes import at_rest
-from rig.strategy_bench import StrategyBench
+from rig.strategy_bench import StrategyBench, url_of
 from rig.waiting import wait_for
 
 from scrapyd_dist.errors import NothingMatched
@@ -94,6 +95,13 @@ class Unmade(Each):
     @classmethod
     def from_crawler(cls, crawler, **arguments):
         raise ZeroDivisionError("it has " + crawler.settings["BOT_NAME"] + " and " + str(crawler.stats.get_stats()))
+
+
+class Fresh(Revisit):
+    """Pages again within seconds."""
+
+    def __init__(self):
+        super().__init__(interval=1, shortest=1, longest=2)
 
 
 class Seedless(Each):
@@ -270,6 +278,24 @@ def test_the_score_is_the_order_at_the_site(bench: MakeBench) -> None:
     it.run("Last", "--ahead", 12, code=0)
     asked = [it.web.site.numbers[hit["target"]] for hit in it.web.log()[1:]]
     assert asked == list(reversed(range(30)))
+
+
+def test_pages_are_requested_again_when_they_are_due_and_no_earlier(bench: MakeBench) -> None:
+    """Pages that stay as they are: the interval grows from 1 s by half, up to 2 s."""
+    it = bench(hosts=1, items=4)
+    command = it.start("Fresh")
+    pages = it.pages()
+    wait_for(lambda: it.hits() >= pages + pages + pages + pages or not command.running(), 90, "four rounds")
+    assert command.running(), command.err
+    command.interrupt()
+    command.wait(code=130)
+    times: dict[str, list[float]] = defaultdict(list)
+    for hit in it.web.log():
+        times[url_of(hit)].append(hit["time"])
+    assert times.keys() == pages.keys()
+    for url, at in times.items():
+        gaps = [after - before for before, after in pairwise(at)]
+        assert all(gap >= due for gap, due in zip(gaps, (1.0, 1.5, *[2.0] * len(gaps)), strict=False)), (url, gaps)
 
 
 def test_a_handler_that_raises_loses_nothing_and_its_event_is_replayed(bench: MakeBench) -> None:

@@ -42,6 +42,25 @@ def test_the_set_is_the_same_whatever_is_killed(redis: bool, tmp_path: Path, nod
         assert crawl.wrong_items() == {}
 
 
+@pytest.mark.black_box
+@pytest.mark.parametrize("redis", [False, True], ids=["sqlite", "redis"])
+@pytest.mark.parametrize("strategy", ["DepthFirst", "Discovery"])
+def test_the_order_at_a_site_is_that_of_the_shipped_strategy(
+    redis: bool, strategy: str, tmp_path: Path, node_python: Path
+) -> None:
+    crawl = WebCrawl(
+        tmp_path, node_python, sites=4, seed=8, max_depth=4, redis=redis, workers=2, ahead=2, at_once=2, per_site=1,
+        strategy=[f"scrapyd_dist.strategy:{strategy}"],
+    )  # fmt: skip
+    with closing(crawl):
+        crawl.begin()
+        crawl.finish()
+        order = crawl.order_as_scored()
+        assert order.pairs > 100
+        assert order.overtaken <= crawl.in_flight, order
+        assert order.share > 0.75, order
+
+
 SCORES = """
 import zlib
 from urllib.parse import urlsplit

@@ -47,7 +47,7 @@ SPIDER = """
                 yield response.follow(link)
 """
 STRATEGIES = '''
-    from scrapyd_dist.strategy import BasicStrategy, States
+    from scrapyd_dist.strategy import BasicStrategy, Revisit, States
 
 
     class Each(BasicStrategy):

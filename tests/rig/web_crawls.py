@@ -192,12 +192,22 @@ class WebCrawl:
 
     def order(self, score: Callable[[str], float] | None = None) -> SiteOrder:
         """The order at the web's log, by a function of the URL; by depth if left out."""
-        queued: dict[str, float] = {}
+        scores = {url: score(url) if score else 1 / (one.depth + 1) for url, one in self.allowed.items()}
+        return site_order(self.web.hits(), scores, {url: at for url, (at, _) in self._queued().items()})
+
+    def order_as_scored(self) -> SiteOrder:
+        """The same, by the scores that the strategy gave when it queued the links."""
+        queued = self._queued()
+        scores = {url: score for url, (_, score) in queued.items()}
+        return site_order(self.web.hits(), scores, {url: at for url, (at, _) in queued.items()})
+
+    def _queued(self) -> dict[str, tuple[float, float]]:
+        """URL -> when it was queued first, and its score then."""
+        queued: dict[str, tuple[float, float]] = {}
         for change in self.changes():
             if change.after is States.QUEUED:
-                queued.setdefault(canonicalize_url(change.url), change.at)
-        scores = {url: score(url) if score else 1 / (one.depth + 1) for url, one in self.allowed.items()}
-        return site_order(self.web.hits(), scores, queued)
+                queued.setdefault(canonicalize_url(change.url), (change.at, change.score))
+        return queued
 
     def summary(self) -> dict[str, Any]:
         """What the command said at its end."""
