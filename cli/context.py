@@ -25,6 +25,7 @@ from scrapyd_dist.config import (
     addresses_of,
     find_root,
     load,
+    no_target,
     state_dir,
     with_netrc,
 )
@@ -38,10 +39,10 @@ from scrapyd_dist.errors import (
     NothingMatched,
 )
 from scrapyd_dist.keys import known_key, state_key
-from scrapyd_dist.nodes import Node, NodeRecord, distinct
+from scrapyd_dist.nodes import Node, NodeRecord, distinct, names_of
 from scrapyd_dist.payload import PayloadError, RequestValue, decode
 from scrapyd_dist.scrapyd.jobs import crawl_in
-from scrapyd_dist.settings import SETTINGS, nearest
+from scrapyd_dist.settings import SETTINGS
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE, is_url
 from scrapyd_dist.store.address import chosen as store_address
@@ -204,10 +205,6 @@ def is_address(text: str) -> bool:
     return "://" in text or text == "localhost" or marked
 
 
-def names_of(nodes: Iterable[Node], separator: str = ", ") -> str:
-    return separator.join(repr(node.name) if " " in node.name else node.name for node in nodes)
-
-
 def quick_project(found: ProjectConfig, chosen: str | None = None) -> str | None:
     """Scrapyd's name of the project, where it can be told without running the project's code."""
     if known := chosen or found.project:
@@ -343,8 +340,7 @@ class Context:
         unknown = [text for text in patterns if not any(fnmatchcase(node.name, text) for node in named)]
         for text in unknown:
             if not is_address(text):
-                near = nearest(text, [node.name for node in named], 0.6)
-                raise NothingMatched(f"No target is called {text!r}.{near} The targets are: {names_of(named)}.")
+                raise no_target(text, named)
         there = [Node.parse(text) for text in unknown]
         there = [next((node for node in named if node.url == one.url), with_netrc(one)) for one in there]
         return distinct((*(node for node in named if any(fnmatchcase(node.name, text) for text in patterns)), *there))

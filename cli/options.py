@@ -16,7 +16,7 @@ from typer.models import OptionInfo, ParameterInfo
 
 from scrapyd_dist.config import load
 from scrapyd_dist.errors import ConfigError, NothingMatched
-from scrapyd_dist.settings import LONGEST, Setting, ValueKind
+from scrapyd_dist.settings import Setting, ValueKind
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import is_url
 
@@ -28,8 +28,6 @@ Command = Callable[..., int | None]
 Candidates = list[tuple[str, str]]
 _SPIDER = re.compile(r"""^\s+name\s*(?::\s*\w+\s*)?=\s*["']([^"'\n]+)["']""", re.MULTILINE)
 _LABEL = re.compile(r"(?=.*\S)(?!=)[^,\x00-\x1f\x7f-\x9f]{1,200}")
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 #: source files of a project that are read, and bytes of each, at most
 _MOST_FILES, _MOST_BYTES = 2000, 200_000
 
@@ -98,11 +96,7 @@ def argument(metavar: str, help_: str, completion: Callable[[], Any] | None = No
 
 def span(name: str, help_: str, *, zero: bool = False, **more: Any) -> Any:
     """An option with a span of time, which the command gets in seconds; zero: whether it may be 0, for no limit."""
-
-    def parse(text: str) -> float:
-        return 0.0 if zero and text == "0" else seconds(name, text)
-
-    return option(help_, name, metavar=TIME, parser=parse, **more)
+    return option(help_, name, metavar=TIME, min=0 if zero else None, **more)
 
 
 def project_option(help_: str) -> Any:
@@ -180,15 +174,8 @@ def has_labels(labels: Sequence[str], wanted: Sequence[str] | None) -> bool:
 
 
 def seconds(option: str, text: str) -> float:
-    """A span of time such as `90`, `90s`, `30m`, `2h`, `7d` in seconds."""
-    match = _SPAN.fullmatch(text.strip())
-    value = float(match[1]) * _UNITS[match[2]] if match else 0.0
-    if not 0 < value <= LONGEST:
-        raise ConfigError(
-            f"{option} {text!r} is no span of time. Write seconds, or a number with m, h or d: 90, 30m, 2h, 7d; a"
-            " century at most."
-        )
-    return value
+    """A span of time such as `90`, `90s`, `30m`, `2h`, `7d` in seconds, more than 0."""
+    return float(Setting(name=option, kind=ValueKind.SECONDS, help="").judged(text))
 
 
 def asks(command: Command) -> Command:
@@ -249,24 +236,18 @@ def _bounded(parameter: inspect.Parameter) -> inspect.Parameter:
     if not isinstance(info, ParameterInfo) or kind is None or info.parser is not None:
         return parameter
     judged = copy(info)
-    row = Setting(name=parameter.name, kind=kind, least=info.min, most=info.max, help="")
     judged.metavar = info.metavar or ("N" if kind is ValueKind.WHOLE else TIME)
-    judged.parser, judged.min, judged.max = parser_of(row, time=judged.metavar == TIME), None, None
+    kind = ValueKind.SECONDS if judged.metavar == TIME else kind
+    row = Setting(name=parameter.name, kind=kind, least=info.min, most=info.max, help="")
+    judged.parser, judged.min, judged.max = parser_of(row), None, None
     return parameter.replace(annotation=Annotated[parameter.annotation.__origin__, judged])
 
 
-def parser_of(row: Setting, *, time: bool = False) -> Callable[[Any], Any]:
-    """Gives an option the kind and the range of this row; what is wrong is told with the option's name.
-
-    time: whether it is a span of time, which may be written with its unit.
-    """
-    time |= row.kind is ValueKind.SECONDS
+def parser_of(row: Setting) -> Callable[[Any], Any]:
+    """Gives an option the kind and the range of this row; what is wrong is told with the option's name."""
 
     def parse(value: Any) -> Any:
-        match = _SPAN.fullmatch(value) if time and isinstance(value, str) else None
         try:
-            if match and match[2]:
-                value = float(match[1]) * _UNITS[match[2]]
             return row.judged(value, "it")
         except ConfigError as error:
             raise typer.BadParameter(str(error)) from None

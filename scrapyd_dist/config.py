@@ -9,12 +9,13 @@ import os
 import re
 import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.nodes import Node
+from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.nodes import Node, names_of
+from scrapyd_dist.settings import nearest
 
 #: The project's state folder next to scrapy.cfg, with crawls, keys, eggs and local nodes.
 STATE_FOLDER = ".sdist"
@@ -115,6 +116,13 @@ def targets_in(text: str, where: str, root: Path) -> tuple[Node, ...]:
     parser = configparser.ConfigParser(interpolation=None)
     _add(parser, text, where)
     return targets_of(parser, root)
+
+
+def no_target(text: str, targets: Iterable[Node]) -> NothingMatched:
+    """What is said of a word that is neither a target of scrapy.cfg nor an address."""
+    named = [*targets]
+    near = nearest(text, [node.name for node in named], 0.6)
+    return NothingMatched(f"No target is called {text!r}.{near} The targets are: {names_of(named) or 'none'}.")
 
 
 def addresses_of(node: Node) -> tuple[Node, ...]:

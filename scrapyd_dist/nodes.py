@@ -143,6 +143,11 @@ def distinct(nodes: Iterable[Node]) -> tuple[Node, ...]:
     return tuple(dict.fromkeys(nodes))
 
 
+def names_of(nodes: Iterable[Node], separator: str = ", ") -> str:
+    """Return their names as a message lists them."""
+    return separator.join(repr(node.name) if " " in node.name else node.name for node in nodes)
+
+
 def names_by(found: Iterable[tuple[T, Node]]) -> dict[T, tuple[str, ...]]:
     """Return what is found, and the names of the nodes where it is."""
     names: dict[T, tuple[str, ...]] = {}

@@ -40,7 +40,7 @@ class ValueKind(Enum):
 
     YES_NO = "True or False"
     WHOLE = "a whole number"
-    SECONDS = "a number of seconds"
+    SECONDS = "a number of seconds, or a time such as 30m, 2h or 7d"
     NUMBER = "a number"
     TEXT = "text"
     CHOICE = "one of the choices"
@@ -56,6 +56,9 @@ _RANGES: Mapping[ValueKind, tuple[float | None, float]] = {
     ValueKind.NUMBER: (None, MOST),
 }
 _YES, _NO = (True, 1, "1", "True", "true"), (False, 0, "0", "False", "false")
+#: a span of time as text
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 #: characters of a wrong value that an error shows
 _SHOWN = 100
 
@@ -480,7 +483,9 @@ def _number(kind: ValueKind, value: Any) -> float:
         if not re.fullmatch(r"\s*[+-]?\d+(\.0)?\s*", str(value)):
             raise ValueError
         return int(float(value)) if "." in str(value) else int(value)
-    if not math.isfinite(number := float(value)):
+    span = _SPAN.fullmatch(value.strip()) if kind is ValueKind.SECONDS and isinstance(value, str) else None
+    number = float(span[1]) * _UNITS[span[2]] if span else float(value)
+    if not math.isfinite(number):
         raise ValueError
     return number
 

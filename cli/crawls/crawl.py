@@ -20,7 +20,7 @@ from ..options import OnlyLabels, argument, has_labels, option
 from ..options import crawls as crawl_names
 from ..output import Listing, Output, put, say, table
 from . import producer_process, watcher, wording
-from .crawl_options import CrawlOptions, GoalOptions, check_nodes, is_stdout, refuse_secrets, stdout_for
+from .crawl_options import CrawlOptions, GoalOptions, is_stdout, refuse_secrets, stdout_for
 from .producer_process import kept_code
 from .watcher import WATCHING, WatchOptions
 from .wording import counted
@@ -109,7 +109,6 @@ def crawl(
 
 
 def _crawl(context: Context, asked: CrawlOptions, watched: WatchOptions, name: str | None, *, detach: bool) -> int:
-    check_nodes(context, asked.node)
     order = asked.order(Path.cwd())
     kept = kept_code(context.root, order.version)
     refuse_secrets(order.spider_settings)
@@ -147,7 +146,6 @@ def plan(context: Context, asked: CrawlOptions, probe: Probe = None, output: Out
     named = [[word for word in some or () if not is_stdout(word)] for some in (asked.add_to, asked.overwrite)]
     to_stdout = any(map(is_stdout, (*(asked.add_to or ()), *(asked.overwrite or ()))))
     asked = replace(asked, add_to=named[0], overwrite=named[1])
-    check_nodes(context, asked.node)
     order = asked.order(Path.cwd())
     kept = kept_code(context.root, order.version)
     done = subprocess.run(

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from scrapyd_dist.config import state_dir
-from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.items.sink import REVEALED, FolderSink, open_sink, password_in
-from scrapyd_dist.settings import GROUPS, PREFIX, SETTINGS, ValueKind, judge, nearest, of_options
+from scrapyd_dist.settings import GROUPS, PREFIX, SETTINGS, ValueKind, judge, of_options
 from scrapyd_dist.store.address import VARIABLE
 
-from ..context import NODES, SETTING, Context, is_address
+from ..context import NODES, SETTING, Context
 from ..options import NewLabels, SpiderName, checked_labels, nodes, one_of, option, parser_of, span
 from ..output import say
 
@@ -268,17 +268,6 @@ def stdout_for(
     with file.open("rb") as items:
         shutil.copyfileobj(items, sys.stdout.buffer)
     file.unlink()
-
-
-def check_nodes(context: Context, texts: Sequence[str] | None) -> None:
-    """NothingMatched for a name of --node that is no target's."""
-    targets = {node.name for node in context.project.targets}
-    for text in texts or ():
-        if text not in targets and not is_address(text) and not text.startswith(("file:", "cmd:")):
-            near = nearest(text, targets, 0.6)
-            raise NothingMatched(
-                f"No target is called {text!r}.{near} The targets are: {', '.join(targets) or 'none'}."
-            )
 
 
 def outputs_of(folder: Path, new: Sequence[str] | None, over: Sequence[str] | None) -> list[dict[str, Any]]:

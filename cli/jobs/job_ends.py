@@ -27,7 +27,7 @@ from ..crawls.crawl import CrawlId
 from ..crawls.producer_process import crawl_or_latest, interrupt, lives, runs
 from ..crawls.watcher import LOOK, ProducerDied, StillRuns, looked_out_for, looks
 from ..crawls.wording import counted
-from ..options import Nodes, Timeout, Yes, argument, crawls, option, seconds, span
+from ..options import Nodes, Timeout, Yes, argument, crawls, option, span
 from ..output import Output, complain, complain_each, confirm, poll_until, say, some_of
 from .job_list import TIMEOUT, JobQuery, Listed, ask_jobs, place_row, remembered
 from .job_memory import JobMemory, Judged, is_quiet
@@ -243,7 +243,7 @@ class SignalOptions:
     force: Annotated[bool, option(f"Send INT again to what is not gone after {PATIENCE:g} seconds.")] = False
     kill: Annotated[bool, option("Send KILL: at once, without a word in the job's log.")] = False
     yes: Yes = False
-    wait: Annotated[str, option("How long to wait until they are gone.", metavar="TIME")] = "60"
+    wait: Annotated[float, span("--wait", "How long to wait until they are gone.")] = 60
 
 
 def cancel(
@@ -312,7 +312,6 @@ class _Cancellation:
 
     def __init__(self, context: Context, query: JobQuery, how: SignalOptions, names: Sequence[str]) -> None:
         self._context, self._query, self._how, self._names = context, query, how, names
-        self._span = seconds("--wait", how.wait)
         store = context.store_if_any if names else None
         if store is not None:
             self._names = _open_attempts(store.jobs(), names)
@@ -390,13 +389,13 @@ class _Cancellation:
 
     def _stop_producer(self, producer: Crawl) -> None:
         say(f"Stopping the producer of {producer.id}; `sdist resume {producer.id}` goes on with the crawl later.")
-        deadline = time.monotonic() + self._span
+        deadline = time.monotonic() + self._how.wait
         interrupt(self._context.root, producer)
         store = self._context.store
         store.want(producer.id, "cancel")  # it may be on another machine
         if not poll_until(lambda: not lives(store.crawl(producer.id)), GONE_LOOK, deadline):
             raise StillRuns(
-                f"The producer of {producer.id} (process {producer.pid}) has not stopped within {self._span:g} "
+                f"The producer of {producer.id} (process {producer.pid}) has not stopped within {self._how.wait:g} "
                 "seconds, so no job was cancelled: it would send their batches to other nodes. Wait longer with --wait."
             )
 
@@ -418,17 +417,17 @@ class _Cancellation:
         begun, again = time.monotonic(), self._how.force and not self._how.kill
         while left := self._left(left):
             waited = time.monotonic() - begun
-            if again and waited >= min(PATIENCE, self._span / 2):
+            if again and waited >= min(PATIENCE, self._how.wait / 2):
                 again = False
                 self._signal(left, "INT")
-            elif waited >= self._span:
+            elif waited >= self._how.wait:
                 names = some_of([f"{row.job} ({row.node.name})" for row in left], SHOWN)
                 sent, hint = "INT was sent", "Go on with: sdist jobs cancel --force."
                 if self._how.kill:
                     sent, hint = "KILL was sent", "Look at the nodes: sdist nodes."
                 elif self._how.force:
                     sent, hint = "INT was sent twice", "Go on with: sdist jobs cancel --kill."
-                raise StillRuns(f"Still there after {self._span:g} seconds: {names}. {sent}. {hint}")
+                raise StillRuns(f"Still there after {self._how.wait:g} seconds: {names}. {sent}. {hint}")
             time.sleep(GONE_LOOK)
 
     def _left(self, rows: Sequence[Listed]) -> list[Listed]:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
 from scrapyd_dist.job_record import JobRecord
-from scrapyd_dist.nodes import Node
+from scrapyd_dist.nodes import Node, names_of
 from scrapyd_dist.scheduling.node_state import SLOTS_UNKNOWN
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call
@@ -16,7 +16,7 @@ from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, sanitised,
 from scrapyd_dist.settings import nearest
 from scrapyd_dist.transports import Sender, sweep
 
-from ..context import Context, must_answer, names_of
+from ..context import Context, must_answer
 from ..output import say
 from .job_list import Listed, jobs_of
 

@@ -15,11 +15,11 @@ from scrapyd_dist.errors import (
     NoNodeReachable,
     NoReply,
 )
-from scrapyd_dist.nodes import Node
+from scrapyd_dist.nodes import Node, names_of
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.scrapyd.reply import document
 
-from ..context import Context, names_of
+from ..context import Context
 from ..options import PATIENCE, argument, nodes, one_of, option
 from ..output import put_values
 

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 from scrapyd_dist.config import MOST_JOBS, STATE_FOLDER, state_dir, with_netrc
 from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import INTERRUPTED, TIME_UP, ConfigError, NodeError, NothingMatched
-from scrapyd_dist.nodes import Node
+from scrapyd_dist.nodes import Node, names_of
 from scrapyd_dist.scheduling.node_state import SKEW, IdleWatch
 from scrapyd_dist.transports import sweep
 
-from ..context import Context, exit_code, names_of, quick_project
+from ..context import Context, exit_code, quick_project
 from ..node_status import TIMEOUT, exit_code_of, look, newest_of, recognise
 from ..options import CONNECT_TIMEOUT, ConnectTimeout, Nodes, Timeout, argument, option, project_option, span
 from ..options import nodes as node_names

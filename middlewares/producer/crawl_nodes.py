@@ -17,7 +17,7 @@ from scrapy.settings import BaseSettings
 from scrapyd_dist.deploy import local_nodes
 
 from scrapyd_dist import config
-from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.nodes import Node, NodeRecord, distinct
 from scrapyd_dist.progress import learned_slots
 from scrapyd_dist.scheduling.base import SchedulerState
@@ -139,7 +139,7 @@ def nodes_of(text: str, where: str, targets: Sequence[Node], root: Path) -> tupl
         if line:
             try:
                 found.append(_of_line(line, targets))
-            except ConfigError as error:
+            except (ConfigError, NothingMatched) as error:
                 raise ConfigError(f"{where}, line {number}: {error}") from None
     return tuple(found)
 
@@ -155,16 +155,12 @@ def _of_line(line: str, targets: Sequence[Node]) -> Node:
 
 
 def _of_text(text: str, targets: Iterable[Node]) -> Node:
-    """The target of that name, or the node at that address."""
+    """The target of that name, or the node at that address; NothingMatched if it is neither."""
     known = {node.name: node for node in targets}
     if text in known:
         return known[text]
     if not any(mark in text for mark in ".:/") and text != "localhost":
-        listed = ", ".join(known) or "none"
-        raise ConfigError(
-            f"There is no target [deploy:{text}] in scrapy.cfg (there are: {listed}), and {text!r} is no address,"
-            " such as web1:6800 or a URL."
-        )
+        raise config.no_target(text, known.values())
     return config.with_netrc(Node.parse(text))
 
 
@@ -290,7 +286,7 @@ class CrawlNodes:
         """The nodes that are listed now; None when that cannot be told at the moment."""
         try:
             return await asyncio.to_thread(self.sources.read, records)
-        except ConfigError as error:  # a list that was never read before, or a record that makes no sense
+        except (ConfigError, NothingMatched) as error:  # of a list that was never read, or a record
             if str(error) != self._unreadable:  # it is read once a second
                 self._unreadable = str(error)
                 logger.warning("The list of nodes cannot be read: %s", error)

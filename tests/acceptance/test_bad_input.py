@@ -59,7 +59,7 @@ FAR = """
 
 @dataclass(frozen=True)
 class Case:
-    """One bad input, which ends with exit code 2, and what the paragraph has to name."""
+    """One bad input, and what the paragraph has to name."""
 
     words: tuple[str, ...]
     settings: dict[str, Any] = field(default_factory=dict)
@@ -68,6 +68,7 @@ class Case:
     spider: str = "easy"
     source: str = ""  #: of that spider
     quick: bool = False
+    code: int = 2  #: how it ends
 
 
 #: the reasons themselves: unit/test_codec, test_options, test_parts and test_api
@@ -79,7 +80,7 @@ CASES = {
     "reserved argument of Scrapyd": Case(("'jobid'",), args=("-a", "jobid=x"), quick=True),
     "index without its pages": Case(("--pages",), {"DISTRIBUTED_INDEX": "http://127.0.0.1:1/index_%05d.html"}),
     "feed URL that cannot be read": Case(("%2F",), {"DISTRIBUTED_TARGET_FEED_URL": "ftp://me:hu/sh@127.0.0.1/x.jl"}),
-    "node that is no target": Case(("[deploy:nowhere]",), {"DISTRIBUTED_NODES": ["nowhere"]}),
+    "node that is no target": Case(("No target is called 'nowhere'",), {"DISTRIBUTED_NODES": ["nowhere"]}, code=4),
     "add-on hidden by the spider": Case(("custom_settings", "ADDONS"), spider="hiding", source=HIDING),
     "scheduler that keeps requests elsewhere": Case(
         ("Take SCHEDULER out", "scrapy_redis.scheduler.Scheduler"),
@@ -146,12 +147,23 @@ def test_bad_configuration(
     it = project(nodes=[node], settings={**FAST, **case.settings})
     if case.source:
         it.spider(case.spider, case.source)
-    told = refused(it, program, case.spider, *case.args, code=2)
+    told = refused(it, program, case.spider, *case.args, code=case.code)
     assert [word for word in case.words if word not in told] == [], told
     assert "me:hu" not in told, "half of a password"
     assert_nothing_left(it, [node])
-    assert all(row.message and row.exit_code == 2 for row in crawls(it))
+    assert all(row.message and row.exit_code == case.code for row in crawls(it))
     assert node.api("listversions.json", project=it.name).get("versions", []) == []
+
+
+@pytest.mark.parametrize(
+    "line", ["crawl easy", "plan easy", "strategy run scrapyd_dist.strategy:BreadthFirst --spider easy"]
+)
+def test_a_node_that_is_not_there(line: str, project: MakeProject, run_cli: RunCommand) -> None:
+    it = project(settings=FAST)
+    it.targets([], "[deploy:web1]\nurl = http://127.0.0.1:1/\nproject = properties\n")
+    for named in ({"SDIST_NODES": "web2"}, {}):
+        done = run_cli(it, *line.split(), *([] if named else ["--node", "web2"]), env=named, code=4)
+        assert done.err.splitlines() == ["sdist: No target is called 'web2'. Did you mean web1? The targets are: web1."]
 
 
 @pytest.mark.black_box

@@ -154,11 +154,12 @@ def test_a_job_ends_by_itself_when_it_takes_too_long_or_stands_still(shop: Shop)
     try:
         file.write_text(f"{before}\n[sdist]\nstall_timeout = 1\n")
         jobs += shop.scheduled("waits")
-        wrong = "DISTRIBUTED_STALL_TIMEOUT is '5m', and must be a number of seconds."
-        shop.run("jobs", "schedule", "waits", "-s", "DISTRIBUTED_STALL_TIMEOUT=5m").expect(2, wrong)
-        file.write_text(f"{before}\n[sdist]\nstall_timeout = 5m\n")
-        wrong = "stall_timeout in [sdist] of scrapy.cfg is '5m', and must be a number of seconds."
-        shop.run("jobs", "schedule", "waits").expect(2, wrong)
+        wrong = "is '5x', and must be a number of seconds, or a time such as 30m, 2h or 7d."
+        shop.run("jobs", "schedule", "waits", "-s", "DISTRIBUTED_STALL_TIMEOUT=5x").expect(
+            2, f"DISTRIBUTED_STALL_TIMEOUT {wrong}"
+        )
+        file.write_text(f"{before}\n[sdist]\nstall_timeout = 5x\n")
+        shop.run("jobs", "schedule", "waits").expect(2, f"stall_timeout in [sdist] of scrapy.cfg {wrong}")
     finally:
         file.write_text(before)
     shop.wait_idle()

@@ -397,7 +397,7 @@ def test_before_slots_are_deleted_a_person_is_asked(
         ("article shop --prefix x", 4, "no slot whose name begins with 'x'"),
         ("article shop -o items.jl --loop 0", 2, "--loop 0 leaves before any items are home"),
         ("article shop -o there.json", 2, "nothing can be added to a JSON list"),
-        ("article shop --max-time soon", 2, "no span of time"),
+        ("article shop --max-time soon", 2, "a number of seconds, or a time such as 30m"),
         ("article shop --max-running=-1", 2, "--max-running"),
         ("article shop -a nothing", 2, "not of the form NAME=VALUE"),
         ("article shop -s DISTRIBUTED_STORE=x.db", 2, "show the store's address"),

@@ -175,6 +175,6 @@ def test_a_setting_that_no_crawl_would_take_is_named_and_one_that_may_hold_a_pas
         "DISTRIBUTED_SHARDS": ["20", "cmdline"], "DISTRIBUTED_STORE": ["", ""], "BOT_NAME": [5, "project"],
     }  # fmt: skip
     assert sorted(invalid(settings)) == [
-        "DISTRIBUTED_LEASE is inf, and must be a number of seconds.",
+        "DISTRIBUTED_LEASE is inf, and must be a number of seconds, or a time such as 30m, 2h or 7d.",
         "DISTRIBUTED_NODES must be a list of texts.",
     ]

@@ -19,8 +19,7 @@ crawls retry nosuch | crawls batches nosuch | crawls misses nosuch | crawls wait
 crawls trust nosuch -y | frontier count nosuch | frontier consume easy nosuch | frontier dump nosuch p
 strategy status nosuch | items merge nosuch -o x.jl | items tail nosuch | nodes --node nosuch | nodes drain nosuch
 nodes resume nosuch | nodes remove nosuch | nodes api nosuch listjobs | doctor nosuch | deploy nosuch | jobs -t nosuch
-jobs schedule easy -t nosuch | code versions -t nosuch | code projects -t nosuch | crawl easy --node nosuch
-plan easy --node nosuch
+jobs schedule easy -t nosuch | code versions -t nosuch | code projects -t nosuch
 """
 
 
@@ -47,7 +46,7 @@ def test_the_environment_names_nodes_and_the_option_goes_before_it(sdist: Run, m
     assert named == ["web1", "127.0.0.1:2"]
     assert sdist("nodes", "--names", "-t", "127.0.0.1:3").expect(5).out.split() == ["127.0.0.1:3"]
     monkeypatch.setenv("SDIST_NODES", "nosuch")
-    for words in (["nodes"], ["deploy", "--all"], ["code", "rollback"], ["crawl", "easy"], ["jobs"]):
+    for words in (["nodes"], ["deploy", "--all"], ["code", "rollback"], ["jobs"]):
         sdist(*words).expect(4, "nosuch")
 
 

@@ -20,7 +20,6 @@ from scrapyd_dist.cli.jobs.job_ends import combined
 from scrapyd_dist.cli.jobs.logs import put_line
 from scrapyd_dist.cli.node_status import exit_code_of
 from scrapyd_dist.cli.nodes import fleet_view, node_commands
-from scrapyd_dist.cli.options import seconds
 from scrapyd_dist.examples.pages import Site
 
 from scrapyd_dist.batches import Crawl, CrawlState
@@ -371,17 +370,6 @@ def test_the_exit_code_of_a_question_to_all(total: int, errors: list[DistError],
 def test_a_node_that_starts_nothing_is_a_failure_of_one() -> None:
     nodes = [NodeStatus(node=Node.parse("web1"), wedged=True), NodeStatus(node=Node.parse("web2"))]
     assert (exit_code_of(nodes), exit_code_of(nodes[1:])) == (3, 0)
-
-
-def test_spans_of_time() -> None:
-    spans = {"90": 90, "1.5": 1.5, "30s": 30, "30m": 1800, "2h": 7200, "7d": 604800}
-    assert {text: seconds("--timeout", text) for text in spans} == spans
-
-
-@pytest.mark.parametrize("text", ["", "0", "-1", "x", "1w", "2 h", "1e3"])
-def test_what_is_no_span_of_time(text: str) -> None:
-    with pytest.raises(ConfigError, match="--timeout"):
-        seconds("--timeout", text)
 
 
 def test_the_live_view_draws_what_is_known_and_leaves_no_trace() -> None:

@@ -77,6 +77,17 @@ def test_the_books_settings_keep_their_names() -> None:
     assert (found.target_feed_url, found.send_feed_url) == ("ftp://h/%(batch)s.jl", True)
 
 
+def test_a_time_may_have_a_unit() -> None:
+    times = {"90": 90, "1.5s": 1.5, " 30m ": 1800, "2h": 7200, "7d": 604800}
+    assert {text: SETTINGS["DISTRIBUTED_LEASE"].judged(text) for text in times} == times
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "-1m", "0m", "x", "1w", "2 h"])
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"LEASE is .*must be"):
+        SETTINGS["DISTRIBUTED_LEASE"].judged(text)
+
+
 @pytest.mark.parametrize(
     ("values", "why"),
     [
@@ -243,10 +254,10 @@ def test_the_limits_of_jobs_go_to_every_job_those_of_other_projects_as_well() ->
         assert worker_settings(options(MODE=mode), made) == {"DISTRIBUTED_JOB_TIMEOUT": "60.0"}
     assert {"DISTRIBUTED_JOB_TIMEOUT", "DISTRIBUTED_STALL_TIMEOUT"} <= set(travelling(Travels.FLEET))
     assert limits_in({"store": "x", "stall_timeout": "90"}) == {"DISTRIBUTED_STALL_TIMEOUT": "90"}
-    with pytest.raises(ConfigError, match=r"^job_timeout in \[sdist\] of scrapy.cfg is '2h', and must"):
-        limits_in({"job_timeout": "2h"})
-    with pytest.raises(ConfigError, match="DISTRIBUTED_STALL_TIMEOUT is '5m'"):
-        options(STALL_TIMEOUT="5m")
+    with pytest.raises(ConfigError, match=r"^job_timeout in \[sdist\] of scrapy.cfg is '2 h', and must"):
+        limits_in({"job_timeout": "2 h"})
+    with pytest.raises(ConfigError, match="DISTRIBUTED_STALL_TIMEOUT is '5x'"):
+        options(STALL_TIMEOUT="5x")
 
 
 def test_workers_of_another_project_get_the_slots_and_the_limits_of_the_crawl_and_nothing_else() -> None:

@@ -82,7 +82,7 @@ def test_a_file_may_have_sections_as_scrapy_cfg(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("nobody\n", r"line 1: There is no target \[deploy:nobody\]"),
+        ("nowhere\n", "line 1: No target is called 'nowhere'"),
         ("web1:6800 four\n", "line 1: behind the address"),
         ("web1:6800 slots=0\n", "line 1: slots = .0. must be a whole number"),
         ("\nftp://web1/\n", "line 2: .*only http and https"),
