@@ -57,7 +57,8 @@ class JobFleet:
     def _common(self, wanted: str | None) -> str:
         """The newest deployment that all nodes have, or the version that was named, by Scrapyd's own name for it.
 
-        Raises ConfigError if they have none in common, NothingMatched if they do not all have the one that was named.
+        Raises ConfigError if they have none in common, NothingMatched if they do not all have the one that was named,
+        or none has the project.
         """
         versions = {node: seen.versions or () for node, seen in self._seen.items()}
         first, *others = versions.values()
@@ -65,7 +66,7 @@ class JobFleet:
         if wanted is not None:
             kept = sanitised(wanted)
             if kept not in common:
-                lack = ", ".join(node.name for node, names in versions.items() if kept not in names)
+                lack = names_of(node for node, names in versions.items() if kept not in names)
                 raise NothingMatched(
                     f"The version {wanted!r} is not on {lack}. `sdist deploy --all` brings code there."
                 )
@@ -73,7 +74,12 @@ class JobFleet:
         chosen = current(common, self.known)
         if chosen is None:
             project = next(iter(self._seen)).project
-            shown = ", ".join(node.name for node in self._seen)
+            shown = names_of(self._seen)
+            if not any(versions.values()):
+                raise NothingMatched(
+                    f"The project {project!r} is not on {shown}. `sdist code projects` lists what is there; `sdist"
+                    " deploy --all` brings code there."
+                )
             raise ConfigError(
                 f"There is no version of the project {project!r} that all of these nodes have: {shown}. Bring the "
                 "code to all of them with `sdist deploy --all`, or choose nodes with --node."

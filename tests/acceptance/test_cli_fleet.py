@@ -51,6 +51,7 @@ def test_a_drained_node_ends_its_jobs_and_gets_no_other(shop: Shop, pair: list[S
     draining.wait_text("node1: 1 running")
     rows = shop.scheduled("good", "good", "good", "good")
     assert {row["node"] for row in rows} == {"node2"}
+    shop.run("jobs", "schedule", "good", "-p", "nosuch").expect(4, "The project 'nosuch' is not on node2.")
     assert shop.run("jobs", "schedule", "good", "--on", "node1").expect(2, "sdist nodes resume node1").out == ""
     shop.run("nodes", "drain").expect(2, "--all")
     shop.run("nodes", "drain", "noed1").expect(4, "Did you mean node1?")
