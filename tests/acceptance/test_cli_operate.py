@@ -264,7 +264,7 @@ def test_a_dead_node_is_named_and_keeps_no_other_from_answering(shop: Shop) -> N
         ("schedule good --on nosuch", 4, "node1, node2"),
         ("schedule good --on node1 --all-nodes", 2, "Take one"),
         ("schedule good --version 1.9", 4, "1.9"),
-        ("schedule good -p nosuch", 2, "deploy --all"),
+        ("schedule good -p nosuch", 4, "deploy --all"),
         ("schedule good -a x", 2, "NAME=VALUE"),
         ("schedule good -a jobid=1", 2, "jobid"),
         ("schedule --from nosuch.csv", 2, "nosuch.csv"),
