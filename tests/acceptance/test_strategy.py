@@ -1,5 +1,6 @@
 """`sdist strategy`: a class decides what is crawled, over real nodes, on both stores; and its bad days."""
 
+import json
 import signal
 import threading
 from collections import Counter, defaultdict
@@ -97,6 +98,14 @@ class Unmade(Each):
         raise ZeroDivisionError("it has " + crawler.settings["BOT_NAME"] + " and " + str(crawler.stats.get_stats()))
 
 
+class Worded(Each):
+    @classmethod
+    def from_crawler(cls, crawler, **arguments):
+        if word := crawler.settings["WORD"]:
+            raise ZeroDivisionError(word)
+        return super().from_crawler(crawler, **arguments)
+
+
 class Fresh(Revisit):
     """Pages again within seconds."""
 
@@ -132,9 +141,11 @@ def bench(file_bench: MakeBench, engine: str) -> MakeBench:
 def test_every_page_is_crawled_once_and_a_second_run_hits_nothing(bench: MakeBench) -> None:
     """F2."""
     it = bench()
-    done = it.run("Each", "-o", "items.jl", "--json", code=0)
+    ended = it.it.path / "ended.json"
+    done = it.run("Each", "-o", "items.jl", "--json", "--on-finish", f"cat > {ended}", code=0)
     it.assert_each_once()
     told = done.json()
+    assert json.loads(ended.read_text("utf-8"))["strategy"]["links"] == told["strategy"]["links"]
     assert (told["state"], told["strategy"]["links"]["crawled"]) == ("finished", it.pages().total())
     assert sorted(item["url"] for item in it.it.items("items.jl")) == sorted(it.pages())
     assert f"Strategy {it.name} finished" in it.run("Each", code=0).out
@@ -447,6 +458,13 @@ def test_what_cannot_be_a_strategy_is_refused_in_a_paragraph(file_bench: MakeBen
     it.sdist("status", "each").expect(2, "is no crawling strategy's")
     it.sdist("join", "nothing").expect(4, "There is no strategy nothing")
     assert "There are no strategies yet" in it.sdist(code=0).err
+
+
+def test_a_process_that_joins_has_settings_of_its_own(file_bench: MakeBench) -> None:
+    it = file_bench(hosts=1, items=3, nodes=1)
+    it.run("Worded", code=0)
+    it.sdist("join", it.name, "-s", "WORD=hello").expect(2, "ZeroDivisionError: hello")
+    it.sdist("join", it.name, code=0)
 
 
 def test_a_strategy_that_fails_ends_the_run_with_its_reason(file_bench: MakeBench) -> None:

@@ -611,6 +611,19 @@ def cut_values(rig: StrategyRig) -> list[RequestValue]:
     return [value for _, payload in rig.store.cut.values() for value in decode(payload.get)]
 
 
+def test_a_sitemap_is_alone_in_its_batch_and_nothing_overtakes_it() -> None:
+    class Mapped(BasicStrategy):
+        def read_seeds(self, stream: Iterable[str] | None) -> None:
+            for number, read in enumerate(("page", "page", "sitemap", "sitemap", "page")):
+                self.schedule(self.create_request(f"{A}{number}", meta={"read": read}), 1 - number / 10)
+
+    rig = StrategyRig(Mapped())
+    rig.seed()
+    rig.manager.work()
+    batches = [[value["url"][-1] for value in decode(payload.get)] for _, payload in rig.store.cut.values()]
+    assert batches == [["0", "1"], ["2"], ["3"], ["4"]]
+
+
 def test_memory_stays_flat_while_seeds_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scrapyd_dist.strategy.manager.SEEDS", 100)
 
