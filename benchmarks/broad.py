@@ -126,7 +126,7 @@ def section(broad: Found, few_slow: Found) -> str:
     """What the documents say of it."""
     about = machine()
     versions = f"Python {about['python']}, Scrapy {about['scrapy']}"
-    law = f"a mean of max({LEAST}, N({MEAN}, {SIGMA:g})) s for each host, and N(mean, mean / 2) for each answer of it"
+    law = f"each host has a mean of max({LEAST}, N({MEAN}, {SIGMA:g})) s, each of its answers takes N(mean, mean / 2)"
     long = f"{BROAD.usual:g} s, {BROAD.seconds['pushed']:g} s where batches are sent"
     return f"""\
 {BROAD.hosts:,} hosts on one server, with the delays of scrapy-bench's broad crawl: {law}.
@@ -134,24 +134,24 @@ def section(broad: Found, few_slow: Found) -> str:
 `CONCURRENT_REQUESTS = {BROAD.at_once}`, no retries. Items per second, counted at the site after {BROAD.settle:g} s,
 until it had served {BROAD.items} for each node, or the time was up ({long}).
 
-*First in, first out* has batches of 100 as they were found, and Scrapy's old queue (`ScrapyPriorityQueue`): sent, as by
-`sdist crawl`, or leased. *Round-robin* has the links dealt host by host before they are cut, and a
-queue that takes from its hosts in turn, whatever the downloader has of them.
+*First in, first out* has batches of 100 in the order in which the links were found, and Scrapy's old queue
+(`ScrapyPriorityQueue`): sent, as by `sdist crawl --push`, or leased. *Round-robin* sorts the links host by host in turn
+before they are cut, and has a queue that takes from its hosts in turn, whatever is in flight.
 
 {table(broad, "pushed")}
 
-Where each host is asked in its turn, the average answer takes 1.7 s, so 120 at a time are about 70 a second on each
-node: that is what round-robin can reach there, and fair leases, too. They differ where a host is met again before it
-has answered. On {FEW_SLOW.hosts} hosts, of which every {EVERY}th takes {SLOW:g} s and all others {FAST:g} s, after
+If the hosts are asked in turn, the average answer takes 1.7 s, so {BROAD.at_once} requests at a time are about 70 a
+second on each node: both round-robin and fair leases can reach that. They differ when it is a host's turn again before
+it has answered. On {FEW_SLOW.hosts} hosts, every {EVERY}th of which takes {SLOW:g} s and all others {FAST:g} s, after
 {FEW_SLOW.settle:g} s, when the queues have filled:
 
 {table(few_slow, "round-robin")}
 
-In turn, all hosts get as many requests as the slowest can answer, since the downloader is full of those that wait for
-it; a queue that looks at the downloader leaves them where they are, and so does the store, one level up.
+In round-robin, every host gets only as many requests as the slowest can answer, because the downloader fills up with
+requests to slow hosts. A queue that looks at the downloader leaves them waiting, and so does the store for the fleet.
 
-Measured on {about["date"]} on {about["cores"]} cores ({about["processor"]}), which the site, the nodes and the store
-share; {versions}.
+Measured on {about["date"]} on {about["cores"]} cores ({about["processor"]}), which the site, the nodes, the store and
+other work share; {versions}.
 
     python benchmarks/broad.py
 """
