@@ -103,6 +103,15 @@ def test_a_speed_limit(project: MakeProject) -> None:
 
 
 @pytest.mark.black_box
+def test_the_throttle(project: MakeProject, run_cli: RunCommand) -> None:
+    made = project()
+    follow(page("explanation/throttle"), made.path, replaced={})
+    rules = json.loads(run_cli(made, "throttle", "show", "--json", code=0).out)["domains"]
+    limits = {rule["domain"]: (rule["limit"] or {}).get("hits") for rule in rules if rule["limit"] or rule["blocked"]}
+    assert limits == {"*": 30, "example.com": 60, "example.net": None, "example.org": 10}
+
+
+@pytest.mark.black_box
 def test_resume_and_retry(project: MakeProject, fleet: StartFleet, site: StartSite) -> None:
     shop = site(120, "--latency=0.2")
     shop.behave({shop.site.detail_path(3): "fail:1"})
