@@ -178,7 +178,7 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
 ),
 "Batches": (
     _s("BATCH_SIZE", _WHOLE, AUTO, "requests in a batch: exactly so many, but for the last one and what has waited for"
-       " long (the book's meaning); or `auto`: as many as the fleet can use, at most 10,000 (100 where workers lease)"
+       " long; or `auto`: as many as the fleet can use, at most 100 (10,000 where no worker reaches the store)"
        " ([more](../explanation/placement.md))", option="--batch-size", least=1, choices=(AUTO,),
        must_be="a whole number, or auto"),
     _s("BATCH_MAX_AGE", _SECONDS, 30.0, "seconds after which a batch is sealed though it is not full",

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from operator import itemgetter
 from typing import Annotated, Any
@@ -19,6 +19,7 @@ from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.transports import sweep
 
 from ..context import Context
+from ..crawls.producer_process import crawl_or_latest
 from ..options import argument, crawls, one_of, option, span
 from ..output import Output, colourless, complain, complain_each, one_line, put, put_raw, say
 from .job_list import JobList, JobQuery, Listed, utc
@@ -61,7 +62,7 @@ def logs(
     """Show the logs of jobs on all nodes as one.
 
     Lines are ordered by time, each with its node and job. Without a name
-    these are the jobs that run now. Logs are read from their end by Range, whatever
+    these are the jobs that run now, else those of the newest crawl. Logs are read from their end by Range, whatever
     their size. Colours are left out, and what else would steer a terminal is shown
     by its code.
 
@@ -74,7 +75,12 @@ def logs(
     if not rows and not follow:
         listed.must_answer()
         complain_each(listed.errors)
-        raise NothingMatched("No job is running. Name one, or a crawl: `sdist jobs` and `sdist crawls` list them.")
+        store = context.store_if_any
+        if name or store is None:
+            raise NothingMatched("No job is running. Name one, or a crawl: `sdist jobs` and `sdist crawls` list them.")
+        source = replace(source, names=[crawl_or_latest(store, None).id])
+        listed, rows = source.rows()
+        say(f"No job is running; the newest crawl is {source.names[0]}.")
     count = lines if lines is not None else None if since is not None else LINES
     if not rows:
         say("No job is running. The logs of those that start come here; Ctrl-C ends it.")

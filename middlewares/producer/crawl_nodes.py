@@ -92,8 +92,12 @@ class NodeSources:
             read = partial(_output_of, command, self._project.root, self._options.limits.request_timeout)
             stamp, where = self._turn(), f"the output of {_program(command)}"
         else:
-            return (_of_text(entry, self._targets()),)
-        return self._list(entry, stamp, lambda: nodes_of(read(), where, self._targets(), self._project.root))
+            return (_of_text(entry, self._known()),)
+        return self._list(entry, stamp, lambda: nodes_of(read(), where, self._known(), self._project.root))
+
+    def _known(self) -> tuple[Node, ...]:
+        """The nodes that have a name."""
+        return (*self._targets(), *local_nodes.running(self._project.state))
 
     def _addresses(self, node: Node) -> tuple[Node, ...]:
         """The node itself, or one for each address of its name."""
@@ -155,13 +159,14 @@ def _of_line(line: str, targets: Sequence[Node]) -> Node:
 
 
 def _of_text(text: str, targets: Iterable[Node]) -> Node:
-    """The target of that name, or the node at that address; NothingMatched if it is neither."""
+    """The target of that name or at that address, or the node there; NothingMatched if it is neither."""
     known = {node.name: node for node in targets}
     if text in known:
         return known[text]
     if not any(mark in text for mark in ".:/") and text != "localhost":
         raise config.no_target(text, known.values())
-    return config.with_netrc(Node.parse(text))
+    there = config.with_netrc(Node.parse(text))
+    return there if there.username else next((node for node in known.values() if node.url == there.url), there)
 
 
 def _stamp(path: Path) -> object:

@@ -18,6 +18,7 @@ from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import FinishReason
 from scrapyd_dist.frontier.backlog import Leased
+from scrapyd_dist.frontier.slots import site_of
 from scrapyd_dist.payload import PayloadError, RequestValue, decode
 
 from ..codec import ATTRIBUTES, from_value, set_attributes
@@ -135,7 +136,9 @@ class RequestFeeder:
         self._context, self._acker, self._folder, self._job = context, acker, folder, job
         self._notifier, self._client = context.notifier, context.client
         self._builder = RequestBuilder(crawler, self._client.key, tracker=context.tracker, notifier=context.notifier)
-        self._ready = (crawler.settings.getint("CONCURRENT_REQUESTS") or UNLIMITED) * (1 + max(0, job.ahead))
+        self._at_once = crawler.settings.getint("CONCURRENT_REQUESTS") or UNLIMITED
+        self._ready = self._at_once * (1 + max(0, job.ahead))
+        self._waits = has_pauses(crawler) and not job.fair
         self._of_a_site = of_a_site(crawler) if job.fair else sys.maxsize
         self._enough = max(self._of_a_site, most_of_a_site(crawler))
         self._worked, self._pause = time.monotonic(), SOON
@@ -199,6 +202,10 @@ class RequestFeeder:
         row, job, crawler = leased.batch, self._job, self._context.crawler
         values, problem = readable_values(leased.payload.get, self._client.key)
         problem = leased.fault or problem
+        if self._waits and values:
+            # Of one site with pauses, requests ahead would only be kept from workers that have none.
+            one_site = len({site_of(value["url"]) for value in values}) == 1
+            self._ready = self._at_once * (1 if one_site else 1 + max(0, job.ahead))
         # One small batch among large ones must not make this worker take all the rest.
         self._size = max(1, min(len(values), self._of_a_site), self._size // 2)
         part = PartFile(self._folder, f"{job.crawl}.b{row.number}.a{leased.attempt}")
@@ -227,11 +234,14 @@ def of_a_site(crawler: Crawler) -> int:
 
     A worker that shares slots fairly takes work of so many sites that its downloader is busy all the same.
     """
+    return 1 if has_pauses(crawler) else most_of_a_site(crawler)
+
+
+def has_pauses(crawler: Crawler) -> bool:
+    """Whether there are pauses between the requests of a site."""
     settings = crawler.settings
     pause = getattr(crawler.spider, "download_delay", None) or settings.getfloat("DOWNLOAD_DELAY")
-    if pause or settings.getbool("AUTOTHROTTLE_ENABLED") or settings.getbool("DISTRIBUTED_THROTTLE"):
-        return 1
-    return most_of_a_site(crawler)
+    return bool(pause or settings.getbool("AUTOTHROTTLE_ENABLED") or settings.getbool("DISTRIBUTED_THROTTLE"))
 
 
 def most_of_a_site(crawler: Crawler) -> int:

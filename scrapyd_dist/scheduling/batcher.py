@@ -305,9 +305,12 @@ class SlotBatcher:
         return cuts
 
     def take(self) -> list[BatchDraft]:
-        """Return everything that is left, at the end of the stream."""
+        """Return everything that is left, at the end of the stream; with `demand`, a share for every slot."""
+        size = self._size
+        if self._demand is not None and not self._many_slots:
+            size = min(size, max(FEWEST, math.ceil(self._count / max(1, self._demand().slots))))
         rest = self._in_order(list(self._waiting))
-        return [*self._take_full(), *(cut for place in rest for cut in self._cut(place, self._size))]
+        return [*self._take_full(), *(cut for place in rest for cut in self._cut(place, size))]
 
     def _take_full(self) -> list[BatchDraft]:
         cuts, self._full = self._full, []

@@ -115,16 +115,17 @@ class Scheduler:
     def demand(self, more: float | None = None) -> Demand:
         """What the fleet could take now; `more`: requests that are still to be found, None when unknown."""
         pace, backlog = settled_pace(self.state.members), self.state.backlog
+        usable = [member for member in self.state.members if member.usable]
+        slots = sum(member.likely_slots for member in usable)
         if len(self.state.sent_to) == len(self.state.members):
-            usable = [member for member in self.state.members if member.usable]
             waiting = backlog.waiting if self.state.leases else len(self.state.waiting)
             idle = sum(member.idle_slots for member in usable) - waiting
-            return Demand(slots=sum(member.likely_slots for member in usable), idle=idle, pace=pace, more=more)
+            return Demand(slots=slots, idle=idle, pace=pace, more=more)
         workers, ahead = sum(1 for _ in self.state.workers()), 1 + self.scaling.terms.ahead
         # fair workers hold many small batches
         fair = bool(self.scaling.terms.fair)
         idle = workers * STOCK - backlog.waiting if fair else workers * ahead - backlog.leased - backlog.waiting
-        return Demand(slots=workers, idle=idle, pace=pace, more=more)
+        return Demand(slots=max(slots, workers), idle=idle, pace=pace, more=more)
 
     # life cycle
 

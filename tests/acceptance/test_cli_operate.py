@@ -300,7 +300,8 @@ def test_jobs_of_a_crawl_are_known_by_its_name(
     assert sum(row["items"] for row in rows) == 60
     stats = run_cli(made, "jobs", "stats", crawl, "--json").json()
     assert (stats["jobs"], stats["stats"]["item_scraped_count"]["sum"]) == (len(rows), 60)
-    assert run_cli(made, "logs", crawl, "-n", 1).out.count("Spider closed") == len(rows)
+    for named in ([crawl], []):
+        assert run_cli(made, "logs", *named, "-n", 1).out.count("Spider closed") == len(rows)
     run_cli(made, "jobs", "cancel", "--crawl", crawl, "-y").expect(4, "over already")
 
 

@@ -291,7 +291,7 @@ _PLANS: list[tuple[dict[str, Any], str]] = [
     ({"CALLBACK_SLOTS": {"parse_item": "a b/2"}}, "a b"), ({"CALLBACK_SLOTS": {"parse_item": "a/0"}}, "slots"),
     ({"SPIDER_CALLBACKS": {"parse_item": 5}}, "SPIDER_CALLBACKS"), ({"SLOT_PREFIX": "@x"}, "@x"),
     ({"SPIDER_CALLBACKS": {"parse_item": {}}}, "SPIDER_CALLBACKS"), ({"SLOT_PREFIX": "a" * 300}, "slot"),
-    ({"CRAWL": "-x"}, "-x"), ({"CRAWL": "a/b"}, "a/b"), ({"NODES": ["nowhere"]}, "nowhere"),
+    ({"CRAWL": "-x"}, "-x"), ({"CRAWL": "a/b"}, "a/b"),
     ({"NODES": ["cmd:true"]}, "no node"),
     ({"NODES": ["cmd:false"]}, "ended with code"), ({"NODES": ["cmd:/no/such"]}, "/no/such"), ({"NODES": ["cmd:"]},
     "command"),

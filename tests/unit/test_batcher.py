@@ -216,6 +216,14 @@ def test_idle_workers_get_what_there_is_before_a_batch_is_full() -> None:
     assert sizes(cutter.due(1.0)) == [30, 30, 30]
 
 
+@pytest.mark.parametrize(("left", "cut"), [(60, [20, 20, 20]), (90, [30, 30, 30]), (30, [20, 10])])
+def test_what_is_left_at_the_end_is_a_share_for_every_slot(left: int, cut: list[int]) -> None:
+    cutter = SlotBatcher(size=100, max_age=60, demand=lambda: Demand(slots=3, idle=0))
+    for number in range(left):
+        cutter.add(found(number), 0.0)
+    assert sizes(cutter.take()) == cut
+
+
 def test_a_batch_for_an_idle_worker_is_not_too_small_while_there_is_more() -> None:
     cutter = SlotBatcher(size=100, max_age=60, demand=lambda: Demand(slots=50, idle=50))
     for number in range(FEWEST + 5):

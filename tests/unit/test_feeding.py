@@ -27,6 +27,7 @@ class Frontier:
 
     limit, key = "", None
     job = JOB
+    hosts = 1  #: of the requests of a batch
 
     def __init__(self, sizes: list[int], *, unreadable: frozenset[int] = frozenset()) -> None:
         self.sizes, self.unreadable = sizes, unreadable  #: numbers of batches
@@ -38,7 +39,7 @@ class Frontier:
 
     def leased(self, size: int, slot: str = "") -> Leased:
         self.taken += 1
-        values = [{"url": f"http://web/{self.taken}/{at}"} for at in range(size)]
+        values = [{"url": f"http://web{at % self.hosts}/{self.taken}/{at}"} for at in range(size)]
         payload = {} if self.taken in self.unreadable else encode(values)
         return Leased(batch=Batch(number=self.taken, size=size, slot=slot), attempt=1, payload=payload)
 
@@ -151,8 +152,26 @@ def test_who_waits_for_work_asks_again_soon_at_first_and_then_less_often(tmp_pat
     assert sum(longer[:3]) < POLL
 
 
-class Sites(Frontier):
-    """So many batches of each site, leased as a fair store does; nothing ends."""
+class Kept(Frontier):
+    """Nothing ends."""
+
+    def watched(self, request: Any, batch: Any, index: int) -> Any:
+        batch.begin(index)
+        return request
+
+    def changed(self, batch: Any) -> None:
+        pass
+
+    def has(self) -> Counter[str]:
+        """Slot -> requests that the worker has."""
+        have: Counter[str] = Counter()
+        for batch in self.held.values():
+            have[batch.slot] += batch.requests
+        return have
+
+
+class Sites(Kept):
+    """So many batches of each site, leased as a fair store does."""
 
     def __init__(self, counts: dict[str, int], size: int = 10) -> None:
         super().__init__([])
@@ -167,22 +186,8 @@ class Sites(Frontier):
         self.left.subtract(order[:limit])
         return [self.leased(self.size, slot) for slot in order[:limit]]
 
-    def watched(self, request: Any, batch: Any, index: int) -> Any:
-        batch.begin(index)
-        return request
 
-    def changed(self, batch: Any) -> None:
-        """Nothing ends."""
-
-    def has(self) -> Counter[str]:
-        """Slot -> requests that the worker has."""
-        have: Counter[str] = Counter()
-        for batch in self.held.values():
-            have[batch.slot] += batch.requests
-        return have
-
-
-def taken(frontier: Sites, folder: Path, **settings: Any) -> Counter[str]:
+def taken(frontier: Kept, folder: Path, **settings: Any) -> Counter[str]:
     """What a worker has of each site when it wants nothing more."""
 
     class Full(Notifier):
@@ -218,3 +223,12 @@ def test_of_the_last_sites_it_takes_enough_and_leaves_the_rest_to_others(tmp_pat
     frontier = Sites({"one.com": 100, "two.com": 100}, size=4)
     has = taken(frontier, tmp_path, CONCURRENT_REQUESTS=120, CONCURRENT_REQUESTS_PER_DOMAIN=8)
     assert has == {"one.com": 12, "two.com": 12}  # more than 8
+
+
+@pytest.mark.parametrize(("delay", "hosts", "requests"), [(0, 1, 40), (1, 1, 20), (1, 20, 40)])
+def test_where_a_site_has_pauses_nothing_of_it_is_kept_ahead(
+    delay: float, hosts: int, requests: int, tmp_path: Path
+) -> None:
+    frontier = Kept([20] * 9)
+    frontier.hosts = hosts
+    assert taken(frontier, tmp_path, DOWNLOAD_DELAY=delay) == {"": requests}

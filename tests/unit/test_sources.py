@@ -67,10 +67,20 @@ def test_a_file_has_a_node_per_line_and_is_read_again_when_it_has_changed(folder
     assert names(nodes) == ["one", "seven", "web9:6800"]
     assert [node.slots for node in nodes] == [3, 2, None]
     assert nodes[2].password == "pw"
-    (folder / "nodes.txt").write_text("web7:6800\n")
-    assert names(found.read()) == ["web7:6800"]
+    (folder / "nodes.txt").write_text("web7:6800\nweb1:6800\n")
+    assert names(found.read()) == ["web7:6800", "one"]
     (folder / "nodes.txt").write_text("")
     assert found.read() == ()
+
+
+@pytest.mark.parametrize("text", ["local1", "127.0.0.1:6801", "http://127.0.0.1:6801/"])
+def test_a_local_node_is_known_by_its_name_and_its_address(
+    text: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = Node.parse("127.0.0.1:6801", name="local1", username="me", password="hush")
+    monkeypatch.setattr("scrapyd_dist.deploy.local_nodes.running", lambda state: (local,))
+    (node,) = sources(nodes=(text,)).read()
+    assert (node.name, node.password) == ("local1", "hush")
 
 
 def test_a_file_may_have_sections_as_scrapy_cfg(folder: Path) -> None:
@@ -95,27 +105,27 @@ def test_a_line_that_makes_no_sense_is_named(text: str, why: str, tmp_path: Path
 
 
 def test_a_command_prints_nodes_and_is_run_again_after_a_while(folder: Path) -> None:
-    (folder / "now").write_text("web1:6800")
+    (folder / "now").write_text("web5:6800")
     run = command(folder, "print(open('now').read())")
     found = sources(nodes=(f"cmd:{run}",), nodes_every=1e-6)
-    assert names(found.read()) == ["web1:6800"]
-    (folder / "now").write_text("web1:6800\nweb2:6800")
-    assert names(found.read()) == ["web1:6800", "web2:6800"]
+    assert names(found.read()) == ["web5:6800"]
+    (folder / "now").write_text("web5:6800\nweb2:6800")
+    assert names(found.read()) == ["web5:6800", "web2:6800"]
     patient = sources(nodes=(f"cmd:{run}",), nodes_every=1e9)
     patient.read()
     (folder / "now").write_text("web3:6800")
-    assert names(patient.read()) == ["web1:6800", "web2:6800"]
+    assert names(patient.read()) == ["web5:6800", "web2:6800"]
 
 
 def test_a_command_that_fails_meanwhile_changes_nothing_and_its_words_are_told(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = command(folder, "import os, sys\nsys.exit('no cloud today') if os.path.exists('bad') else print('web1:6800')")
+    run = command(folder, "import os, sys\nsys.exit('no cloud today') if os.path.exists('bad') else print('web5:6800')")
     found = sources(nodes=(f"cmd:{run}",), nodes_every=1e-6)
     found.read()
     (folder / "bad").touch()
     with caplog.at_level(logging.WARNING):
-        assert [names(found.read()) for _ in range(3)] == [["web1:6800"]] * 3
+        assert [names(found.read()) for _ in range(3)] == [["web5:6800"]] * 3
     assert len(caplog.messages) == 1
     assert "ended with code 1 and said: no cloud today" in caplog.messages[0]
 
