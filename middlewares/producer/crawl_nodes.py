@@ -163,7 +163,7 @@ def _of_text(text: str, targets: Iterable[Node]) -> Node:
     known = {node.name: node for node in targets}
     if text in known:
         return known[text]
-    if not any(mark in text for mark in ".:/") and text != "localhost":
+    if text and not any(mark in text for mark in ".:/") and text != "localhost":
         raise config.no_target(text, known.values())
     there = config.with_netrc(Node.parse(text))
     return there if there.username else next((node for node in known.values() if node.url == there.url), there)
