@@ -299,7 +299,7 @@ _PLANS: list[tuple[dict[str, Any], str]] = [
     "none.txt"),
     ({"NODES": ["file:properties"]}, "properties"), ({"NODES": ["cmd:'"]}, "command"), ({"TARGET_HOSTS": ["a b"]},
     "a b"),
-    ({"NODES": [""]}, "no address"), ({"TARGET_HOSTS": ["http://"]}, "http://"),
+    ({"NODES": [""]}, "no host"), ({"TARGET_HOSTS": ["http://"]}, "http://"),
     ({"NODES": ["dns+http://no.such.invalid"]}, "no.such"),
     ({"START_URLS_FILE": "none.txt"}, "none.txt"), ({"START_URLS_FILE": "properties"}, "properties"),
     ({"OUTPUTS": [{"path": "x.xml"}]}, "x.xml"), ({"OUTPUTS": [{"path": "x" * 300 + ".jl"}]}, "name too long"),
