@@ -96,12 +96,12 @@ def crawl(
 ) -> int:
     """Spread one crawl over the nodes, and bring the items home.
 
-    The code that is here is uploaded to nodes that lack it; plain jobs go on with
-    what was deployed. The index is crawled here, and the pages that it leads to by
-    jobs on the nodes. The crawl runs in a process of its own, so Ctrl-C ends only
+    Nodes that lack the code get it, for this crawl only: other jobs keep using what
+    was deployed. The index is crawled here, and the pages that it leads to by jobs
+    on the nodes. The crawl runs in a process of its own, so Ctrl-C ends only
     the watching.
 
-    Example: sdist crawl easy --shards 20 --index 'http://web:9312/properties/index_%05d.html' --pages 1667 -o items.jl
+    Example: sdist crawl books --callback parse_book -o books.jl
     """
     taken = detach or watched.as_json
     with stdout_for(asked.add_to, asked.overwrite, context, taken=taken) as (add_to, overwrite):
@@ -141,7 +141,7 @@ def plan(context: Context, asked: CrawlOptions, probe: Probe = None, output: Out
     large a batch may become, and what to know before the start. Fetches no page
     of the site, unless --probe is given.
 
-    Example: sdist plan easy --shards 20 --index 'http://web:9312/properties/index_%05d.html' --pages 1667
+    Example: sdist plan books --callback parse_book
     """
     named = [[word for word in some or () if not is_stdout(word)] for some in (asked.add_to, asked.overwrite)]
     to_stdout = any(map(is_stdout, (*(asked.add_to or ()), *(asked.overwrite or ()))))
