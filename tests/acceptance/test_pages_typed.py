@@ -122,6 +122,72 @@ def test_resume_and_retry(project: MakeProject, fleet: StartFleet, site: StartSi
 
 
 @pytest.mark.black_box
+def test_leave_it_alone(project: MakeProject, fleet: StartFleet, site: StartSite) -> None:
+    shop = site(60)
+    made = at_work(project, shop, fleet(2))
+    made.spider("report", "import scrapy\n\n\nclass Report(scrapy.Spider):\n    name = 'report'\n")
+    said = follow(page("howto/unattended"), made.path, replaced={"/data/items": str(made.home / "delivered")})
+    assert "night=1" in said
+    assert sum(map(lines, (made.home / "delivered").glob("*.jl"))) == 60
+    assert [shop.differences(made.items(f"easy-{number}.jl")) for number in (1, 3)] == [{}, {}]
+
+
+FRONTIER = {
+    "links": """
+        import scrapy
+
+
+        class Links(scrapy.Spider):
+            name = "links"
+
+            async def start(self):
+                yield scrapy.Request(self.settings["START_URL"])
+
+            def parse(self, response):
+                yield from response.follow_all(css="[itemtype] a", callback=self.parse_article)
+
+            def parse_article(self, response):
+                pass
+    """,
+    "article": """
+        import scrapy
+
+
+        class Article(scrapy.Spider):
+            name = "article"
+
+            def parse_article(self, response):
+                yield {"url": response.url}
+    """,
+    "search": """
+        import scrapy
+
+
+        class Search(scrapy.Spider):
+            name = "search"
+
+            async def start(self):
+                yield scrapy.Request(self.settings["START_URL"] + "?" + self.word)
+
+            def parse(self, response):
+                yield {"word": self.word}
+    """,
+}
+
+
+@pytest.mark.black_box
+def test_a_frontier(project: MakeProject, fleet: StartFleet, site: StartSite) -> None:
+    shop, nodes = site(60), fleet(2)
+    settings = {"START_URL": shop.start_url, "DISTRIBUTED_SLOT_PREFIX": "p", "DISTRIBUTED_SLOTS": 8}
+    made = project(spiders=FRONTIER, nodes=nodes, settings={**settings, "ADDONS": {"scrapyd_dist.Addon": 500}})
+    made.write("urls.txt", "\n".join(map(shop.detail, range(60))) + "\n")
+    made.write("words.csv", "word\nred\nblue\n")
+    follow(page("howto/frontier"), made.path, replaced={})
+    assert sorted(item["url"] for item in made.items("items.jl")) == sorted(map(shop.detail, range(60)))
+    assert sorted(item["word"] for item in made.items("found.jl")) == ["blue", "red"]
+
+
+@pytest.mark.black_box
 @pytest.mark.timeout(900)
 def test_strategies(tmp_path: Path) -> None:
     folder = tmp_path / "strategies"
