@@ -53,4 +53,4 @@ try --constraint "$lowest"
 newer=$(interpreter 3.12 || true; interpreter 3.14 || true)
 for python in ${newer:-$(interpreter 3)}; do try; done
 # Continuous integration has run these rows already, from the checkout.
-[ -n "${CI:-}" ] || tests unit
+[ -n "${CI:-}" ] || tests -m "not black_box"
