@@ -26,7 +26,7 @@ import asyncio
 
 from scrapyd_dist.middlewares import watchdog
 
-watchdog.GRACE = watchdog.AFTER = 0.5
+watchdog.GRACE, watchdog.AFTER = 5, 0.5
 
 
 class Waits(Good):

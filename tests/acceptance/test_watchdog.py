@@ -45,8 +45,8 @@ class Deeds(scrapy.Spider):
         if self.deed == "keeps the interpreter":
             re.match("(a+)+b", 40 * "a")
 """
-#: the graces are for people's jobs
-SHORT = "from scrapyd_dist.middlewares import watchdog\nwatchdog.GRACE = watchdog.AFTER = 0.5\n"
+#: the usual graces are for people's jobs
+SHORT = "from scrapyd_dist.middlewares import watchdog\nwatchdog.GRACE, watchdog.AFTER = {}, 0.5\n"
 STALLED = "stalled: no page and no item for more than 1 s; it has not ended, and gets "
 
 
@@ -56,7 +56,7 @@ class Job:
     def __init__(self, project: Any, start: Callable[..., Any], deed: str, base: str = "data:,{}", **settings: Any):
         self._log = project.path / "job.log"
         with (project.package / "settings.py").open("a") as file:
-            file.write(SHORT)
+            file.write(SHORT.format(20 if deed == "never starts" else 0.5))  # that one can end in order
         project.settings(**{"ADDONS": ADDON, "DISTRIBUTED_ENABLED": False, "LOG_FILE": str(self._log), **settings})
         self.command = start(project, "crawl", "deeds", "-a", "_job=j", "-a", f"deed={deed}", "-a", f"base={base}")
 
