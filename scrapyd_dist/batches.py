@@ -257,7 +257,7 @@ def earlier_workers(options: Mapping[str, Any]) -> list[WorkerEntry]:
 
 #: the kinds of misses, in words for users
 MISSES = {
-    "gone": "gone (the site says they are not there)",
+    "gone": "gone (the site does not give them: 404, 403 …)",
     "failed": "failed (they may be there; see the reason)",
     "dead": "given up: with their batch, or since no spider can make them",
     "index": "index pages that failed, so URLs on them are unknown",

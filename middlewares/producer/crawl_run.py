@@ -384,7 +384,7 @@ class CrawlRun(Lifecycle):
         reporter.warn(*unusual)
         reporter.snapshot.message = " ".join(filter(None, (too_few, self._start_fault)))
         empty_by_fault = self._start_fault and not (repository.counts["sealed"] or delivered.items)
-        code = code or (PARTIAL if delivered.lost else 0)
+        code = code or (PARTIAL if delivered.lost or self._mostly_denied(stored["misses"]) else 0)
         await self._close_row(CrawlState.FINISHED, 1 if too_few or empty_by_fault else code)
 
     def _left_out(self, misses: Sequence[Miss]) -> list[str]:
@@ -414,14 +414,18 @@ class CrawlRun(Lifecycle):
                 f"{left:,} requests were not made, since CLOSESPIDER_… settings ended their jobs, in each of which they"
                 " count anew; they are in the list of misses. To try a crawl of a few pages, use --limit."
             )
-        denied = sum(miss.reason.startswith(DENIED) for miss in misses)
-        if 2 * denied > self._repository.counts["sealed"]:
+        if denied := self._mostly_denied(misses):
             warnings.append(
                 f"{denied:,} pages were denied (401, 403). Cookies that the spider gets here stay here: if pages need a"
                 " login, each worker has to log in. DISTRIBUTED_LOGIN = NAME names the spider's method that returns"
                 " the first request of that."
             )
         return warnings
+
+    def _mostly_denied(self, misses: Sequence[Miss]) -> int:
+        """How many pages were denied, if these are more than half of all."""
+        denied = sum(miss.reason.startswith(DENIED) for miss in misses)
+        return denied if 2 * denied > self._repository.counts["sealed"] else 0
 
     # close
 

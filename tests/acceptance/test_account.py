@@ -48,7 +48,7 @@ def test_where_a_login_is_missing_the_crawl_says_how_workers_log_in(
 ) -> None:
     there = site(10)
     there.behave({there.site.detail_path(number): "status:403" for number in range(10)})
-    summary = last_crawl(crawl(there)).summary
+    summary = last_crawl(crawl(there, code=3)).summary
     assert summary["gone_urls"] == 10
     assert any("10 pages were denied" in text and "DISTRIBUTED_LOGIN" in text for text in summary["warnings"])
 
