@@ -12,7 +12,7 @@ MEANINGS = {
     0: "all good",
     1: "the work failed",
     2: "wrong usage or configuration; nothing was started",
-    3: "partial: some URLs, index pages or nodes failed, or most pages were denied",
+    3: "partial: some URLs, index pages or nodes failed",
     4: "what was named does not exist",
     5: "no node could be reached",
     6: "user name, password or certificate refused",

@@ -25,7 +25,7 @@ from scrapyd_dist.config import (
     addresses_of,
     find_root,
     load,
-    no_target,
+    node_named,
     state_dir,
     with_netrc,
 )
@@ -39,7 +39,7 @@ from scrapyd_dist.errors import (
     NothingMatched,
 )
 from scrapyd_dist.keys import known_key, state_key
-from scrapyd_dist.nodes import Node, NodeRecord, distinct, names_of
+from scrapyd_dist.nodes import Node, NodeRecord, distinct, is_address, names_of
 from scrapyd_dist.payload import PayloadError, RequestValue, decode
 from scrapyd_dist.scrapyd.jobs import crawl_in
 from scrapyd_dist.settings import SETTINGS
@@ -199,12 +199,6 @@ def must_answer(total: int, found: Iterable[NodeError | None]) -> None:
     raise kind(" ".join(texts if len(texts) == 1 else ["No node answered.", *texts]))
 
 
-def is_address(text: str) -> bool:
-    """Whether a text can be an address of a node, such as `web1:6800`; a target may be called so all the same."""
-    marked = any(mark in text for mark in ".:/") and not any(mark in text for mark in "*?")
-    return "://" in text or text == "localhost" or marked
-
-
 def quick_project(found: ProjectConfig, chosen: str | None = None) -> str | None:
     """Scrapyd's name of the project, where it can be told without running the project's code."""
     if known := chosen or found.project:
@@ -338,11 +332,7 @@ class Context:
             *(node for node in self._listed if node not in targets),
         )
         unknown = [text for text in patterns if not any(fnmatchcase(node.name, text) for node in named)]
-        for text in unknown:
-            if not is_address(text):
-                raise no_target(text, named)
-        there = [Node.parse(text) for text in unknown]
-        there = [next((node for node in named if node.url == one.url), with_netrc(one)) for one in there]
+        there = [node_named(text, named) for text in unknown]
         return distinct((*(node for node in named if any(fnmatchcase(node.name, text) for text in patterns)), *there))
 
     def nodes_if_any(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
-from scrapyd_dist.nodes import Node, names_of
+from scrapyd_dist.nodes import Node, is_address, names_of
 from scrapyd_dist.settings import nearest
 
 #: The project's state folder next to scrapy.cfg, with crawls, keys, eggs and local nodes.
@@ -118,11 +118,18 @@ def targets_in(text: str, where: str, root: Path) -> tuple[Node, ...]:
     return targets_of(parser, root)
 
 
-def no_target(text: str, targets: Iterable[Node]) -> NothingMatched:
-    """What is said of a word that is neither a target of scrapy.cfg nor an address."""
-    named = [*targets]
-    near = nearest(text, [node.name for node in named], 0.6)
-    return NothingMatched(f"No target is called {text!r}.{near} The targets are: {names_of(named) or 'none'}.")
+def node_named(text: str, known: Iterable[Node]) -> Node:
+    """Return the known node of that name or at that address, else the node there; `NothingMatched` if it is neither."""
+    named = [*known]
+    if text in (names := [node.name for node in named]):
+        return named[names.index(text)]
+    if text and not is_address(text):
+        raise NothingMatched(
+            f"No target is called {text!r}.{nearest(text, names, 0.6)} The targets are: {names_of(named) or 'none'}."
+            " An address will do as well, such as web1:6800."
+        )
+    there = with_netrc(Node.parse(text))
+    return there if there.username else next((node for node in named if node.url == there.url), there)
 
 
 def addresses_of(node: Node) -> tuple[Node, ...]:

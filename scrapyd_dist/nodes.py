@@ -138,6 +138,12 @@ class NodeRecord:
     url: str = ""  #: url, without credentials, of a node that a command added to the fleet; "" for a node of scrapy.cfg
 
 
+def is_address(text: str) -> bool:
+    """Return whether a text can be a node's address, such as `web1:6800`; a target may be called so all the same."""
+    marked = any(mark in text for mark in ".:/") and not any(mark in text for mark in "*?")
+    return "://" in text or text == "localhost" or marked
+
+
 def distinct(nodes: Iterable[Node]) -> tuple[Node, ...]:
     """Return the nodes with distinct urls, in order; of several names for a url, the first is kept."""
     return tuple(dict.fromkeys(nodes))

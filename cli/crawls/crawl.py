@@ -98,8 +98,8 @@ def crawl(
 
     Nodes that lack the code get it, for this crawl only: other jobs keep using what
     was deployed. The index is crawled here, and the pages that it leads to by jobs
-    on the nodes. The crawl runs in a process of its own, so Ctrl-C ends only
-    the watching.
+    on the nodes. The crawl runs in a process of its own, so Ctrl-C ends only the
+    watching.
 
     Example: sdist crawl books --callback parse_book -o books.jl
     """

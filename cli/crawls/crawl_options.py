@@ -97,7 +97,7 @@ class SpiderOptions(JobLimits):
     on_finish: Annotated[str | None, _setting("ON_FINISH", metavar="CMD|URL")] = None
     node: Annotated[
         list[str] | None,
-        _option("Use this node only: a target of scrapy.cfg, HOST:PORT, file:PATH or cmd:COMMAND. Repeatable.",
+        _option("Use this node only: one of scrapy.cfg, a local one, HOST:PORT, file:PATH or cmd:COMMAND. Repeatable.",
                 "--node", panel="Nodes", metavar="NAME|ADDRESS", autocompletion=nodes, envvar=NODES, show_envvar=False),
     ] = None  # fmt: skip
 

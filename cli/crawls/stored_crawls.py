@@ -42,7 +42,7 @@ def misses(
 ) -> None:
     """List the URLs of a crawl or a frontier that gave no result so far, and why.
 
-    The kinds are gone (the site says that it is not there), failed (it may be),
+    The kinds are gone (the site does not give it), failed (it may be there),
     dead (given up: with its batch, or since the spider has no such callback) and
     index (a failed index page). `sdist crawls retry CRAWL --failed-urls`, and of a
     frontier `sdist frontier requeue FRONTIER --failed-urls`, let them wait again.

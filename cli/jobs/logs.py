@@ -61,10 +61,10 @@ def logs(
 ) -> int:
     """Show the logs of jobs on all nodes as one.
 
-    Lines are ordered by time, each with its node and job. Without a name
-    these are the jobs that run now, else those of the newest crawl. Logs are read from their end by Range, whatever
-    their size. Colours are left out, and what else would steer a terminal is shown
-    by its code.
+    Lines are ordered by time, each with its node and job. Without a name these
+    are the jobs that run now, else those of the newest crawl. Logs are read from
+    their end by Range, whatever their size. Colours are left out, and what else
+    would steer a terminal is shown by its code.
 
     Example: sdist logs -f easy-20260102T030405Z --level WARNING
     """
@@ -74,9 +74,9 @@ def logs(
     listed, rows = source.rows()
     if not rows and not follow:
         listed.must_answer()
-        complain_each(listed.errors)
         store = context.store_if_any
         if name or store is None:
+            complain_each(listed.errors)
             raise NothingMatched("No job is running. Name one, or a crawl: `sdist jobs` and `sdist crawls` list them.")
         source = replace(source, names=[crawl_or_latest(store, None).id])
         listed, rows = source.rows()

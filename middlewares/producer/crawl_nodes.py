@@ -7,7 +7,7 @@ import logging
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -92,7 +92,7 @@ class NodeSources:
             read = partial(_output_of, command, self._project.root, self._options.limits.request_timeout)
             stamp, where = self._turn(), f"the output of {_program(command)}"
         else:
-            return (_of_text(entry, self._known()),)
+            return (config.node_named(entry, self._known()),)
         return self._list(entry, stamp, lambda: nodes_of(read(), where, self._known(), self._project.root))
 
     def _known(self) -> tuple[Node, ...]:
@@ -153,20 +153,9 @@ def _of_line(line: str, targets: Sequence[Node]) -> Node:
     pairs = dict(word.split("=", 1) for word in words if "=" in word)
     if len(pairs) < len(words) or pairs.keys() - {"name", "slots"}:
         raise ConfigError("behind the address there can be name=NAME and slots=N, and nothing else.")
-    node = _of_text(address, targets)
+    node = config.node_named(address, targets)
     slots = config.read_slots(pairs.get("slots", "")) or node.slots
     return replace(node, name=pairs.get("name") or node.name, slots=slots)
-
-
-def _of_text(text: str, targets: Iterable[Node]) -> Node:
-    """The target of that name or at that address, or the node there; NothingMatched if it is neither."""
-    known = {node.name: node for node in targets}
-    if text in known:
-        return known[text]
-    if text and not any(mark in text for mark in ".:/") and text != "localhost":
-        raise config.no_target(text, known.values())
-    there = config.with_netrc(Node.parse(text))
-    return there if there.username else next((node for node in known.values() if node.url == there.url), there)
 
 
 def _stamp(path: Path) -> object:
@@ -291,7 +280,7 @@ class CrawlNodes:
         """The nodes that are listed now; None when that cannot be told at the moment."""
         try:
             return await asyncio.to_thread(self.sources.read, records)
-        except (ConfigError, NothingMatched) as error:  # of a list that was never read, or a record
+        except (ConfigError, NothingMatched) as error:  # a name or a list is gone, or a record is wrong
             if str(error) != self._unreadable:  # it is read once a second
                 self._unreadable = str(error)
                 logger.warning("The list of nodes cannot be read: %s", error)

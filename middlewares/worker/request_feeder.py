@@ -137,8 +137,9 @@ class RequestFeeder:
         self._notifier, self._client = context.notifier, context.client
         self._builder = RequestBuilder(crawler, self._client.key, tracker=context.tracker, notifier=context.notifier)
         self._at_once = crawler.settings.getint("CONCURRENT_REQUESTS") or UNLIMITED
-        self._ready = self._at_once * (1 + max(0, job.ahead))
-        self._waits = has_pauses(crawler) and not job.fair
+        self._ahead = self._at_once * max(0, job.ahead)
+        self._ready = self._at_once + self._ahead
+        self._has_pauses = has_pauses(crawler) and not job.fair
         self._of_a_site = of_a_site(crawler) if job.fair else sys.maxsize
         self._enough = max(self._of_a_site, most_of_a_site(crawler))
         self._worked, self._pause = time.monotonic(), SOON
@@ -202,10 +203,10 @@ class RequestFeeder:
         row, job, crawler = leased.batch, self._job, self._context.crawler
         values, problem = readable_values(leased.payload.get, self._client.key)
         problem = leased.fault or problem
-        if self._waits and values:
+        if self._has_pauses and values:
             # Of one site with pauses, requests ahead would only be kept from workers that have none.
             one_site = len({site_of(value["url"]) for value in values}) == 1
-            self._ready = self._at_once * (1 if one_site else 1 + max(0, job.ahead))
+            self._ready = self._at_once + (0 if one_site else self._ahead)
         # One small batch among large ones must not make this worker take all the rest.
         self._size = max(1, min(len(values), self._of_a_site), self._size // 2)
         part = PartFile(self._folder, f"{job.crawl}.b{row.number}.a{leased.attempt}")
