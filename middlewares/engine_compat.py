@@ -75,7 +75,7 @@ def share_robots_rules(crawler: Crawler) -> None:
         under_way.addCallback(pass_on)
         return await maybe_deferred_to_future(own)
 
-    robots.robot_parser = robot_parser  # type: ignore[method-assign]
+    robots.robot_parser = robot_parser  # type: ignore[method-assign]  # on this instance only
 
 
 def close_spider(crawler: Crawler, reason: FinishReason) -> None:

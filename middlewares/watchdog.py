@@ -154,7 +154,7 @@ class Watchdog:
         if hasattr(signal, "SIGVTALRM"):
             log = self._crawler.settings.get("LOG_FILE")
             # open until the process ends
-            faulthandler.register(signal.SIGVTALRM, open(log, "ab") if log else 2, chain=True)  # noqa: SIM115, PTH123
+            faulthandler.register(signal.SIGVTALRM, open(log, "ab") if log else 2, chain=True)  # noqa: SIM115, PTH123 - until the process ends
 
 
 def _end_after(seconds: float) -> None:

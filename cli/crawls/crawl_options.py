@@ -261,7 +261,7 @@ def stdout_for(
     file = state_dir(context.root) / "stdout" / f"{time.time_ns()}-{os.getpid()}"
     place = f"{file}:{words[0].partition(':')[2] or _NAMES_OF_FORMATS[0]}"
     with redirect_stdout(sys.stderr):
-        yield tuple([place if is_stdout(word) else word for word in some or ()] for some in (new, over))  # type: ignore[misc]
+        yield tuple([place if is_stdout(word) else word for word in some or ()] for some in (new, over))  # type: ignore[misc]  # two lists; mypy sees any number
     if not file.exists():
         say(f"The items are not all home. When they are, they are in {file}.")
         return

@@ -55,7 +55,7 @@ def test_the_producer_is_killed_at_some_moments(scene: MakeScene, fleet: StartFl
         if number:
             command = start_cli(it, "resume", crawls(it)[0].id, "--json")
         # a default binds the variable of the loop
-        wait_for(lambda moment=moment: sum(pages.item_hits().values()) >= moment, 90, f"{moment} pages")  # type: ignore[misc]
+        wait_for(lambda moment=moment: sum(pages.item_hits().values()) >= moment, 90, f"{moment} pages")  # type: ignore[misc]  # of the default
         producer = crawls(it)[0].pid
         assert producer, "it was over too early to show anything"
         os.kill(producer, signal.SIGKILL)

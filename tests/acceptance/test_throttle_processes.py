@@ -293,7 +293,7 @@ BROAD = """
 
     import scrapy
     from scrapy import signals
-    from scrapyd_dist.middlewares.throttle.domain_queues import DomainQueue
+    from scrapyd_dist.middlewares.throttle import domain_queues
     from scrapyd_dist.throttle.permits import Permit, PermitReply, PermitRequest
 
     made, there = Counter(), Counter()
@@ -313,7 +313,8 @@ BROAD = """
         kind.__init__, kind.__del__ = comes, goes
 
 
-    for each in (DomainQueue, Permit, PermitRequest, PermitReply):
+    domain_queues.LINGER = 1.0  # 10 in people's processes
+    for each in (domain_queues.DomainQueue, Permit, PermitRequest, PermitReply):
         count(each)
 
 
@@ -336,7 +337,7 @@ BROAD = """
         async def parse(self, response):
             self.came += 1
             if self.came == int(self.hosts):
-                await asyncio.sleep(11.5)
+                await asyncio.sleep(3)  # longer than a queue lingers
             yield {"url": response.url}
 
         def tell(self):

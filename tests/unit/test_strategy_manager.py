@@ -675,7 +675,7 @@ def replaced(store: MemoryStore, **verbs: Any) -> Any:
 def test_what_a_filter_returns_is_its_own_fault() -> None:
     class Careless(BasicStrategy):
         def filter_extracted_links(self, request: Request, links: list[Request]) -> list[Request]:
-            return [None]  # type: ignore[list-item]
+            return [None]  # type: ignore[list-item]  # as a strategy of users may
 
     rig = StrategyRig(Careless(), pages=RING)
     rig.seed(A)

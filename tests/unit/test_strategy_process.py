@@ -36,7 +36,7 @@ def runner(where: str) -> Callable[..., StrategyRunner]:
     def make(**options: object) -> StrategyRunner:
         return StrategyRunner(
             frontier="news", terms=StrategyTerms(path="shop:News", spider="page"), strategy=BasicStrategy(),
-            fingerprint=fingerprint_of, where=where, key=KEY, size=10, **options,  # type: ignore[arg-type]
+            fingerprint=fingerprint_of, where=where, key=KEY, size=10, **options,  # type: ignore[arg-type]  # the rig has the verbs that are used
         )  # fmt: skip
 
     return make
