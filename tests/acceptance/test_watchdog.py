@@ -144,7 +144,7 @@ def test_a_worker_that_waits_for_a_batch_does_not_stall_and_one_that_has_one_doe
 ) -> None:
     pages = site(10)
     place = project(spiders={"deeds": SPIDER})
-    place.write("small/settings.py", (place.package / "settings.py").read_text() + SHORT)
+    place.write("small/settings.py", (place.package / "settings.py").read_text() + SHORT.format(0.5))
     queue = frontier(place, "deeds", standing=True)
 
     def worked(number: int, deed: str, **settings: Any) -> int:
