@@ -110,7 +110,7 @@ def _own_target(spider: Spider, settings: BaseSettings, others: frozenset[str]) 
         return _plain_target(spider, settings, others)
     known = _rules(spider)
     if rule >= len(known):
-        raise ConfigError(f"The spider {spider.name} has no rule {rule}.{_known(spider)}")
+        raise ConfigError(f"The spider {spider.name} has no rule {rule}.{_known(spider) or callbacks_of(spider)}")
     if rule >= 0 and not known[rule].callback:
         raise ConfigError(
             f"Rule {rule} of the spider {spider.name} has no callback, so its pages give nothing.{_known(spider)}"
@@ -189,7 +189,7 @@ def _plain_target(spider: Spider, settings: BaseSettings, others: frozenset[str]
         f"Nothing says which requests of the spider {spider.name} go to the nodes. Name them by rule (--rule N,"
         " DISTRIBUTED_TARGET_RULE), by callback (--callback NAME, DISTRIBUTED_TARGET_CALLBACKS), or mark them in the"
         f" spider with meta={{{MARK!r}: True}} and set DISTRIBUTED_TARGET_BY_META."
-        f"{callbacks_of(spider)}{_known(spider)} To crawl without nodes, set DISTRIBUTED_ENABLED = False."
+        f"{callbacks_of(spider)}{_known(spider)}"
     )
 
 

@@ -197,9 +197,9 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
        secret=True),
     _s("NODES_EVERY", _SECONDS, 10.0, "seconds after which `cmd:` entries run again, and host names with several"
        " addresses are resolved again"),
-    _s("PLACEMENT", _CHOICE, "by-capacity", "where a batch goes: `by-capacity`, where it will be done first, by the"
-       " nodes' load, slots and speed; `round-robin`; `least-loaded`, the fewest jobs per process slot"
-       " ([more](../explanation/placement.md))", option="--placement",
+    _s("PLACEMENT", _CHOICE, "by-capacity", "where a batch that is sent goes (`--push`): `by-capacity`, where it will"
+       " be done first, by the nodes' load, slots and speed; `round-robin`; `least-loaded`, the fewest jobs per process"
+       " slot ([more](../explanation/placement.md))", option="--placement",
        choices=("by-capacity", "round-robin", "least-loaded")),
     _s("MAX_JOBS", _WHOLE, 0, "jobs, workers included, at one time over all nodes; 0: the nodes' own limits",
        option="--max-jobs"),

@@ -30,15 +30,13 @@ _FIRST = 4
 
 
 def show(plan: Mapping[str, Any]) -> None:
-    size = plan["bytes_per_batch"]
-    about = f"about {size['bytes']:,} bytes each on the way ({size['form']}, {size['per_url']} bytes per URL)"
     put(f"Spider {plan['spider']} of the project {plan['project']}; nothing is started by this command.")
     put(f"To the nodes go: {plan['target']}")
     if plan["limit"]:
         put(f"Limited to the first {counted(plan['limit'], 'target request')}")
     if plan["goals"]:
         put(f"Ends at {' or '.join(in_words(name, most) for name, most in plan['goals'].items())}")
-    put(f"Batches: up to {counted(plan['batch_size'], 'request')}, {about}")
+    put(f"Batches: up to {counted(plan['batch_size'], 'request')}")
     put(f"Items: {', '.join(plan['output'])}")
     throttle = plan["throttle"]
     if throttle["rules"]:

@@ -97,7 +97,7 @@ def progress_line(crawl: Crawl) -> str:
     expected, to_go = outlook(summary)
     nodes: Sequence[Mapping[str, Any]] = summary.get("nodes") or ()
     up = sum(node.get("state") in USED for node in nodes)
-    total = number(summary, "index", "total")
+    total, batches = number(summary, "index", "total"), number(summary, "batches", "total")
     pieces = [
         state_of(summary),
         f"index {number(summary, 'index', 'pages'):,}{f'/{total:,}' if total else ''}",
@@ -105,7 +105,7 @@ def progress_line(crawl: Crawl) -> str:
         f"sent {number(summary, 'requests', 'sent'):,}",
         f"done {succeeded(summary):,} of {expected}",
         f"gone {number(summary, 'gone_urls'):,}" if number(summary, "gone_urls") else "",
-        f"batches {number(summary, 'batches', 'done'):,}/{number(summary, 'batches', 'total'):,}",
+        f"batches {number(summary, 'batches', 'done'):,}/{batches:,}" if batches else "",
         rated(summary, "pages"),
         rated(summary, "items"),
         rated(summary, "failed"),
@@ -184,6 +184,8 @@ def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]
     ]
     for node in summary.get("nodes") or ():
         reason = f" ({node.get('state')}: {node.get('reason')})" if node.get("reason") else ""
+        if total and not reason and not number(node, "jobs") and crawl.state is CrawlState.FINISHED:
+            reason = " (nothing was left for it)"
         done, came = counted(number(node, "jobs"), "batch", "batches"), counted(number(node, "items"), "item")
         lines.append(f"  {node.get('name')}: {done}, {came}{reason}")
     lines += [f"  Note: {warning}" for name in ("code", "warnings") for warning in summary.get(name) or ()]

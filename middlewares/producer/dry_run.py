@@ -233,10 +233,6 @@ def _warnings(settings: BaseSettings, options: ProducerOptions, nodes: list[dict
         warnings.append(f"{', '.join(folders)}: a folder of whichever node a job runs on; use a shared storage.")
     if [uri for uri in settings.getdict("FEEDS") if "://" not in str(uri) or str(uri).startswith("file:")]:
         warnings.append("FEEDS: jobs write these files on their nodes, too, and may overwrite each other's there.")
-    warnings.append(
-        "jobs_to_keep: a node keeps the logs of its last 5 jobs of a spider unless its scrapyd.conf says more; items"
-        " are not touched by that, because they are kept beside the logs and come home as jobs end."
-    )
     return warnings
 
 

@@ -96,11 +96,13 @@ def prepare(
             "The lists of nodes that were given (--node, DISTRIBUTED_NODES) name no node, so nothing was started. Put"
             " one on a line of its own, such as web1:6800; or leave the lists out: then scrapy.cfg says the nodes."
         )
-    if not nodes and not dry_run:
+    started = "" if nodes or dry_run else f"started {LOCAL_NODES} nodes on this machine; `sdist nodes down` stops them"
+    if started:
         nodes = local_nodes.up(request.project.state, LOCAL_NODES)
     answers = {one.asked: one for one in sweep(nodes, partial(_serves_logs, timeout=options.limits.request_timeout))}
     probes = tuple(answers[node] for node in nodes)
     warnings = _check(probes, feed=options.target_feed_url is not None) if nodes else []
+    warnings += [started] if started else []
     egg, key = (code.egg, code.files.key) if code.files is not None else _build(request)
     if dry_run:
         return Prepared(probes=probes, members=_members(probes, {}), version=None, key=key, egg=egg, warnings=warnings)

@@ -18,7 +18,12 @@ from scrapyd_dist.strategy.links import Link, States, StrategyStep
 _FIRST_TURN = -(1 << 52)
 #: the columns of `strategies` that count links by state
 _COUNTS = {States.QUEUED: "queued", States.CRAWLED: "crawled", States.ERROR: "failed"}
-_KEEP = "INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_KEEP = (
+    "INSERT INTO links (strategy, fingerprint, url, state, score, slot, partition, depth, due, expires, reason, place)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET url = excluded.url, state = excluded.state,"
+    " score = excluded.score, slot = excluded.slot, partition = excluded.partition, depth = excluded.depth,"
+    " due = excluded.due, expires = excluded.expires, reason = excluded.reason, place = excluded.place"
+)
 _QUEUE = "INSERT OR REPLACE INTO link_queue VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _LOG = (
     "INSERT INTO link_changes (strategy, number, at, fingerprint, before, after, score, reason)"

@@ -65,7 +65,6 @@ def test_ten_pages_by_settings_alone_wait_for_no_batch_to_fill_up(scene: MakeSce
     at = scene(400, per_page=20)
     plan = at.run("plan", "easy", "--limit", "10")
     assert "first 10 target requests" in plan.out, plan.err
-    assert "jobs_to_keep" in plan.out + plan.err
     at.crawl("-s", "DISTRIBUTED_LIMIT=10", way="scrapy")
     summary = last_crawl(at.it).summary
     assert (summary["sealed"], summary["items"], summary["state"]) == (10, 10, "finished")

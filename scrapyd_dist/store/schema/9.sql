@@ -20,6 +20,7 @@ CREATE TABLE strategies (
     dead     INTEGER NOT NULL DEFAULT 0   -- dead letters
 );
 
+-- In the order in which they were found: fingerprints are random, and a page of rows would be written for each of them.
 CREATE TABLE links (
     strategy    INTEGER NOT NULL,
     fingerprint BLOB    NOT NULL,
@@ -34,7 +35,7 @@ CREATE TABLE links (
     reason      TEXT    NOT NULL,
     place       INTEGER,           -- its row in the queue, if it waits there
     PRIMARY KEY (strategy, fingerprint)
-) WITHOUT ROWID;
+);
 
 -- Numbers grow: of two with the same score, the lower one has waited longer.
 CREATE TABLE link_queue (
