@@ -206,7 +206,7 @@ def load(name: str, *, whole: bool = True, only: str = "") -> Any:
         app.command(name)(asks(_function(entry.module, name)))
     group: Any = typer.main.get_command(app)
     command = group.commands[name]
-    _explain_codes(command, name)
+    _explain(command, name)
     if not whole and name != "crawl":  # whose options are what `sdist` is about
         for path, one in {name: command, **{f"{name} {verb}": one for verb, one in _below(command).items()}}.items():
             _shorten(one, path)
@@ -247,9 +247,12 @@ def _shorten(command: Any, path: str) -> None:
         command.epilog = f"Exit codes: {codes}\n\n{len(rare)} options more: sdist help --all {path}"
 
 
-def _explain_codes(command: Any, path: str) -> None:
+def _explain(command: Any, path: str) -> None:
+    """Leave the breaking of lines to the terminal, and put the exit codes below."""
     below = _below(command)
     if not below:
+        paragraphs = (command.help or "").split("\n\n")
+        command.help = "\n\n".join(p if p.startswith("Example") else " ".join(p.split()) for p in paragraphs)
         command.epilog = "\n".join(["Exit codes:", *(f"{code:>3}  {MEANINGS[code]}" for code in CODES.get(path, ()))])
     for name, one in below.items():
-        _explain_codes(one, f"{path} {name}")
+        _explain(one, f"{path} {name}")

@@ -172,7 +172,7 @@ def plan(context: Context, asked: CrawlOptions, probe: Probe = None, output: Out
 
 
 def resume(
-    context: Context, crawl: CrawlId, goals: GoalOptions, watched: WatchOptions, new_code: NewCode = False,
+    context: Context, goals: GoalOptions, watched: WatchOptions, crawl: SomeCrawl = None, new_code: NewCode = False,
     detach: Detach = False,
 ) -> int:  # fmt: skip
     """Go on with a crawl that was stopped or paused, or that died.
@@ -186,7 +186,8 @@ def resume(
     Example: sdist resume easy-20260102T030405Z
     """
     store = context.store
-    row = store.crawl(crawl)
+    row = producer_process.crawl_or_latest(store, crawl)
+    crawl = row.id
     reached = str(row.summary.get("goal") or "")
     asked = {**({OURS[reached]: 0} if reached in OURS else {}), **goals.goals()}
     if goals.goals() and row.wanted == "pause" and producer_process.runs(row):

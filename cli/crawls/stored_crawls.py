@@ -175,8 +175,8 @@ def batches(
 
 def retry(
     context: Context,
-    crawl: CrawlId,
     watched: WatchOptions,
+    crawl: SomeCrawl = None,
     failed_urls: Annotated[bool, option("Crawl again what failed in batches that are done, too.")] = False,
     batch: Numbers = None,
     new_code: NewCode = False,
@@ -195,6 +195,7 @@ def retry(
     Example: sdist crawls retry easy-20260102T030405Z --failed-urls
     """
     root, store = context.root, context.store
+    crawl = producer_process.crawl_or_latest(store, crawl).id
     row = store.own_crawl(crawl)
     producer_process.check_is_crawl(row)
     if producer_process.runs(row):
