@@ -56,7 +56,7 @@ def by_log(
     """Judge a job by its state in Scrapyd and the end of its log, if it has one.
 
     It counts as stalled after `stall` seconds without progress. `signalled`: this program sent it KILL, or forced its
-    end; `needless`: its crawl has finished without it.
+    end; `needless`: it leases, and its crawl has finished.
     """
     if state is JobState.PENDING:
         return Verdict(outcome=Outcome.PENDING)
@@ -71,6 +71,8 @@ def by_log(
         outcome, reason = _running(look, stall)
     elif needless and _unbegun(look):
         return Verdict(outcome=Outcome.CANCELLED, reason=NEEDLESS)
+    elif needless and _told_when_idle(facts):
+        outcome, reason = Outcome.FINISHED, ""
     else:
         outcome, reason = _ended(facts, says_info=look.says_info, signalled=signalled)
     codes, hidden = status_codes(facts.stats or {}), state is JobState.FINISHED and _unbegun(look)
@@ -84,6 +86,12 @@ def _unbegun(look: LogExcerpt) -> bool:
     """Whether a job has ended before its spider opened: until the reactor runs, a signal ends it without a word."""
     facts = look.facts
     return not facts.size or (facts.whole and look.says_info and not facts.opened and not facts.last_error)
+
+
+def _told_when_idle(facts: LogFacts) -> bool:
+    """Whether a leasing worker had done all that it had leased when it was told to end."""
+    leased, acked = (_number(facts.stats or {}, f"distributed/batches_{fate}") for fate in ("leased", "acked"))
+    return bool(facts.closed) and meaning(facts.closed).told and leased == acked
 
 
 def errors_in(facts: LogFacts) -> int | None:

@@ -234,6 +234,16 @@ def test_a_worker_that_its_crawl_did_not_need() -> None:
     assert by_report(JobState.FINISHED, report(state="running"), needless=True).outcome is Outcome.DIED
 
 
+@pytest.mark.parametrize(
+    ("acked", "needless", "outcome"),
+    [(2, True, Outcome.FINISHED), (1, True, Outcome.CANCELLED), (2, False, Outcome.CANCELLED)],
+)
+def test_a_worker_that_waited_when_its_crawl_ended(acked: int, needless: bool, outcome: Outcome) -> None:
+    stats = {"distributed/batches_leased": 2, "distributed/batches_acked": acked}
+    seen = look(replace(DONE, size=9, opened=True, closed="shutdown", stats=stats))
+    assert judged(seen, needless=needless) == (outcome, "")
+
+
 def test_what_no_log_tells() -> None:
     assert judged(None)[0] is Outcome.UNKNOWN
     assert judged(look(LogFacts(whole=True), says_info=False))[0] is Outcome.UNKNOWN
