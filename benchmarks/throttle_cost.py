@@ -228,13 +228,13 @@ average; many of them are one question.
 {table(found, hosts)}
 
 Where it is quicker than without, that is Scrapy's own queue, which looks at all of its domains for each request. When
-the crawl is over, nothing of the throttle's is left in the process (`tests/acceptance/test_throttle_processes.py`
-counts its objects); its memory then holds a connection to each site, which Scrapy keeps open for some minutes.
+the crawl is over, nothing of the throttle's is left in the process; its memory then holds a connection to each site,
+which Scrapy keeps open for some minutes.
 
 Measured on {about["date"]} on {about["cores"]} cores ({about["processor"]}), with other programs
 running, so that ratios say more than seconds; Python {about["python"]}, Scrapy {about["scrapy"]}.
 
-    python benchmarks/throttle_cost.py
+    python benchmarks/throttle_cost.py --hosts {hosts} --rounds {rounds}
 """
 
 
