@@ -196,7 +196,7 @@ def sensible(time: datetime) -> bool:
 
 
 def said(message: str) -> str:
-    r"""Shorten a message of Scrapyd to one line: of a traceback only the first and last line.
+    r"""Shorten a message of Scrapyd to one line: of a traceback only the kind of error and the last line.
 
     >>> said("RunnerError: Traceback (most recent call last):\n  File ...\nImportError: no x\n")
     'RunnerError: ImportError: no x'
@@ -209,6 +209,8 @@ def said(message: str) -> str:
         return first[:QUOTE]
     if first.endswith(_TRACEBACK):
         return f"{first.removesuffix(_TRACEBACK)}{last}"[:QUOTE]
+    if _TRACEBACK in lines:  # what Python had warned of comes before it
+        return f"{first.partition(':')[0]}: {last}"[:QUOTE]
     return f"{first[: QUOTE // 2]} … {last[: QUOTE // 2]}"
 
 

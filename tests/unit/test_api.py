@@ -238,6 +238,10 @@ class TestSaid:
                 "RunnerError: Traceback (most recent call last):\n  File\nImportError: x\n\n",
                 "RunnerError: ImportError: x",
             ),
+            (
+                "RunnerError: /a.py:6: UserWarning: old\n  import\nTraceback (most recent call last):\n  X\nE: x",
+                "RunnerError: E: x",
+            ),
             ("first\nsecond\nthird", "first … third"),
             (" \n ", "no reason given"),
         ],
