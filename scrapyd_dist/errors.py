@@ -17,8 +17,7 @@ _LONGEST = 2_000
 
 def fault_of(error: BaseException) -> str:
     """What was raised by a project's code, and where in it."""
-    frames = extract_tb(error.__traceback__)
-    frames = [frame for frame in frames if not frame.filename.startswith("<frozen importlib")]
+    frames = [f for f in extract_tb(error.__traceback__) if not f.filename.startswith("<frozen importlib")]
     own = [frame for frame in frames if "site-packages" not in frame.filename] or frames
     place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
     said = f"{type(error).__name__}: {' '.join(str(error).split())[:_LONGEST]}{place}"

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import os
 import signal
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -71,10 +72,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 @pytest.fixture(autouse=True)
-def _no_settings_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scrapy puts the name into the environment; a command that ran in this process may have left it there."""
+def _no_project(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A command that runs in this process may import its project; those of other tests have the same name."""
     monkeypatch.setenv("SCRAPY_SETTINGS_MODULE", "")  # so that it is taken out again if a test leaves one
     monkeypatch.delenv("SCRAPY_SETTINGS_MODULE")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] in {"properties", "small"}]:
+        del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,15 +24,12 @@ FAULTS = ("Traceback", "no words for", "itself failed", "cannot be loaded", "Val
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+def made(tmp_path: Path) -> Iterator[Project]:
     """The demo project, which this process imports."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
     made = Project.demo(tmp_path / "properties")
     made.targets([], GONE)
     yield made
     logging.disable(logging.NOTSET)
-    for name in [name for name in sys.modules if name.partition(".")[0] == made.name]:
-        del sys.modules[name]
 
 
 def ended(made: Project, wrong: WrongInput) -> Result:
