@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from rig.commands import SDIST
-from rig.fixtures import MakeProject, RunCommand, StartCommand
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartSite
 from rig.http import fetch
 from rig.nodes import free_port
 from rig.processes import end_all, private_environment, with_home
@@ -204,6 +204,18 @@ def test_the_demo_works_and_leaves_nothing_running(start_command: StartCommand, 
         assert f"shown$ {command}" in done.err
     assert sum(1 for _ in made.items("shown/items.jl")) == 90
     assert with_home(made.home) == {}
+
+
+@pytest.mark.black_box
+def test_a_crawl_without_nodes_starts_some_and_says_so(
+    run_cli: RunCommand, project: MakeProject, site: StartSite
+) -> None:
+    made = project()
+    try:
+        done = run_cli(made, "crawl", "easy", "-a", f"start={site(20).index(0)}", "-O", "x.jl", "-q", "--json", code=0)
+        assert done.json()["warnings"] == ["started 2 nodes on this machine; `sdist nodes down` stops them"]
+    finally:
+        assert run_cli(made, "nodes", "down").err == "Stopped local1, local2.\n"
 
 
 @pytest.mark.black_box
