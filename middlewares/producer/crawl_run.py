@@ -289,7 +289,7 @@ class CrawlRun(Lifecycle):
 
     def hold(self) -> bool:
         """The spider is idle: whether it must stay open for the batches that are out."""
-        if not self._done:
+        if not (self._done or self._closing):  # once it closes, `finish` says what is completed
             self.tasks.start("complete", self._complete)
         return not self._done
 
