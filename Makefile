@@ -15,10 +15,10 @@ demo: .venv/ready  ## three Scrapyd nodes, a demo site, one crawl spread over th
 servers:  ## a Redis server and a browser for the tests (apt as root, else it names what is missing)
 	@sh tests/servers.sh
 
-test: .venv-test/ready servers  ## unit and contract tests, and one acceptance path per command (about 6 minutes on two cores)
+test: .venv-test/ready servers  ## unit and contract tests, and one acceptance path per command (about 9 minutes on two cores)
 	$(TESTS) -m "not black_box"
 
-acceptance: .venv-test/ready servers  ## the black-box rows against real nodes (about 20 minutes on two cores)
+acceptance: .venv-test/ready servers  ## the black-box rows against real nodes (about 45 minutes on two cores)
 	$(TESTS) -m black_box
 
 durations: .venv-test/ready servers  ## both of them, writing the seconds of each test file into tests/durations.json

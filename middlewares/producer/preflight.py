@@ -96,13 +96,14 @@ def prepare(
             "The lists of nodes that were given (--node, DISTRIBUTED_NODES) name no node, so nothing was started. Put"
             " one on a line of its own, such as web1:6800; or leave the lists out: then scrapy.cfg says the nodes."
         )
-    started = "" if nodes or dry_run else f"started {LOCAL_NODES} nodes on this machine; `sdist nodes down` stops them"
+    started = not (nodes or dry_run)
     if started:
         nodes = local_nodes.up(request.project.state, LOCAL_NODES)
     answers = {one.asked: one for one in sweep(nodes, partial(_serves_logs, timeout=options.limits.request_timeout))}
     probes = tuple(answers[node] for node in nodes)
     warnings = _check(probes, feed=options.target_feed_url is not None) if nodes else []
-    warnings += [started] if started else []
+    if started:
+        warnings.append(f"started {len(nodes)} nodes on this machine; `sdist nodes down` stops them")
     egg, key = (code.egg, code.files.key) if code.files is not None else _build(request)
     if dry_run:
         return Prepared(probes=probes, members=_members(probes, {}), version=None, key=key, egg=egg, warnings=warnings)

@@ -1,0 +1,33 @@
+"""A crawl that is closed while its clock ticks ends once."""
+
+import asyncio
+from unittest.mock import AsyncMock, MagicMock
+
+import pytest
+from scrapy.settings import Settings
+from scrapyd_dist.middlewares.producer import crawl_run
+from scrapyd_dist.middlewares.producer.crawl_run import CrawlRun
+
+
+async def test_a_tick_while_the_spider_closes_does_not_complete_the_crawl_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crawl_run, "process_exit", MagicMock())  # the code of this process is pytest's
+    monkeypatch.setattr(crawl_run, "tell", lambda *_: "")
+    reporter = MagicMock(write_down=AsyncMock(), tell=AsyncMock(), sample=AsyncMock())
+    repository, scheduler = reporter.repository, reporter.scheduler
+    repository.wanted, repository.end = AsyncMock(return_value=""), AsyncMock()
+    scheduler.enough = scheduler.state.stopped = scheduler.state.goal = ""
+    scheduler.state.paused = False
+    reporter.capture.cutter.due.return_value = reporter.capture.cutter.take.return_value = []
+    run = CrawlRun(MagicMock(settings=Settings()), MagicMock(), MagicMock(), reporter, "")
+
+    async def stop(why: str) -> None:
+        scheduler.state.stopped = why
+        await run.tick()
+        for _ in range(9):  # turns of the loop, for a task that was started
+            await asyncio.sleep(0)
+
+    scheduler.stop = stop
+    await run.close("shutdown")
+    assert repository.end.await_count == 1
