@@ -30,8 +30,9 @@ def schema(shape: Any) -> dict[str, Any]:
 def _object(shape: dict[Any, Any]) -> dict[str, Any]:
     if set(shape) == {str}:
         return {"type": "object", "additionalProperties": schema(shape[str])}
-    properties = {name: schema(one) for name, one in shape.items()}
-    return {"type": "object", "properties": properties, "required": list(shape)}
+    properties = {name.removesuffix("?"): schema(one) for name, one in shape.items()}
+    required = [name for name in shape if not name.endswith("?")]
+    return {"type": "object", "properties": properties, "required": required}
 
 
 def _any_of(found: list[dict[str, Any]]) -> dict[str, Any]:
@@ -58,7 +59,7 @@ def json_page(text: str) -> str:
 
 def _names(shape: dict[str, Any]) -> str:
     whole = SUMMARY.keys() <= shape.keys()
-    names = [f"`{name}`" for name in shape if not (whole and name in SUMMARY)]
+    names = [f"`{name.removesuffix('?')}`" for name in shape if not (whole and name in SUMMARY)]
     return ", ".join([*(["those of [a crawl's summary](summary.md)"] if whole else []), *names])
 
 

@@ -1,6 +1,6 @@
 """The shape of the document that each command gives with `--json`, and what sees that a document has its shape.
 
-Names may be added to these; none may go.
+Names may be added to these; none may go. A name with a question mark is not in every document.
 """
 
 from typing import Any
@@ -12,20 +12,23 @@ _NODE = {"name": str, "url": str}
 _RATES = {"requests": NUMBER, "pages": NUMBER, "items": NUMBER, "failed": NUMBER}
 
 SUMMARY: dict[str, Any] = {
-    "crawl": str, "spider": str, "project": str, "version": TEXT, "state": str, "paused": bool, "message": str,
+    "schema": int, "crawl": str, "spider": str, "project": str, "version": TEXT, "labels": [str],
+    "earlier_versions": [str], "code": [str], "state": str, "paused": bool, "message": str,
     "exit_code": (int, None), "duration_s": NUMBER, "output": [str], "misses": TEXT, "warnings": [str],
     **dict.fromkeys(("urls_found", "urls_distinct", "offsite", "duplicate", "refused", "local", "sealed"), int),
     **dict.fromkeys(("pages", "items", "gone_urls", "failed_urls", "dead_urls", "index_failed"), int),
     "batches": dict.fromkeys(("total", "sent", "out", "waiting", "done", "failed", "dead"), int),
-    "requests": {"total": int, "sent": int, "done": int},
+    "requests": dict.fromkeys(("total", "sent", "done", "succeeded"), int),
     "outlook": {"requests": (int, None), "sure": str, "eta_s": (int, float, None)},
     "per_s": _RATES,
     "index": {"pages": int, "total": (int, None), "failed": int},
-    "nodes": [{**_NODE, "state": str, "reason": str, "slots": (int, None), "learned": int, "running": int, "jobs": int,
-               "items": int, "pages": int, "failed": int, "per_s": _RATES}],
+    "nodes": [{**_NODE, "state": str, "reason": str, "unreached": str, "slots": (int, None), "per_s": _RATES,
+               **dict.fromkeys(("learned", "running", "waiting", "unleased"), int),
+               **dict.fromkeys(("jobs", "items", "pages", "failed"), int)}],
     "throttle": {"heeded": bool, "reason": str, "nodes": {str: str}},
     "goals": {str: NUMBER}, "goal": TEXT,
-    "stragglers": [{"batch": int, "attempt": int, "job": str, "node": str, "for_s": int, "done": int, "of": int}],
+    "stragglers": [{"batch": int, "attempt": int, "job": str, "node": str, "for_s": int, "done": int, "of": int,
+                    "times_slower": (int, float, None)}],
 }  # fmt: skip
 ROLL_OUT = {
     "project": str, "version": TEXT, "dry_run": bool,
@@ -52,20 +55,35 @@ _LIMIT = {"hits": (int, None), "window": (int, float, None), "scale": NUMBER}
 _RULE = ({**_LIMIT, "blocked": bool, "paused": bool}, None)
 _HEEDING = [{"crawl": str, "heeded": bool, "reason": str, "nodes": {str: str}}]
 _RULES = {"version": int, "changes": [{"domain": str, "was": _RULE, "is": _RULE}], "crawls": _HEEDING}
-_BARS = {"names": [str], "values": [NUMBER], "median": (int, float, None)}
+_BARS = ({"names": [str], "values": [NUMBER], "median": NUMBER}, None)
+_PAGE_COST = {"pages": int, "latency": NUMBER, "processor": NUMBER}
+_FORECAST: dict[str, Any] = {
+    "probed": {"index": _PAGE_COST, "detail": _PAGE_COST, "targets": int, "whole": bool, "lanes": int,
+               "concurrency": NUMBER, "spacing": NUMBER, "start": NUMBER},
+    "index_rate": NUMBER, "targets_per_page": NUMBER, "worker_rate": NUMBER, "expected": (int, None),
+    "bottleneck": str, "seconds": (int, float, None),
+    "crawl": {"pages": (int, None), "limit": int, "workers": int, "local": int, "cores": int, "batch": int},
+}  # fmt: skip
+_JOB = {"node": str, "project": str, "spider": str, "job": str}
+_ENDED = {**_JOB, "was": str, "state": str}
+_COUNT = (int, None)
+#: a job that the store follows, and that may not have begun
+_FOLLOWED = {**dict.fromkeys(("node", "project", "job", "version"), TEXT), "spider": str, "state": str, "reason": str,
+             **dict.fromkeys(("attempt", "pages", "items", "errors"), _COUNT)}  # fmt: skip
 
 #: the command, as it is typed -> its document
 DOCUMENTS: dict[str, Any] = {
     "init": {"file": str, "added": [str], "nodes": [{**_NODE, "written": bool, "state": str}]},
     "config": {"options": [{"section": str, "name": str, "value": object, "origin": str}], "misspelt": [str],
-               "problem": TEXT},
+               "invalid": [str], "problem": TEXT},
     **dict.fromkeys(("crawl", "resume", "crawls retry", "watch", "status", "frontier consume"), SUMMARY),
     "crawl --detach": {"crawl": str, "spider": str, "state": str, "pid": int},
     "crawls wait": {"crawls": [SUMMARY]},
     "crawls list": {"crawls": [SUMMARY]},
     "plan": {
         "spider": str, "target": str, "project": str, "version": TEXT, "deploy": [str], "batch_size": int,
-        "nodes": [{**_NODE, "state": str, "reason": str, "slots": (int, None), "logs": bool}],
+        "nodes": [{**_NODE, "state": str, "reason": str, "unreached": str, "slots": (int, None), "logs": bool}],
+        "limit": (int, None), "goals": {str: NUMBER}, "code": [str], "forecast?": _FORECAST,
         "shards": [{"number": int, "url": str, "first_page": (int, None), "last_page": (int, None)}],
         "bytes_per_batch": {"form": str, "bytes": int, "per_url": NUMBER, "targets": {str: int}},
         "output": [str], "warnings": [str], "throttle": {"rules": int, "heeded": bool, "reason": str},
@@ -81,17 +99,30 @@ DOCUMENTS: dict[str, Any] = {
     "crawls clean": {
         "dry_run": bool,
         "removed": [{"crawl": str, "spider": str, "state": str, "created": NUMBER, "bytes": int}],
+        "jobs": int,
     },
-    "report": {"crawl": str, "begun": NUMBER, "as_of": NUMBER, "state": str, "summary": SUMMARY,
-               "burn_up": {"at": [NUMBER], "found": [NUMBER], "sent": [NUMBER], "done": [NUMBER]},
-               "shard_sizes": _BARS, "shard_times": _BARS, "job_times": _BARS},
+    "report": {
+        "crawl": str, "begun": NUMBER, "as_of": NUMBER, "state": str, "summary": SUMMARY,
+        "burn_up": ({"at": [NUMBER], "found": [NUMBER], "sent": [NUMBER], "done": [NUMBER], "gaps": [[NUMBER]],
+                     "forecast": ({"requests": int, "sure": str, "soonest": NUMBER, "latest": NUMBER}, None)}, None),
+        "heat": ({"step": NUMBER, "nodes": [str], "cells": [[(int, float, None)]], "pages": [NUMBER], "hidden": int},
+                 None),
+        "jobs": ({"lanes": [str],
+                  "bars": [{"lane": int, "begin": NUMBER, "end": NUMBER, "outcome": str, "name": str}]}, None),
+        "shard_sizes": _BARS, "shard_times": _BARS, "job_times": _BARS,
+        "statuses": [{"node": str, "groups": {str: int}, "codes": {str: int}, "requests": int, "retried": int}],
+        "runs": ({"names": [str], "items": [int], "median": (int, float, None), "mad": NUMBER}, None),
+        "versions": ({"versions": [str], "nodes": {str: {str: int}}, "workers": {str: int}}, None),
+        "nodes_now": [{"name": str, "versions": [str], "reason": str}],
+        "misses": [{"url": str, "kind": str, "reason": str, "batch": int}],
+    },
     "frontier list": {
-        "frontiers": [{"frontier": str, "state": str, "created": NUMBER, "requests": _KINDS, "slots": [_SLOT],
-                       "producers": [str], "lost_producers": [str], "manager": TEXT}],
+        "frontiers": [{"frontier": str, "state": str, "labels": [str], "created": NUMBER, "requests": _KINDS,
+                       "slots": [_SLOT], "producers": [str], "lost_producers": [str], "manager": TEXT}],
     },
     "frontier count": {"frontier": str, "slots": [_SLOT], "requests": _KINDS, "not_empty": int},
     "frontier dump": {
-        "frontier": str, "slot": str, "batches": [{"batch": int, "priority": int, "requests": [{"url": str}]}],
+        "frontier": str, "slot": str, "batches": [{"batch": int, "priority": int, "requests": [dict]}],
     },
     "frontier add": {
         "frontier": str, "rows": int, "added": int, "duplicate": int, "bad": int,
@@ -131,13 +162,15 @@ DOCUMENTS: dict[str, Any] = {
     },
     "nodes resume": {"nodes": [{**_NODE, "was_draining": bool}]},
     "doctor": {
-        "nodes": [{**_NODE, "state": str, "versions": ([str], None), "logs": (bool, None), "ranges": (bool, None)}],
+        "nodes": [{**_NODE, "state": str, "latency_ms": (int, float, None), "skew_s": (int, float, None),
+                   "versions": ([str], None), "certificate_ends": TEXT,
+                   **dict.fromkeys(("logs", "ranges", "items_dir"), (bool, None))}],
         "findings": [{"severity": str, "node": str, "topic": str, "text": str, "remedy": str}],
     },
     **dict.fromkeys(("deploy", "code rollback"), ROLL_OUT),
     "code versions": {
-        "project": str, "same": bool, "differences": [str],
-        "nodes": [{**_NODE, "project": str, "versions": [str], "default": TEXT, "jobs": {str: [str]},
+        "project": str, "same": bool, "differences": [str], "warnings": [str],
+        "nodes": [{**_NODE, "project": str, "versions": [str], "default": TEXT, "newest": TEXT, "jobs": {str: [str]},
                    "jobs_of_unknown_version": [str], "reason": str}],
     },
     "code spiders": {
@@ -150,25 +183,29 @@ DOCUMENTS: dict[str, Any] = {
         "nodes": [{**_NODE, "project": str, "deleted": [str], "in_use": {str: [str]},
                    "jobs_of_unknown_version": [str], "reason": str}],
     },
+    # Sent at once there is no more to tell; jobs that wait in the store are followed to their end.
     "jobs schedule": {
-        "version": TEXT,
-        "jobs": [{"node": str, "project": str, "spider": str, "job": TEXT, "version": TEXT, "state": str,
-                  "reason": str}],
+        "version?": TEXT,
+        "jobs": [({**_JOB, "job": TEXT, "version": TEXT, "state": str, "reason": str}, _FOLLOWED)],
     },
     "jobs list": {
         "nodes": int, "unreached": [{"node": str, "reason": str}],
-        "jobs": [{"node": str, "project": str, "spider": str, "job": str, "crawl": TEXT, "state": str,
-                  "pages": (int, None), "items": (int, None), "errors": (int, None), "started": TEXT, "ended": TEXT,
-                  "duration_s": (int, float, None), "reason": str}],
+        "jobs": [{**_JOB, "node": TEXT, "crawl": TEXT, "labels": [str], "state": str, "pages": _COUNT,
+                  "items": _COUNT, "errors": _COUNT, "codes": {str: int}, "started": TEXT, "ended": TEXT,
+                  "duration_s": (int, float, None), "reason": str, "remembered": bool, "attempt": _COUNT,
+                  "version": TEXT, "args": ({str: str}, None), "settings": ([str], None)}],
     },
     "jobs grep": {"searched": int, "matches": [{"node": str, "job": str, "at": TEXT, "level": TEXT, "text": str}]},
-    "jobs stats": {"jobs": int, "silent": [str], "stats": {str: {"jobs": int}}},
-    "jobs cancel": {"jobs": [{"node": str, "spider": str, "job": str, "was": str, "state": str}]},
-    "crawls stop": {"jobs": [{"node": str, "spider": str, "job": str, "was": str, "state": str}]},
+    "jobs stats": {
+        "jobs": int, "silent": [str], "since?": str, "states?": {str: int},
+        "stats": {str: {"jobs": int, **dict.fromkeys(("sum?", "min?", "max?"), NUMBER), "values?": {str: int}}},
+    },
+    "jobs cancel": {"jobs": [_ENDED]},
+    "crawls stop": {"jobs": [_ENDED]},
     "items pull": {
         "folder": str, "items": (int, None),
         "files": [{"job": str, "node": str, "state": str, "file": TEXT, "items": (int, None), "bytes": (int, None),
-                   "fetched_bytes": int, "reason": str}],
+                   "fetched_bytes": int, "torn_bytes": int, "reason": str}],
     },
     "items merge": {"items": int, "duplicates": int, "files": int, "torn": [str], "problems": [str], "output": [str]},
 }  # fmt: skip
@@ -178,7 +215,8 @@ def misfits(value: Any, shape: Any, path: str = "$") -> list[str]:
     """Where a value that came out of JSON is not of a shape; nothing when it is.
 
     A shape is a type; None; `object`, which is anything; a tuple of shapes, one of which has to fit; `[shape]`, a list
-    of such values; a dict of names, which have to be there (more may be); `{str: shape}`, a mapping of any names.
+    of such values; a dict of names, which have to be there unless a question mark follows; `{str: shape}`, a mapping
+    of any names.
     """
     if shape is object:
         return []
@@ -201,9 +239,11 @@ def _object(value: Any, shape: dict[Any, Any], path: str) -> list[str]:
         return [_wrong(path, "an object", value)]
     if set(shape) == {str}:
         return [text for name, one in value.items() for text in misfits(one, shape[str], f"{path}.{name}")]
-    found = [f"{path}.{name}: is not there" for name in shape if name not in value]
-    for name in shape.keys() & value.keys():
-        found += misfits(value[name], shape[name], f"{path}.{name}")
+    known = {name.removesuffix("?"): one for name, one in shape.items()}
+    found = [f"{path}.{name}: is not there" for name in shape if not name.endswith("?") and name not in value]
+    found += [f"{path}.{name}: is not in the shape" for name in value if name not in known]
+    for name in known.keys() & value.keys():
+        found += misfits(value[name], known[name], f"{path}.{name}")
     return found
 
 
