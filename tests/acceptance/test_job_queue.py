@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rig.documents import DOCUMENTS, misfits
 from rig.fixtures import StartFleet
 from rig.nodes import free_port
 from rig.shops import SPIDERS, Shop
@@ -69,7 +70,14 @@ def records(shop: Shop, label: str) -> list[JobRecord]:
 
 
 def rows_of(shop: Shop, *words: str, code: int) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = shop.start("jobs", "schedule", *words, "--json").wait(120, code=code).json()["jobs"]
+    document = shop.start("jobs", "schedule", *words, "--json").wait(120, code=code).json()
+    return checked("jobs schedule", document)
+
+
+def checked(command: str, document: Any) -> list[dict[str, Any]]:
+    """The jobs of a document, which has the command's shape."""
+    assert misfits(document, {"schema": int, **DOCUMENTS[command]}) == []
+    rows: list[dict[str, Any]] = document["jobs"]
     return rows
 
 
@@ -129,12 +137,14 @@ def test_what_a_killed_command_left_waiting_is_taken_up_and_may_be_cancelled(sho
     waits = {one.spider: one for one in records(shop, "killed") if one.state is Outcome.WAITING}
     assert waits.keys() == {"flaky", "good"}
     assert "hush" not in (shop.project.path / ".sdist" / "store.db").read_bytes().decode("latin-1")
-    listed = {row["spider"]: row for row in shop.run("jobs", "--state", "waiting", "--json").json()["jobs"]}
+    waiting = checked("jobs list", shop.run("jobs", "--state", "waiting", "--json").json())
+    listed = {row["spider"]: row for row in waiting}
     assert (listed["good"]["reason"], listed["good"]["node"]) == ("limit site=1", None)
     shop.run("crawls", "wait", "--job", waits["good"].id).expect(2, "waits in the store (limit site=1)")
     left_out = shop.scheduled("good", "--unless-running")
     assert (left_out[0]["state"], left_out[0]["reason"]) == ("skipped", "it waits in the store")
-    gone = shop.run("jobs", "cancel", waits["good"].id, "--yes", "--json", code=0).json()["jobs"]
+    cancelled = shop.run("jobs", "cancel", waits["good"].id, "--yes", "--json", code=0)
+    gone = checked("jobs cancel", cancelled.json())
     assert [(row["job"], row["was"], row["state"]) for row in gone] == [(waits["good"].id, "waiting", "gone")]
     shop.run("jobs", "cancel", slow, "--yes", code=0)
     rows = rows_of(shop, "--resume", code=3)

@@ -193,6 +193,7 @@ def _check_jobs(sdist: Sdist, shop: Shop) -> None:
     assert {line.split(" | ")[0].rsplit(maxsplit=1)[0].strip() for line in lines} == set(NAMES)
     assert {match["node"] for match in sdist("jobs grep", "Spider closed", *jobs)["matches"]} == set(NAMES)
     assert sdist("jobs stats", *jobs)["stats"]["finish_reason"]["jobs"] == 3
+    assert {row["state"] for row in sdist("crawls wait --job", jobs[0])["jobs"]} == {"finished"}
 
     slow = [row["job"] for row in sdist("jobs schedule", "slow", "--all-nodes")["jobs"]]
 

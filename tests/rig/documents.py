@@ -65,7 +65,7 @@ _FORECAST: dict[str, Any] = {
     "crawl": {"pages": (int, None), "limit": int, "workers": int, "local": int, "cores": int, "batch": int},
 }  # fmt: skip
 _JOB = {"node": str, "project": str, "spider": str, "job": str}
-_ENDED = {**_JOB, "was": str, "state": str}
+_ENDED = {**_JOB, "node": TEXT, "was": str, "state": str}
 _COUNT = (int, None)
 #: a job that the store follows, and that may not have begun
 _FOLLOWED = {**dict.fromkeys(("node", "project", "job", "version"), TEXT), "spider": str, "state": str, "reason": str,
@@ -79,6 +79,8 @@ DOCUMENTS: dict[str, Any] = {
     **dict.fromkeys(("crawl", "resume", "crawls retry", "watch", "status", "frontier consume"), SUMMARY),
     "crawl --detach": {"crawl": str, "spider": str, "state": str, "pid": int},
     "crawls wait": {"crawls": [SUMMARY]},
+    "crawls wait --job": {"jobs": [{**_JOB, "state": str, "pages": _COUNT, "items": _COUNT, "errors": _COUNT,
+                                    "reason": str}]},
     "crawls list": {"crawls": [SUMMARY]},
     "plan": {
         "spider": str, "target": str, "project": str, "version": TEXT, "deploy": [str], "batch_size": int,
