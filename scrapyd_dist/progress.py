@@ -293,7 +293,27 @@ def told(crawl: Crawl) -> dict[str, Any]:
     """Return a stored crawl's summary: the producer's last one, with the current state, message and exit code."""
     known = {"crawl": crawl.id, "spider": crawl.spider, "project": crawl.project, "version": crawl.version}
     now = {"state": crawl.state.value, "message": crawl.message, "exit_code": crawl.exit_code}
-    return {**known, **crawl.summary, **now}
+    return {**_nothing_yet(), **known, **crawl.summary, "labels": [*labels_of(crawl)], **now}
+
+
+def _nothing_yet() -> dict[str, Any]:
+    """Return the summary of a crawl whose producer has written none, such as one that was refused."""
+    totals = ("urls_found", "urls_distinct", *ACCOUNT, "pages", "items", "gone_urls", "failed_urls", "dead_urls")
+    return {
+        "schema": SCHEMA,
+        "paused": False,
+        "duration_s": 0.0,
+        **dict.fromkeys((*totals, "index_failed"), 0),
+        "batches": dict.fromkeys(("total", "sent", "out", "waiting", "done", "failed", "dead"), 0),
+        "requests": dict.fromkeys(("total", "sent", "done", "succeeded"), 0),
+        "outlook": {"requests": None, "sure": "at-least", "eta_s": None},
+        "per_s": dict.fromkeys(("requests", "pages", "items", "failed"), 0.0),
+        "index": {"pages": 0, "total": None, "failed": 0},
+        "throttle": {"heeded": True, "reason": "", "nodes": {}},
+        "goals": {},
+        **{name: [] for name in ("earlier_versions", "code", "nodes", "stragglers", "output", "warnings")},
+        **dict.fromkeys(("misses", "goal")),
+    }
 
 
 def learned_slots(crawls: Iterable[Crawl]) -> dict[str, int]:

@@ -218,9 +218,7 @@ def list_(context: Context, label: OnlyLabels = None, output: Listing = Listing(
     store = context.store_if_any
     rows = [row for row in store.crawls() if row.kind != "frontier"] if store is not None else []
     rows = [row for row in rows if has_labels(labels_of(row), label)]
-    document = {
-        "crawls": [{**told(row), "state": watcher.alive_state(row), "labels": [*labels_of(row)]} for row in rows]
-    }
+    document = {"crawls": [{**told(row), "state": watcher.alive_state(row)} for row in rows]}
     if output.rows(document, "crawls", "crawl"):
         return
     if not rows:

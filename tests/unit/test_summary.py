@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from rig.documents import SUMMARY, misfits
 
 from scrapyd_dist.batches import Attempt, Batch, Crawl, CrawlState
 from scrapyd_dist.frontier.backlog import Backlog, SlotCount
@@ -140,6 +141,17 @@ def test_what_is_told_follows_the_row_where_the_summary_is_older() -> None:
     document = told(row)
     assert (document["state"], document["message"], document["exit_code"]) == ("stopped", "stopped", 3)
     assert (document["crawl"], document["items"]) == ("c", 1499)
+
+
+def test_a_crawl_that_was_refused_before_it_had_a_summary_is_told_with_the_same_names() -> None:
+    crawl = Crawl(
+        id="c", project="p", spider="s", created=0.0, state=CrawlState.REFUSED, message="why", exit_code=2,
+        options={"settings": {"DISTRIBUTED_LABELS": ["night=1"]}},
+    )  # fmt: skip
+    document = told(crawl)
+    assert misfits(document, SUMMARY) == []
+    assert document.keys() == summary(snapshot()).keys() | {"exit_code"}
+    assert (document["state"], document["labels"], document["items"]) == ("refused", ["night=1"], 0)
 
 
 def test_a_crawl_that_rests_has_no_pace_and_no_end() -> None:
