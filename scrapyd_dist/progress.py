@@ -293,7 +293,7 @@ def told(crawl: Crawl) -> dict[str, Any]:
     """Return a stored crawl's summary: the producer's last one, with the current state, message and exit code."""
     known = {"crawl": crawl.id, "spider": crawl.spider, "project": crawl.project, "version": crawl.version}
     now = {"state": crawl.state.value, "message": crawl.message, "exit_code": crawl.exit_code}
-    return {**_nothing_yet(), **known, **crawl.summary, "labels": [*labels_of(crawl)], **now}
+    return {**known, **(crawl.summary or _nothing_yet()), "labels": [*labels_of(crawl)], **now}
 
 
 def _nothing_yet() -> dict[str, Any]:
