@@ -290,7 +290,7 @@ def summary(snap: Snapshot) -> dict[str, Any]:
 
 
 def told(crawl: Crawl) -> dict[str, Any]:
-    """Return a stored crawl's summary: the producer's last one, with the current state, message and exit code."""
+    """Return a stored crawl's summary: the producer's last one, or zeros, with its state, message and exit code now."""
     known = {"crawl": crawl.id, "spider": crawl.spider, "project": crawl.project, "version": crawl.version}
     now = {"state": crawl.state.value, "message": crawl.message, "exit_code": crawl.exit_code}
     return {**known, **(crawl.summary or _nothing_yet()), "labels": [*labels_of(crawl)], **now}

@@ -182,9 +182,10 @@ def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]
         f"  {found} found{on}; {succeeded(summary):,} done in {batches}{f' ({rest})' if rest else ''}.",
         *_missed(summary, list(misses)),
     ]
+    all_done = crawl.state is CrawlState.FINISHED and total > 0 and not waiting
     for node in summary.get("nodes") or ():
         reason = f" ({node.get('state')}: {node.get('reason')})" if node.get("reason") else ""
-        if total and not reason and not number(node, "jobs") and crawl.state is CrawlState.FINISHED:
+        if all_done and not reason and not number(node, "jobs"):
             reason = " (nothing was left for it)"
         done, came = counted(number(node, "jobs"), "batch", "batches"), counted(number(node, "items"), "item")
         lines.append(f"  {node.get('name')}: {done}, {came}{reason}")

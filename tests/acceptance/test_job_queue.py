@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rig.documents import DOCUMENTS, misfits
+from rig.documents import document_misfits
 from rig.fixtures import StartFleet
 from rig.nodes import free_port
 from rig.shops import SPIDERS, Shop
@@ -76,7 +76,7 @@ def rows_of(shop: Shop, *words: str, code: int) -> list[dict[str, Any]]:
 
 def checked(command: str, document: Any) -> list[dict[str, Any]]:
     """The jobs of a document, which has the command's shape."""
-    assert misfits(document, {"schema": int, **DOCUMENTS[command]}) == []
+    assert document_misfits(command, document) == []
     rows: list[dict[str, Any]] = document["jobs"]
     return rows
 

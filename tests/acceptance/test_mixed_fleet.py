@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from rig.commands import Result
-from rig.documents import DOCUMENTS, misfits
+from rig.documents import DOCUMENTS, document_misfits
 from rig.fixtures import StartCommand, StartFleet, StartSite
 from rig.nodes import ScrapydNode
 from rig.projects import Project
@@ -87,7 +87,7 @@ class Sdist:
     def __call__(self, name: str, *arguments: object, code: int = 0) -> Any:
         """The document that the command gives, which has the shape that it should have."""
         document = self.run(*name.split(), *arguments, "--json", code=code).json()
-        assert misfits(document, {"schema": int, **DOCUMENTS[name]}) == [], name
+        assert document_misfits(name, document) == [], name
         assert document["schema"] == 1
         self.seen.add(name)
         return document

@@ -236,6 +236,11 @@ def misfits(value: Any, shape: Any, path: str = "$") -> list[str]:
     return [] if fits else [_wrong(path, shape, value)]
 
 
+def document_misfits(command: str, document: Any) -> list[str]:
+    """Where the document of a command is not of its shape."""
+    return misfits(document, {"schema": int, **DOCUMENTS[command]})
+
+
 def _object(value: Any, shape: dict[Any, Any], path: str) -> list[str]:
     if not isinstance(value, dict):
         return [_wrong(path, "an object", value)]

@@ -157,11 +157,17 @@ def test_the_end_of_a_crawl_names_what_is_missing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "why"), [(CrawlState.FINISHED, " (nothing was left for it)"), (CrawlState.STOPPED, "")]
+    ("state", "waiting", "why"),
+    [
+        (CrawlState.FINISHED, 0, " (nothing was left for it)"),
+        (CrawlState.FINISHED, 2, ""),  # a goal was reached
+        (CrawlState.STOPPED, 0, ""),
+    ],
 )
-def test_a_node_without_a_batch(state: CrawlState, why: str) -> None:
+def test_a_node_without_a_batch(state: CrawlState, waiting: int, why: str) -> None:
     idle = {"name": "web3", "state": "up", "jobs": 0, "items": 0}
-    assert wording.closing(crawl(state, nodes=[idle]))[-1] == f"  web3: 0 batches, 0 items{why}"
+    ended = crawl(state, nodes=[idle], batches={"total": 4, "waiting": waiting})
+    assert wording.closing(ended)[-1] == f"  web3: 0 batches, 0 items{why}"
 
 
 def test_of_many_missing_urls_the_first_few_are_named_and_the_crawls_message_comes_last() -> None:
