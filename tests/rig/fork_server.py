@@ -1,37 +1,60 @@
 """Runs Python programs as forks of a process that has imported their modules: most of a program's start is imports.
 
-    python -I fork_server.py MODULE …
+    python -I fork_server.py SOCKET MODULE …
 
-imports these modules; `package.*` stands for all modules of a package. A line of JSON on standard input asks for a
-program. A line on standard output answers with two process ids: the program's, and that of its parent, which ends when
-the program has ended and its exit code is written. A program has a session, a working directory and an environment of
-its own, as if it were started by `python -m`; only its `/proc/PID/environ` and `cmdline` are not its own.
+imports these modules (`package.*` stands for all modules of a package) and then listens on the Unix socket. A client
+sends its standard input, output and errors as open files, and a program as JSON; it hears the program's process id,
+and its exit code when it has ended, a line each. A client that is gone takes its program with it.
+
+A program has a session, a working directory and an environment of its own, as if it were started by `python -m`. Its
+`/proc/PID/cmdline` and `environ` are its own, too. What cannot be given to a fork is refused with the process id 0.
 """
 
+import contextlib
+import ctypes
 import gc
 import importlib
 import json
 import os
 import pkgutil
 import runpy
+import select
 import signal
+import socket
+import struct
 import sys
 import time
 from typing import Any
 
+#: Linux shows as command line and environment what lies where those of the start lay: the room for a program's own.
+PADDING = "-" * 120_000
+ARGUMENTS_OF_PADDING = 8
+#: the fields of /proc/PID/stat (proc(5) counts from 1) that say where the command line and the environment lie
+ARG_START = 48
+#: the length of a request, before the request
+HEADER = struct.Struct("!I")
+
 
 def main() -> None:
-    for name in sys.argv[1:]:
+    address, *modules = (argument for argument in sys.argv[1:] if argument != PADDING)
+    for name in modules:
         preload(name)
     # A reactor has an open epoll, which forks would share.
     assert "twisted.internet.reactor" not in sys.modules, "an import brought the reactor"
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # leaves no zombies
-    for line in sys.stdin:
-        if os.fork() == 0:
-            become_parent(json.loads(line))
-            return
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(64)
+        print("ready", flush=True)
+        while True:
+            client = listener.accept()[0]
+            if os.fork() == 0:
+                listener.close()
+                become_parent(client)
+                return
+            client.close()
 
 
 def preload(name: str) -> None:
@@ -41,39 +64,87 @@ def preload(name: str) -> None:
     for found in pkgutil.walk_packages(module.__path__, f"{module.__name__}."):
         # Importing `__main__` would run the program; the examples are a project's files.
         if not found.name.endswith("__main__") and ".examples." not in found.name:
-            importlib.import_module(found.name)
+            with contextlib.suppress(ImportError):  # of a package that is not needed, like Scrapy's h2
+                importlib.import_module(found.name)
 
 
-def become_parent(asked: dict[str, Any]) -> None:
-    """Fork once more: the child becomes the program, and this process waits for it."""
+def become_parent(client: socket.socket) -> None:
+    """Fork once more: the child becomes the program, and this process waits for it, or for the client's end."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    program = os.fork()
-    if program == 0:
-        become(**asked)
+    header, files, _, _ = socket.recv_fds(client, HEADER.size, 3)
+    program = json.loads(receive(client, *HEADER.unpack(header)))
+    cmdline, environ = identity(program)
+    room = rooms()
+    if len(cmdline) > room[1] - room[0] or len(environ) > room[3] - room[2]:
+        client.sendall(b"0\n")
+        os._exit(0)
+    pid = os.fork()
+    if pid == 0:
+        client.close()
+        become(program, files)
         return
-    print(program, os.getpid(), flush=True)
-    code = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
-    with open(asked["code"], "w", encoding="ascii") as file:  # noqa: PTH123 - pathlib may not be what it was
-        file.write(str(code))
-    os._exit(0)
+    for file in files:
+        os.close(file)
+    client.sendall(f"{pid}\n".encode())
+    ended = os.pidfd_open(pid)
+    if ended not in select.select([ended, client], [], [])[0]:
+        os.kill(pid, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    try:
+        client.sendall(f"{code}\n".encode())
+    finally:
+        os._exit(0)
 
 
-def become(module: str, arguments: list[str], cwd: str, env: dict[str, str], out: str, err: str, code: str) -> None:
+def receive(client: socket.socket, length: int) -> bytes:
+    request = bytearray()
+    while len(request) < length:
+        request += client.recv(length - len(request))
+    return bytes(request)
+
+
+def become(program: dict[str, Any], files: list[int]) -> None:
     os.setsid()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    for target, name in ((1, out), (2, err)):
-        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), target)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_IGN if number in program["ignored"] else signal.SIG_DFL)
+    if signal.SIGINT not in program["ignored"]:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for target, file in enumerate(files):
+        os.dup2(file, target)
     os.closerange(3, 64)
-    os.chdir(cwd)
+    os.umask(program["umask"])
+    os.chdir(program["cwd"])
     os.environ.clear()
-    os.environ.update(env)
+    os.environ.update(program["env"])
     time.tzset()
-    sys.path.insert(0, cwd)
-    sys.argv = [module, *arguments]
+    cmdline, environ = identity(program)
+    start, end, environ_start, environ_end = rooms()
+    ctypes.memmove(start, cmdline.ljust(end - start, b"\0"), end - start)
+    ctypes.memmove(environ_start, environ.ljust(environ_end - environ_start, b"\0"), environ_end - environ_start)
+    module = program["module"]
+    sys.path.insert(0, program["cwd"])
+    sys.argv = [module, *program["arguments"]]
     sys.orig_argv = [sys.executable, "-m", *sys.argv]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-main()
+def identity(program: dict[str, Any]) -> tuple[bytes, bytes]:
+    """What /proc shows as command line and environment of a program."""
+    words = [sys.executable, "-m", program["module"], *program["arguments"]]
+    variables = [f"{name}={value}" for name, value in program["env"].items()]
+    cmdline, environ = ("".join(f"{text}\0" for text in texts) for texts in (words, variables))
+    return os.fsencode(cmdline), os.fsencode(environ)
+
+
+def rooms() -> tuple[int, int, int, int]:
+    """The addresses where this process's command line begins and ends, and its environment."""
+    with open("/proc/self/stat", encoding="utf-8") as file:  # noqa: PTH123 - pathlib costs each program its import
+        fields = file.read().rpartition(") ")[2].split()
+    first = ARG_START - 3  # two fields come before the bracket, and lists begin at 0
+    start, end, environ_start, environ_end = map(int, fields[first : first + 4])
+    return start, end, environ_start, environ_end
+
+
+if __name__ == "__main__":
+    main()

@@ -6,13 +6,16 @@ import atexit
 import json
 import os
 import select
+import shutil
+import socket
 import subprocess
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from .fork_server import ARGUMENTS_OF_PADDING, HEADER, PADDING
 from .processes import private_environment
 
 SERVER = Path(__file__).parent / "fork_server.py"
@@ -23,67 +26,78 @@ def start_program(
 ) -> subprocess.Popen[bytes] | ForkedProgram:  # fmt: skip
     """Start a command line in this whole environment, in a session of its own; its output is appended to the files.
 
-    With `preload`, what `python -m …` runs is a fork of a process that has imported these modules already; its exit
-    code is kept beside `out`.
+    With `preload`, what `python -m …` runs is a fork of a process that has imported these modules already.
     """
-    if not preload:
-        with out.open("ab") as output, err.open("ab") as errors:
-            return subprocess.Popen(
-                line, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True
-            )
-    python, _, module, *arguments = line
-    code = out.with_suffix(".code")
-    code.unlink(missing_ok=True)
-    asked = {"cwd": str(cwd), "env": dict(env), "out": str(out), "err": str(err), "code": str(code)}
-    asked |= {"module": module, "arguments": arguments}
-    return ForkedProgram(*_server(python, tuple(preload)).start(asked), code)
+    with out.open("ab") as output, err.open("ab") as errors:
+        if preload:
+            python, _, module, *arguments = line
+            program = {"module": module, "arguments": arguments, "cwd": str(cwd), "env": dict(env)}
+            return fork_server(python, tuple(preload)).start(program, output.fileno(), errors.fileno())
+        return subprocess.Popen(
+            line, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True
+        )
 
 
-class _ForkServer:
-    """The process that has the modules; it lives as long as this one."""
+class ForkServer:
+    """The process that has the modules; it lives as long as this one. `address` is its Unix socket."""
 
-    def __init__(self, python: str, preload: tuple[str, ...]) -> None:
-        self._lock = threading.Lock()
-        line, env, pipe = [python, "-I", str(SERVER), *preload], private_environment(Path(os.devnull)), subprocess.PIPE
-        self._process = subprocess.Popen(line, env=env, stdin=pipe, stdout=pipe, text=True)
+    def __init__(self, python: str, modules: tuple[str, ...]) -> None:
+        self._folder = tempfile.mkdtemp(prefix="forks")
+        self.address = f"{self._folder}/socket"
+        line = [python, "-I", str(SERVER), self.address, *modules, *[PADDING] * ARGUMENTS_OF_PADDING]
+        env = private_environment(Path(os.devnull), {"PADDING": PADDING})
+        self._process = subprocess.Popen(line, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         atexit.register(self.close)
-
-    def start(self, asked: Mapping[str, object]) -> tuple[int, int]:
-        assert self._process.stdin
         assert self._process.stdout
-        with self._lock:
-            self._process.stdin.write(json.dumps(asked) + "\n")
-            self._process.stdin.flush()
-            program, parent = map(int, self._process.stdout.readline().split())
-        return program, parent
+        assert self._process.stdout.readline() == b"ready\n", f"{python} could not import {modules}"
+
+    def start(self, program: Mapping[str, object], output: int, errors: int) -> ForkedProgram:
+        """Have a program forked; its output goes to these open files."""
+        umask = os.umask(0)
+        os.umask(umask)
+        request = json.dumps({**program, "umask": umask, "ignored": []}).encode()
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(self.address)
+        with Path(os.devnull).open("rb") as nothing:
+            socket.send_fds(client, [HEADER.pack(len(request))], [nothing.fileno(), output, errors])
+        client.sendall(request)
+        return ForkedProgram(client)
 
     def close(self) -> None:
         self._process.kill()
         self._process.communicate()
+        shutil.rmtree(self._folder)
 
 
-_server = cache(_ForkServer)
+_lock = threading.Lock()
+_fork_server = cache(ForkServer)
+
+
+def fork_server(python: str, modules: tuple[str, ...]) -> ForkServer:
+    """The server of this interpreter and these modules, started when it is first asked for."""
+    with _lock:
+        return _fork_server(python, modules)
 
 
 class ForkedProgram:
-    """A child of another process, which ends after it; it has what is used of a Popen."""
+    """A child of another process; it has what is used of a Popen."""
 
-    def __init__(self, pid: int, parent: int, code: Path) -> None:
-        self.pid = pid
-        self._code = code
-        self._parent: int | None = None
-        with suppress(ProcessLookupError):  # it has ended
-            self._parent = os.pidfd_open(parent)
+    def __init__(self, client: socket.socket) -> None:
+        self._client = client
+        self._answers = client.makefile("r", encoding="ascii")
+        self.pid = int(self._answers.readline())
+        assert self.pid, "the program's arguments are longer than a fork can have"
+        self._code: int | None = None
 
     def poll(self) -> int | None:
-        if self._parent is not None and not select.select([self._parent], [], [], 0)[0]:
-            return None
-        return self.wait(0)
+        if self._code is None and select.select([self._client], [], [], 0)[0]:
+            return self.wait(0)
+        return self._code
 
     def wait(self, timeout: float) -> int:
-        if self._parent is not None:
-            if not select.select([self._parent], [], [], timeout)[0]:
+        if self._code is None:
+            if not select.select([self._client], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout)
-            os.close(self._parent)
-            self._parent = None
-        return int(self._code.read_text(encoding="ascii"))
+            self._code = int(self._answers.readline())
+            self._client.close()
+        return self._code

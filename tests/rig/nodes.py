@@ -11,9 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .forks import ForkedProgram, start_program
+from .forked_runner import VARIABLE as JOB_SERVER
+from .forks import ForkedProgram, fork_server, start_program
 from .http import Reply, fetch
-from .processes import end_all, private_environment, with_home
+from .processes import RUNNER, end_all, private_environment, with_home
 from .waiting import wait_for
 
 #: the modules that Scrapyd takes long to import
@@ -21,6 +22,13 @@ IMPORTS = (
     "scrapy.http", "pkg_resources", "twisted.web.server", "twisted.web.static", "twisted.web.guard",
     "twisted.cred.portal", "twisted.application.app",
 )  # fmt: skip
+#: the modules that a job takes long to import; `scrapyd.runner` itself is what it runs
+JOB_IMPORTS = (
+    "scrapy.*", "pkg_resources", "scrapyd.exceptions", "scrapyd.utils", "scrapyd.eggstorage", "itemloaders.processors",
+    "tldextract", "twisted.conch.insults.insults", "twisted.conch.telnet", "twisted.web.client",
+)  # fmt: skip
+#: the option `runner` of a node whose jobs start as a job does without this rig
+REAL_RUNNER = "scrapyd.runner"
 _POSTED = {"schedule.json", "cancel.json", "delversion.json", "delproject.json", "addversion.json"}
 
 
@@ -36,7 +44,8 @@ def free_port() -> int:
 class ScrapydNode:
     """One Scrapyd daemon; its folder gets `home/`, `work/` (the working directory) and `scrapyd.log`.
 
-    `config` has the options of its [scrapyd] section, `env` more environment variables for it and its jobs.
+    `config` has the options of its [scrapyd] section, `env` more environment variables for it and its jobs. Without
+    such variables, and without a `runner` of its own, its jobs are forked.
     """
 
     def __init__(
@@ -79,11 +88,15 @@ class ScrapydNode:
         """Start the daemon, on the port it had before if it had one. `wait` tells when it is ready."""
         self.port = self.port or free_port()
         lines = {"bind_address": "127.0.0.1", **self._config, "http_port": str(self.port)}
+        env = private_environment(self.home, self._env)
+        if not self._env and "runner" not in self._config:
+            lines["runner"] = RUNNER
+            env[JOB_SERVER] = fork_server(str(self._python), JOB_IMPORTS).address
         text = "[scrapyd]\n" + "".join(f"{name} = {value}\n" for name, value in lines.items())
         (self.home / ".scrapyd.conf").write_text(text, encoding="utf-8")
         # A library that is loaded by the environment needs a start of its own.
         line, preload = [str(self._python), "-m", "scrapyd", "--pidfile="], () if self._env else IMPORTS
-        env, log = private_environment(self.home, self._env), self._log_path
+        log = self._log_path
         self._daemon = start_program(line, cwd=self.work, env=env, out=log, err=log, preload=preload)
 
     def wait(self) -> None:
@@ -136,7 +149,7 @@ class ScrapydNode:
         found = {}
         for pid, arguments in with_home(self.home).items():
             ids = [argument[5:] for argument in arguments if argument.startswith("_job=")]
-            if ids:
+            if ids and RUNNER not in arguments:  # which only stands for a job
                 found[pid] = ids[0]
         return found
 

@@ -4,6 +4,7 @@ Each process gets a private HOME, by which it is found again and ended, orphans 
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from .waiting import wait_for
 
 #: names an interpreter that has Scrapy and Scrapyd, and not this project
 VARIABLE = "SDIST_NODE_PYTHON"
+#: the module by which a node's jobs are forked, in that interpreter: rig/forked_runner.py
+RUNNER = "sdist_forked_runner"
 #: what must not leak from the shell that runs the tests into what the tests start
 _FOREIGN = ("SCRAPY", "SDIST", "DISTRIBUTED", "PYTEST", "PYTHONPATH", "COVERAGE", "NETRC", "XDG_")
 
@@ -59,10 +62,21 @@ def node_python(cache: Path) -> Path:
     """The interpreter of the nodes: the one that SDIST_NODE_PYTHON names, else one made once and kept under `cache`."""
     given = os.environ.get(VARIABLE)
     python = Path(given) if given else _made_environment(cache)
-    check = "import scrapyd, importlib.util as u, sys; sys.exit(u.find_spec('scrapyd_dist') is not None)"
-    done = subprocess.run([python, "-c", check], cwd=cache, env=private_environment(cache), check=False)
+    check = "import scrapyd, sysconfig, importlib.util as u; assert not u.find_spec('scrapyd_dist')"
+    line = [python, "-c", f"{check}; print(sysconfig.get_path('purelib'))"]
+    done = subprocess.run(line, cwd=cache, env=private_environment(cache), check=False, stdout=subprocess.PIPE, text=True)
     assert done.returncode == 0, f"{python} must have Scrapyd and must not have scrapyd_dist: nodes know nothing of us"
+    copy_if_other(Path(__file__).parent / "forked_runner.py", Path(done.stdout.strip()) / f"{RUNNER}.py")
     return python
+
+
+def copy_if_other(source: Path, target: Path) -> None:
+    """Copy a file in one step, so that another process never sees a half of it."""
+    if target.exists() and target.read_bytes() == source.read_bytes():
+        return
+    fresh = target.with_name(f".{target.name}.{os.getpid()}")
+    shutil.copyfile(source, fresh)
+    fresh.replace(target)
 
 
 def _made_environment(cache: Path) -> Path:
