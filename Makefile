@@ -1,5 +1,7 @@
 # Two commands do everything: `make demo` and `make test`. The others are parts of them, or run by hand.
 PYTHON ?= python3
+# Without it each of some thousand processes would compile this project anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Pytest's workers share the test files, the longest first (tests/durations.json).
 WORKERS ?= 2
 TESTS   = .venv-test/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder

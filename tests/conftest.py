@@ -18,6 +18,7 @@ from rig.durations import DurationRecorder, longest_first
 from rig.fixtures import StartCommand, StartSite
 from rig.ftp import FtpServer
 from rig.nodes import Nodes, ScrapydNode
+from rig.processor_time import ProcessorTime
 from rig.processes import VARIABLE
 from rig.processes import node_python as find_node_python
 from rig.projects import Project
@@ -34,6 +35,9 @@ settings.register_profile(
 settings.load_profile("any machine")
 
 
+PROCESSOR_TIME = pytest.StashKey[ProcessorTime]()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-durations", action="store_true", help="write tests/durations.json; see rig/durations.py")
 
@@ -41,9 +45,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("record_durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(DurationRecorder(config.rootpath))
+    if not hasattr(config, "workerinput"):
+        config.stash[PROCESSOR_TIME] = ProcessorTime()
     if config.getoption("numprocesses", default=None):
         # The nodes' interpreter is made here, once, before several workers want it.
         os.environ[VARIABLE] = str(find_node_python(config.cache.mkdir("node-env")))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    rows = config.stash[PROCESSOR_TIME].close()
+    terminalreporter.write_sep("=", "where the processors' seconds went")
+    for kind, count, seconds in rows[:12]:
+        terminalreporter.write_line(f"{seconds:8.1f} s  {count:5} x  {kind}")
 
 
 @pytest.hookimpl(trylast=True)
@@ -88,10 +101,14 @@ def node_python(pytestconfig: pytest.Config) -> Path:
     return find_node_python(pytestconfig.cache.mkdir("node-env"))
 
 
+def _starts_really(request: pytest.FixtureRequest) -> bool:
+    return request.node.get_closest_marker("real_start") is not None
+
+
 @pytest.fixture
-def nodes(node_python: Path, tmp_path: Path) -> Iterator[Nodes]:
+def nodes(node_python: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Nodes]:
     """The maker of nodes, for a test that wants one not yet started."""
-    with closing(Nodes(node_python, tmp_path / "nodes")) as maker:
+    with closing(Nodes(node_python, tmp_path / "nodes", fork=not _starts_really(request))) as maker:
         yield maker
 
 
@@ -161,9 +178,9 @@ def project(tmp_path: Path) -> Callable[..., Project]:
 def start_command(request: pytest.FixtureRequest) -> Iterator[StartCommand]:
     """`start_command(project, program, *arguments, env={…})`: started, not awaited; ended with the test.
 
-    The rows of `make test` start each command as a user does; those of `make acceptance` fork it.
+    It is forked, unless the test is marked with `real_start`.
     """
-    fork = request.node.get_closest_marker("black_box") is not None
+    fork = not _starts_really(request)
     with ExitStack() as stack:
 
         def start(
@@ -192,15 +209,16 @@ def start_scrapy(start_command: StartCommand) -> Callable[..., Command]:
 def run_cli(start_cli: StartCommand, request: pytest.FixtureRequest) -> Callable[..., Result]:
     """`run_cli(project, "crawl", "easy", …, timeout=120, code=0)`: `sdist` to its end: code, out, err.
 
-    With `code`, it has to end with that. The rows of `make acceptance` run what only reads in this process.
+    With `code`, it has to end with that. What only reads runs in this process, unless the test is marked with
+    `real_start`.
     """
-    black_box = request.node.get_closest_marker("black_box") is not None
+    here = not _starts_really(request)
 
     def run(
         project: Project, *arguments: object, timeout: float = 120.0, code: int | None = None, **options: Any
     ) -> Result:
         words = list(map(str, arguments))
-        if black_box and not options and path_of(words) in READING:
+        if here and not options and path_of(words) in READING:
             return run_here(words, cwd=project.path, home=project.home).expect(code)
         return start_cli(project, *words, **options).wait(timeout, code)
 

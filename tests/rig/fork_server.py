@@ -24,6 +24,7 @@ import socket
 import struct
 import sys
 import time
+import warnings
 from typing import Any
 
 #: Linux shows as command line and environment what lies where those of the start lay: the room for a program's own.
@@ -37,8 +38,10 @@ HEADER = struct.Struct("!I")
 
 def main() -> None:
     address, *modules = (argument for argument in sys.argv[1:] if argument != PADDING)
-    for name in modules:
-        preload(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a program hears of what it imports itself
+        for name in modules:
+            preload(name)
     # A reactor has an open epoll, which forks would share.
     assert "twisted.internet.reactor" not in sys.modules, "an import brought the reactor"
     gc.freeze()
@@ -118,6 +121,7 @@ def become(program: dict[str, Any], files: list[int]) -> None:
     os.environ.clear()
     os.environ.update(program["env"])
     time.tzset()
+    open_streams(os.environ.get("PYTHONIOENCODING", "UTF-8"))
     cmdline, environ = identity(program)
     start, end, environ_start, environ_end = rooms()
     ctypes.memmove(start, cmdline.ljust(end - start, b"\0"), end - start)
@@ -127,6 +131,15 @@ def become(program: dict[str, Any], files: list[int]) -> None:
     sys.argv = [module, *program["arguments"]]
     sys.orig_argv = [sys.executable, "-m", *sys.argv]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def open_streams(encoding: str) -> None:
+    """The streams that an interpreter makes of the files 0 to 2 at its start; the server's own belong to its files."""
+    sys.stdin = sys.__stdin__ = open(0, encoding=encoding, closefd=False)  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = open(1, "w", encoding=encoding, closefd=False)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = open(  # type: ignore[misc]
+        2, "w", buffering=1, encoding=encoding, errors="backslashreplace", closefd=False
+    )
 
 
 def identity(program: dict[str, Any]) -> tuple[bytes, bytes]:

@@ -20,8 +20,8 @@ RUNNER = "scrapyd.runner"
 def main() -> None:
     env = dict(os.environ)
     address = env.pop(VARIABLE)
-    # What such variables ask for happens when an interpreter starts.
-    if any(name.startswith("PYTHON") for name in env):
+    # What Python's variables ask for happens when an interpreter starts; the server does what this one asks for.
+    if any(name.startswith("PYTHON") and name != "PYTHONIOENCODING" for name in env):
         run_here(env)
     ignored = [int(number) for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN]
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})

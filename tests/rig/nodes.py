@@ -27,8 +27,6 @@ JOB_IMPORTS = (
     "scrapy.*", "pkg_resources", "scrapyd.exceptions", "scrapyd.utils", "scrapyd.eggstorage", "itemloaders.processors",
     "tldextract", "twisted.conch.insults.insults", "twisted.conch.telnet", "twisted.web.client",
 )  # fmt: skip
-#: the option `runner` of a node whose jobs start as a job does without this rig
-REAL_RUNNER = "scrapyd.runner"
 _POSTED = {"schedule.json", "cancel.json", "delversion.json", "delproject.json", "addversion.json"}
 
 
@@ -44,18 +42,21 @@ def free_port() -> int:
 class ScrapydNode:
     """One Scrapyd daemon; its folder gets `home/`, `work/` (the working directory) and `scrapyd.log`.
 
-    `config` has the options of its [scrapyd] section, `env` more environment variables for it and its jobs. Without
-    such variables, and without a `runner` of its own, its jobs are forked.
+    `config` has the options of its [scrapyd] section, `env` more environment variables for it and its jobs. With
+    `fork` it is forked, and so are its jobs; without, or with such variables, all start as they do for a user.
     """
 
     def __init__(
-        self, name: str, python: Path, folder: Path, config: dict[str, str], env: dict[str, str] | None = None
-    ) -> None:
+        self, name: str, python: Path, folder: Path, config: dict[str, str], env: dict[str, str] | None = None,
+        *, fork: bool = True,
+    ) -> None:  # fmt: skip
         self.name = name
         self.username, self.password = config.get("username", ""), config.get("password", "")
         self.home, self.work = folder / "home", folder / "work"
         self.port = 0
         self._python, self._config, self._env = python, config, env or {}
+        # A library that is loaded by the environment needs a start of its own.
+        self._fork = fork and not env
         self._log_path = folder / "scrapyd.log"
         self._daemon: subprocess.Popen[bytes] | ForkedProgram | None = None
         self.home.mkdir(parents=True)
@@ -89,13 +90,12 @@ class ScrapydNode:
         self.port = self.port or free_port()
         lines = {"bind_address": "127.0.0.1", **self._config, "http_port": str(self.port)}
         env = private_environment(self.home, self._env)
-        if not self._env and "runner" not in self._config:
+        if self._fork and "runner" not in self._config:
             lines["runner"] = RUNNER
             env[JOB_SERVER] = fork_server(str(self._python), JOB_IMPORTS).address
         text = "[scrapyd]\n" + "".join(f"{name} = {value}\n" for name, value in lines.items())
         (self.home / ".scrapyd.conf").write_text(text, encoding="utf-8")
-        # A library that is loaded by the environment needs a start of its own.
-        line, preload = [str(self._python), "-m", "scrapyd", "--pidfile="], () if self._env else IMPORTS
+        line, preload = [str(self._python), "-m", "scrapyd", "--pidfile="], IMPORTS if self._fork else ()
         log = self._log_path
         self._daemon = start_program(line, cwd=self.work, env=env, out=log, err=log, preload=preload)
 
@@ -214,8 +214,10 @@ def at_rest(nodes: Iterable[ScrapydNode]) -> bool:
 class Nodes:
     """Starts nodes, and stops them all in the end."""
 
-    def __init__(self, python: Path, folder: Path) -> None:
-        self._python, self._folder = python, folder
+    def __init__(self, python: Path, folder: Path, *, fork: bool = True) -> None:
+        self._python = python
+        self._folder = folder
+        self._fork = fork
         self._all: list[ScrapydNode] = []
 
     def make(
@@ -227,7 +229,7 @@ class Nodes:
         options = {"max_proc": str(max_proc), "poll_interval": str(poll_interval), "node_name": name, **config}
         if username:
             options |= {"username": username, "password": password}
-        self._all.append(ScrapydNode(name, python or self._python, self._folder / name, options, env))
+        self._all.append(ScrapydNode(name, python or self._python, self._folder / name, options, env, fork=self._fork))
         return self._all[-1]
 
     def fleet(self, count: int, **options: Any) -> list[ScrapydNode]:

@@ -20,7 +20,7 @@ VARIABLE = "SDIST_NODE_PYTHON"
 #: the module by which a node's jobs are forked, in that interpreter: rig/forked_runner.py
 RUNNER = "sdist_forked_runner"
 #: what must not leak from the shell that runs the tests into what the tests start
-_FOREIGN = ("SCRAPY", "SDIST", "DISTRIBUTED", "PYTEST", "PYTHONPATH", "COVERAGE", "NETRC", "XDG_")
+_FOREIGN = ("SCRAPY", "SDIST", "DISTRIBUTED", "PYTEST", "PYTHON", "COVERAGE", "NETRC", "XDG_")
 
 
 def private_environment(home: Path, extra: dict[str, str] | None = None) -> dict[str, str]:
