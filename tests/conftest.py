@@ -18,9 +18,9 @@ from rig.durations import DurationRecorder, longest_first
 from rig.fixtures import StartCommand, StartSite
 from rig.ftp import FtpServer
 from rig.nodes import Nodes, ScrapydNode
-from rig.processor_time import ProcessorTime
 from rig.processes import VARIABLE
 from rig.processes import node_python as find_node_python
+from rig.processor_time import ProcessorTime
 from rig.projects import Project
 from rig.sites import SiteProcess
 from scrapyd_dist.examples.pages import Site

@@ -137,6 +137,7 @@ def test_what_cannot_be_done_is_one_paragraph(
     assert not (made.path / ".sdist" / "crawls").exists()
 
 
+@pytest.mark.real_start
 def test_debug_shows_the_traceback_and_keeps_the_exit_code(run_cli: RunCommand, project: MakeProject) -> None:
     for arguments in (["--debug", "status"], ["status", "--debug"]):
         run_cli(project(), *arguments).expect(4, "Traceback")

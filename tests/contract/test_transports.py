@@ -69,7 +69,8 @@ def _egg(spiders: str) -> bytes:
 @pytest.fixture(scope="module", params=[pytest.param("open", marks=pytest.mark.black_box), "password"])
 def scrapyd(request: pytest.FixtureRequest, module_fleet: StartFleet) -> ScrapydNode:
     options = {"username": "me", "password": PASSWORD} if request.param == "password" else {}
-    return module_fleet(1, max_proc=1, poll_interval=0.2, **options)[0]
+    # The process ids that Scrapyd tells are those of jobs that are not forked.
+    return module_fleet(1, max_proc=1, poll_interval=0.2, runner="scrapyd.runner", **options)[0]
 
 
 @pytest.fixture

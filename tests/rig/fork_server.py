@@ -135,11 +135,10 @@ def become(program: dict[str, Any], files: list[int]) -> None:
 
 def open_streams(encoding: str) -> None:
     """The streams that an interpreter makes of the files 0 to 2 at its start; the server's own belong to its files."""
-    sys.stdin = sys.__stdin__ = open(0, encoding=encoding, closefd=False)  # type: ignore[misc]
-    sys.stdout = sys.__stdout__ = open(1, "w", encoding=encoding, closefd=False)  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = open(  # type: ignore[misc]
-        2, "w", buffering=1, encoding=encoding, errors="backslashreplace", closefd=False
-    )
+    sys.stdin = os.fdopen(0, encoding=encoding, closefd=False)
+    sys.stdout = os.fdopen(1, "w", encoding=encoding, closefd=False)
+    sys.stderr = os.fdopen(2, "w", 1, encoding=encoding, errors="backslashreplace", closefd=False)
+    sys.__dict__.update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
 
 
 def identity(program: dict[str, Any]) -> tuple[bytes, bytes]:

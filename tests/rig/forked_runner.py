@@ -6,6 +6,7 @@ is what Scrapyd starts. Signals go on to the job; its exit code, or the signal t
 A killed runner takes its job with it. What a fork cannot be given is run by Scrapyd's own runner, in this process.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -27,7 +28,7 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     umask = os.umask(0)
     os.umask(umask)
-    program = {"module": RUNNER, "arguments": sys.argv[1:], "cwd": os.getcwd(), "env": env}
+    program = {"module": RUNNER, "arguments": sys.argv[1:], "cwd": os.getcwd(), "env": env}  # noqa: PTH109
     request = json.dumps({**program, "umask": umask, "ignored": ignored}).encode()
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(address)
@@ -45,22 +46,21 @@ def main() -> None:
 
 
 def pass_on(pid: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass  # it has ended meanwhile
 
 
 def end_like(code: int) -> None:
     """End with the exit code of the job, or by the signal that ended it."""
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL) if -code not in {signal.SIGKILL, signal.SIGSTOP} else None
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
 
 
 def run_here(env: dict[str, str]) -> None:
-    os.execve(sys.executable, [sys.executable, "-m", RUNNER, *sys.argv[1:]], env)
+    os.execve(sys.executable, [sys.executable, "-m", RUNNER, *sys.argv[1:]], env)  # noqa: S606
 
 
 if __name__ == "__main__":

@@ -146,12 +146,13 @@ class ScrapydNode:
 
     def job_pids(self) -> dict[int, str]:
         """Pid -> job id of all live jobs, also of those that a dead daemon left behind."""
-        found = {}
+        forked: dict[int, str] = {}
+        runners: dict[int, str] = {}  # each stands for a job, which may not be forked yet
         for pid, arguments in with_home(self.home).items():
             ids = [argument[5:] for argument in arguments if argument.startswith("_job=")]
-            if ids and RUNNER not in arguments:  # which only stands for a job
-                found[pid] = ids[0]
-        return found
+            if ids:
+                (runners if RUNNER in arguments else forked)[pid] = ids[0]
+        return forked | {pid: job for pid, job in runners.items() if job not in forked.values()}
 
     def job_log(self, job: str) -> str:
         """The log of a job, "" while there is none."""

@@ -64,7 +64,9 @@ def node_python(cache: Path) -> Path:
     python = Path(given) if given else _made_environment(cache)
     check = "import scrapyd, sysconfig, importlib.util as u; assert not u.find_spec('scrapyd_dist')"
     line = [python, "-c", f"{check}; print(sysconfig.get_path('purelib'))"]
-    done = subprocess.run(line, cwd=cache, env=private_environment(cache), check=False, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        line, cwd=cache, env=private_environment(cache), check=False, stdout=subprocess.PIPE, text=True
+    )
     assert done.returncode == 0, f"{python} must have Scrapyd and must not have scrapyd_dist: nodes know nothing of us"
     copy_if_other(Path(__file__).parent / "forked_runner.py", Path(done.stdout.strip()) / f"{RUNNER}.py")
     return python
