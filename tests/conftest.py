@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from rig.commands import READING, SCRAPY, SDIST, Command, Result, path_of, run_here
 from rig.durations import DurationRecorder, longest_first
+from rig.failure_report import describe_failure
 from rig.fixtures import StartCommand, StartSite
 from rig.ftp import FtpServer
 from rig.nodes import Nodes, ScrapydNode
@@ -77,9 +78,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Pytest's workers send reports as UTF-8: half of a surrogate pair in a captured log would end the whole run."""
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed row says what it saw.
+
+    Pytest's workers send reports as UTF-8: half of a surrogate pair in a captured log would end the whole run.
+    """
     report = yield
+    fixtures = getattr(item, "funcargs", {})
+    if report.when == "call" and report.failed and "tmp_path" in fixtures:
+        report.sections += describe_failure(fixtures["tmp_path"], fixtures)
     report.sections = [(title, text.encode(errors="replace").decode()) for title, text in report.sections]
     return report
 

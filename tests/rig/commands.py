@@ -72,6 +72,8 @@ class Command:
         self._out, self._err = folder / f"command{number}.out", folder / f"command{number}.err"
         self._out.touch()
         self._err.touch()
+        shown = " ".join(map(str, arguments[2:] if list(arguments[1:2]) == ["-m"] else arguments))
+        self._out.with_suffix(".line").write_text(shown, encoding="utf-8", errors="replace")
         home.mkdir(parents=True, exist_ok=True)
         self._process = start_program(
             arguments, cwd=cwd, env=private_environment(home, env), out=self._out, err=self._err,

@@ -121,7 +121,7 @@ def become(program: dict[str, Any], files: list[int]) -> None:
     os.environ.clear()
     os.environ.update(program["env"])
     time.tzset()
-    open_streams(os.environ.get("PYTHONIOENCODING", "UTF-8"))
+    open_streams()
     cmdline, environ = identity(program)
     start, end, environ_start, environ_end = rooms()
     ctypes.memmove(start, cmdline.ljust(end - start, b"\0"), end - start)
@@ -133,11 +133,16 @@ def become(program: dict[str, Any], files: list[int]) -> None:
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-def open_streams(encoding: str) -> None:
-    """The streams that an interpreter makes of the files 0 to 2 at its start; the server's own belong to its files."""
-    sys.stdin = os.fdopen(0, encoding=encoding, closefd=False)
-    sys.stdout = os.fdopen(1, "w", encoding=encoding, closefd=False)
-    sys.stderr = os.fdopen(2, "w", 1, encoding=encoding, errors="backslashreplace", closefd=False)
+def open_streams() -> None:
+    """Make the streams of the files 0 to 2, as an interpreter does at its start.
+
+    Their encoding is what the environment asks for, else that of the server's; errors are handled as the server's.
+    """
+    encoding = os.environ.get("PYTHONIOENCODING", sys.stdout.encoding)
+    options: dict[str, Any] = {"encoding": encoding, "closefd": False}
+    sys.stdin = os.fdopen(0, errors=sys.stdin.errors, **options)
+    sys.stdout = os.fdopen(1, "w", errors=sys.stdout.errors, **options)
+    sys.stderr = os.fdopen(2, "w", 1, errors=sys.stderr.errors, **options)
     sys.__dict__.update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
 
 

@@ -99,5 +99,6 @@ class ForkedProgram:
             if not select.select([self._client], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout)
             self._code = int(self._answers.readline())
+            self._answers.close()
             self._client.close()
         return self._code

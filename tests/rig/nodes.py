@@ -219,19 +219,19 @@ class Nodes:
         self._python = python
         self._folder = folder
         self._fork = fork
-        self._all: list[ScrapydNode] = []
+        self.nodes: list[ScrapydNode] = []
 
     def make(
         self, *, max_proc: int = 2, poll_interval: float = 0.5, username: str = "", password: str = "",
         env: dict[str, str] | None = None, python: Path | None = None, **config: str,
     ) -> ScrapydNode:  # fmt: skip
         """A node that is not yet started; more options of [scrapyd] by keyword."""
-        name = f"node{len(self._all) + 1}"
+        name = f"node{len(self.nodes) + 1}"
         options = {"max_proc": str(max_proc), "poll_interval": str(poll_interval), "node_name": name, **config}
         if username:
             options |= {"username": username, "password": password}
-        self._all.append(ScrapydNode(name, python or self._python, self._folder / name, options, env, fork=self._fork))
-        return self._all[-1]
+        self.nodes.append(ScrapydNode(name, python or self._python, self._folder / name, options, env, fork=self._fork))
+        return self.nodes[-1]
 
     def fleet(self, count: int, **options: Any) -> list[ScrapydNode]:
         """Start `count` nodes at the same time, and return them ready; options as of `make`."""
@@ -243,5 +243,5 @@ class Nodes:
         return nodes
 
     def close(self) -> None:
-        for node in self._all:
+        for node in self.nodes:
             node.close()
