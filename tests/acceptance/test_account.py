@@ -31,6 +31,7 @@ def crawl(project: MakeProject, run_scrapy: RunCommand, pair: list[ScrapydNode])
     return run
 
 
+@pytest.mark.promise("The counts add up")
 def test_offsite_and_duplicates_are_filtered_once_and_counted(crawl: Callable[..., Project], site: StartSite) -> None:
     there = site(90, offsite=2, duplicates=3)  # on each of three index pages
     it = crawl(there)
@@ -88,6 +89,7 @@ BAD_PAGES = {
 }
 
 
+@pytest.mark.promise("Each URL without a result is listed with the reason")
 @pytest.mark.black_box
 def test_of_each_page_without_an_item_it_is_known_why(crawl: Callable[..., Project], site: StartSite) -> None:
     there = site(60)
@@ -161,6 +163,7 @@ KILLER = """
 STALLED = "stalled: no page and no item for more than 2 s; it has not ended, and gets SIGINT"
 
 
+@pytest.mark.promise("A page kills every worker that fetches it, or hangs there")
 @pytest.mark.black_box
 @pytest.mark.parametrize(
     ("deed", "mode", "why"),

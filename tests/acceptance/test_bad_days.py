@@ -53,6 +53,7 @@ def assert_whole(done: Result, project: Project, site: SiteProcess, gone: tuple[
     assert summary["batches"]["dead"] == 0
 
 
+@pytest.mark.promise("A node is down, dies or hangs")
 def test_one_node_away_one_killed_one_worker_killed(fleet: StartFleet, site: StartSite, begun: BeginCrawl) -> None:
     nodes, pages = fleet(3), site(600, "--latency=0.3", per_page=100, offsite=2, duplicates=3)
     pages.behave({pages.site.detail_path(555): "gone"})
@@ -70,6 +71,7 @@ def test_one_node_away_one_killed_one_worker_killed(fleet: StartFleet, site: Sta
     assert states == {"node1": "down", "node2": "down", "node3": "up"}
 
 
+@pytest.mark.promise("A node is down, dies or hangs")
 def test_a_machine_hangs_and_comes_back_while_the_crawl_goes_on(
     fleet: StartFleet, site: StartSite, begun: BeginCrawl
 ) -> None:

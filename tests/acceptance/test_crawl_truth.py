@@ -112,8 +112,17 @@ DYING = """
     pathlib.Path.replace = replace
 
 
+    class Noting:
+        # It writes to a place of its own, each item by its address.
+        def process_item(self, item):
+            with open({notes!r}, "a") as file:
+                file.write(item["url"] + "\\n")
+            return item
+
+
     class Own(PlainSpider):
         name = "own"
+        custom_settings = {{"ITEM_PIPELINES": {{Noting: 300}}}}
 
         def parse(self, response):
             for href in response.css("a[itemprop=url]::attr(href)").getall():
@@ -124,6 +133,8 @@ DYING = """
 """
 
 
+@pytest.mark.promise("A worker is killed")
+@pytest.mark.promise("Pipelines that write to a database or a server of their own run at least once.")
 @BOTH_WAYS
 def test_a_worker_that_dies_between_its_items_and_its_word_doubles_and_loses_none(
     way: str, scene: MakeScene, tmp_path: Path
@@ -132,7 +143,8 @@ def test_a_worker_that_dies_between_its_items_and_its_word_doubles_and_loses_non
     at = scene(24, DISTRIBUTED_BATCH_SIZE=6, DISTRIBUTED_WORKERS=2)
     it, pages, left = at.it, at.pages, tmp_path / "one is left to die"
     left.touch()
-    it.spider("own", DYING.format(left=str(left)))
+    notes = tmp_path / "what the pipeline wrote"
+    it.spider("own", DYING.format(left=str(left), notes=str(notes)))
     at.run(*CRAWL, way, code=0)
     assert not left.exists(), "no worker has died"
     failed = {f"{attempt.job}.jl" for attempt in attempts(it, AttemptState.FAILED)}
@@ -140,6 +152,7 @@ def test_a_worker_that_dies_between_its_items_and_its_word_doubles_and_loses_non
     assert failed & written, "it died too early to show anything"
     assert pages.differences(it.items(ITEMS)) == {}
     assert max(pages.item_hits().values()) == 2, "its pages were fetched again"
+    assert set(notes.read_text(encoding="utf-8").split()) == {pages.detail(number) for number in range(24)}
 
 
 def test_nodes_with_full_disks_make_no_request_and_each_has_a_try_at_every_batch(scene: MakeScene) -> None:

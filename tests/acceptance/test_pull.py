@@ -45,6 +45,7 @@ def test_a_pulled_crawl_has_every_item_once_and_leaves_nothing_running(scene: Ma
     assert sum(one["codes"].get("200", 0) for one in answered) == 90
 
 
+@pytest.mark.promise("The workers of the next crawl remove the items of the last one")
 @pytest.mark.black_box
 def test_by_settings_alone_and_item_for_item_what_push_brings(scene: MakeScene, run_scrapy: RunCommand) -> None:
     at = scene(100, per_page=20, **PULL)
@@ -58,11 +59,16 @@ def test_by_settings_alone_and_item_for_item_what_push_brings(scene: MakeScene, 
     for url, item in there[0].items():
         same = {name: value for name, value in item.items() if name not in ignored}
         assert same == {name: value for name, value in there[1][url].items() if name not in ignored}
-    summaries = [row.summary for row in crawls(it)]
+    pushed, pulled = sorted(crawls(it), key=lambda row: row.id)
+    for node in at.nodes:
+        kept = {path.parent.name.partition(".")[0] for path in node.logs_dir.glob("_sdist/*/*.jl")}
+        assert kept == {pulled.id} or pulled.id not in kept, "a worker left what was collected of the crawl before"
+    summaries = [pushed.summary, pulled.summary]
     for name in ("urls_found", "sealed", "items", "gone_urls", "failed_urls", "dead_urls"):
         assert summaries[0][name] == summaries[1][name], name
 
 
+@pytest.mark.promise("Each item comes home once")
 @pytest.mark.black_box
 def test_a_killed_worker_and_a_killed_producer_cost_nothing_with_the_store_on_redis(
     scene: MakeScene, pair: list[ScrapydNode], tmp_path: Path

@@ -81,6 +81,7 @@ def _sorted(it: Project, name: str) -> list[str]:
     return sorted(json.dumps(item, sort_keys=True) for item in it.items(name))
 
 
+@pytest.mark.promise("A request travels whole")
 def test_they_arrive_as_from_plain_scrapy(make: MakeProject, run_scrapy: RunCommand, the_site: SiteProcess) -> None:
     it, url = make(RICH), f"{the_site.url}/echo"
     # A site that sets no cookies: with one jar for all, plain Scrapy sends a cookie to requests after its first use.
@@ -107,6 +108,8 @@ def _without_jar(text: str) -> str:
     return json.dumps(item, sort_keys=True)
 
 
+@pytest.mark.promise("Cookies, credentials and bodies are encrypted")
+@pytest.mark.promise("Everything beyond the address of a page is encrypted")
 @pytest.mark.black_box
 def test_what_they_carry_can_be_read_nowhere(
     make: MakeProject, start_scrapy: StartCommand, fleet: StartFleet, site: StartSite
@@ -151,6 +154,7 @@ STAYS = """
 """
 
 
+@pytest.mark.promise("The producer crawls a request that cannot travel")
 @pytest.mark.black_box
 @pytest.mark.parametrize("refused", [False, True])
 def test_what_cannot_travel_is_crawled_here_or_refused_when_told_so(

@@ -24,6 +24,7 @@ from scrapyd_dist.batches import AttemptState, CrawlState
 from scrapyd_dist.store import open_store
 
 
+@pytest.mark.promise("All nodes are gone, the producer is killed, or its machine is switched off")
 @pytest.mark.black_box
 @pytest.mark.parametrize("way", ["scrapy", "sdist"])
 def test_all_nodes_die_in_the_middle(way: str, scene: MakeScene, fleet: StartFleet) -> None:

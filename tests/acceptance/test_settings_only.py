@@ -12,6 +12,7 @@ from rig.waiting import wait_for
 from scrapy.settings import default_settings
 
 
+@pytest.mark.promise("Only its owner can read the state folder")
 def test_one_line_and_targets_in_scrapy_cfg(
     project: MakeProject, run_scrapy: RunCommand, pair: list[ScrapydNode], site_now: SiteProcess
 ) -> None:
@@ -22,6 +23,7 @@ def test_one_line_and_targets_in_scrapy_cfg(
     assert summary["state"] == "finished"
     assert summary["items"] == summary["sealed"] == 90
     assert all(node["jobs"] for node in summary["nodes"]), "the work was not spread"
+    assert (it.path / ".sdist").stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.black_box

@@ -39,7 +39,8 @@ def with_home(home: Path) -> dict[int, list[str]]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError):  # gone, or not ours to look at
-                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                # That of a fork is padded with zeros.
+                if mark in (entry / "environ").read_bytes().rstrip(b"\0").split(b"\0"):
                     arguments = (entry / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
                     found[int(entry.name)] = [argument.decode("utf-8", "replace") for argument in arguments]
     return found

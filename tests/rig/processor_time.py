@@ -6,8 +6,10 @@ from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 
-#: a process that starts and ends between two samples is not seen; most live longer
-INTERVAL = 0.25
+#: a process that starts and ends between two samples is not seen
+INTERVAL = 0.5
+#: bytes of a command line that are read; that of a fork is padded with zeros
+ENOUGH = 500
 TICKS = os.sysconf("SC_CLK_TCK")
 #: the fields of /proc/PID/stat, from the state on, with the ticks of user and system
 UTIME = 11
@@ -33,10 +35,13 @@ class ProcessorTime:
 
     def _read(self, pid: int) -> None:
         fields = _read_stat(pid)
-        cmdline = Path(f"/proc/{pid}/cmdline").read_bytes()
-        if cmdline and fields[START_TIME] >= self._began:
-            kind = name_process(cmdline)
-            self._seconds[pid, fields[START_TIME]] = kind, (fields[UTIME] + fields[STIME]) / TICKS
+        if fields[START_TIME] < self._began:
+            return
+        with Path(f"/proc/{pid}/cmdline").open("rb") as file:
+            cmdline = file.read(ENOUGH)
+        if cmdline:
+            seconds = (fields[UTIME] + fields[STIME]) / TICKS
+            self._seconds[pid, fields[START_TIME]] = name_process(cmdline), seconds
 
     def close(self) -> list[tuple[str, int, float]]:
         """Stop sampling. What processes were, how many there were, and their seconds, most first."""

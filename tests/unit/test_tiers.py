@@ -1,0 +1,53 @@
+"""Nothing rests on `make full` alone: each promise, each command and each row of parity has a test in the core."""
+
+import re
+from pathlib import Path
+
+import pytest
+from rig.rows import read_rows
+from scrapyd_dist.cli.commands import CODES
+
+ROOT = Path(__file__).parents[2]
+ROWS = read_rows()
+#: those with real processes that each change must pass
+CORE = [row for row in ROWS if row.in_core and (ROOT / "tests/acceptance" / f"{row.file}.py").exists()]
+#: the texts of their files, without the rows of `make full`
+TEXTS = {row.file: (ROOT / "tests/acceptance" / f"{row.file}.py").read_text("utf-8") for row in CORE}
+for row in ROWS:
+    if not row.in_core and row.file in TEXTS:
+        TEXTS[row.file] = TEXTS[row.file].replace(row.source, "")
+#: the words in bold that begin a line of the list
+PROMISE_LIST = (ROOT / "docs/explanation/promises.md").read_text("utf-8")
+PROMISES = re.findall(r"^- \*\*(.+?)\*\*", PROMISE_LIST, re.MULTILINE)
+#: row, answer, tests
+PARITY = re.findall(
+    r"^\| ([A-Z]\d+[a-z]?) \| .+? \| (yes|partly|no) \| .+ \| (.+?) \|$",
+    (ROOT / "docs/internals/parity.md").read_text("utf-8"), re.MULTILINE,
+)  # fmt: skip
+
+
+def test_the_promises_are_found() -> None:
+    assert len(PROMISES) > 10
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+def test_each_promise_has_a_row_in_the_core(promise: str) -> None:
+    assert [row for row in CORE if promise in row.promises()]
+
+
+def test_no_row_names_a_promise_that_is_not_made() -> None:
+    assert {promise for row in ROWS for promise in row.promises()} <= set(PROMISES)
+
+
+@pytest.mark.parametrize("command", sorted(set(CODES) - {""}))
+def test_each_command_is_run_by_a_row_in_the_core(command: str) -> None:
+    words = command.removesuffix(" list").split()
+    called = re.compile(r"\W+".join(f"\\b{word}\\b" for word in words))
+    assert [file for file, text in TEXTS.items() if called.search(text)]
+
+
+@pytest.mark.parametrize(("row", "answer", "shown"), PARITY, ids=[row for row, *_ in PARITY])
+def test_each_row_of_parity_has_a_test_in_the_core(row: str, answer: str, shown: str) -> None:
+    named = re.findall(r"`(\w+)::(\w+)`", shown)
+    core = {(row.file, row.name) for row in ROWS if row.in_core}
+    assert answer != "yes" or core.intersection(named), f"{row} rests on {named}"
