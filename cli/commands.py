@@ -43,7 +43,7 @@ _ENDS: Mapping[tuple[int, ...], str] = {
         "strategy status, strategy resume, strategy replay"
     ),
     (0, 1, 2, 4, 6, 10, 130): "crawls clean",
-    (0, 1, 2, 4, 6, 130): "crawls trust, strategy join, strategy add, strategy reset, strategy events",
+    (0, 1, 2, 4, 6, 130): "strategy join, strategy add, strategy reset, strategy events",
     (0, 1, 2, 4, 6, 10): "throttle apply",
     (0, 1, 2, 3, 4, 6, 130): "frontier add, frontier move, frontier delete, items merge, items tail",
     (0, 1, 2, 3, 4, 5, 6, 130): (
@@ -85,7 +85,7 @@ COMMANDS = {
     "report": CommandEntry(_CRAWLS, "Make a page of one crawl: growth, nodes, failures.", "status"),
     "crawls": CommandEntry(_CRAWLS, "List, pause, stop, retry and clean crawls.", verbs=(
         "crawls.crawl: list", "crawls.stored_crawls: pause", "jobs.job_ends: stop wait",
-        "crawls.stored_crawls: retry batches misses clean trust",
+        "crawls.stored_crawls: retry batches misses clean",
     )),
     "throttle": CommandEntry(_CRAWLS, "Show and set how many requests each domain gets.", verbs=(
         "crawls.throttle_commands: show apply set unset block unblock pause resume",
@@ -121,7 +121,7 @@ COMMANDS = {
 # fmt: on
 #: what may be typed as well, one or two words -> what it stands for; help and completion do not show these
 ALIASES = {
-    **{verb: f"crawls {verb}" for verb in ("pause", "stop", "wait", "retry", "batches", "misses", "clean", "trust")},
+    **{verb: f"crawls {verb}" for verb in ("pause", "stop", "wait", "retry", "batches", "misses", "clean")},
     **{verb: f"jobs {verb}" for verb in ("schedule", "cancel", "grep", "stats")},
     **{verb: f"nodes {verb}" for verb in ("api", "metrics")},
     **{verb: f"code {verb}" for verb in ("versions", "spiders", "rollback", "prune")},

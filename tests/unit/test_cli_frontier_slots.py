@@ -36,8 +36,7 @@ WORKER = Lessee(job="shop.w1.a1", node="one", url="http://one:6800")
 @pytest.fixture
 def store(root: Path) -> Iterator[Store]:
     """The project's store with an empty frontier."""
-    state_dir(root)
-    with closing(open_store(root / ".sdist" / "store.db")) as one:
+    with closing(open_store(root / ".sdist" / "store.db", key=state_key(state_dir(root)))) as one:
         one.add_crawl(Crawl(id="shop", project="p", spider="", created=1.0, kind="frontier"))
         yield one
 
