@@ -122,7 +122,7 @@ def test_neither_a_command_nor_a_file_comes_of_what_another_program_wrote(
     assert not logged.exists()
     assert_told(resumed, "evil", "is not believed", "sdist crawls clean evil", code=2)
     assert_told(run_cli(it, "crawls", "retry", "evil", env=env), "is not believed")
-    for words in (("report",), ("report", "../../../victim"), ("clean", "../../../victim", "--yes")):
+    for words in (("report",), ("report", "../../../victim"), ("crawls", "clean", "../../../victim", "--yes")):
         assert_told(run_cli(it, *words, env=env), "../../../victim")
     assert list(tmp_path.rglob("victim*")) == list(it.path.parents[2].glob("victim*")) == []
     listed = run_cli(it, "crawls", "--json", env=env)
