@@ -210,7 +210,7 @@ def test_of_several_that_open_a_store_of_an_earlier_schema_one_migrates_it(
     assert run(path, "SELECT * FROM mottos") == [("c", "s!")]
 
 
-def test_a_migration_waits_for_the_process_that_writes(
+def test_a_migration_does_not_begin_while_another_process_writes(
     tmp_path: Path, next_version: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "store.db"
