@@ -205,7 +205,7 @@ class Fleet:
         if way.pushed:
             start = ["-a", f"links={self._list(way)}", "-a", f"site={self._site_url}/__answers__"]
             return ["crawl", "pages", *start, "--push", "--callback=parse", "--batch-size=100", *words]
-        return ["consume", "pages", NAME, "--per-slot=0", f"--max-running={nodes}", *words]
+        return ["frontier", "consume", "pages", NAME, "--per-slot=0", f"--max-running={nodes}", *words]
 
     def _watched(self, command: Command, items: int, seconds: float, settle: float) -> Pace:
         deadline = time.monotonic() + PATIENCE

@@ -43,7 +43,7 @@ _ENDS: Mapping[tuple[int, ...], str] = {
         "strategy status, strategy resume, strategy replay"
     ),
     (0, 1, 2, 4, 6, 10, 130): "crawls clean",
-    (0, 1, 2, 4, 6, 130): "crawls trust, strategy join, strategy add, strategy reset, strategy events",
+    (0, 1, 2, 4, 6, 130): "strategy join, strategy add, strategy reset, strategy events",
     (0, 1, 2, 4, 6, 10): "throttle apply",
     (0, 1, 2, 3, 4, 6, 130): "frontier add, frontier move, frontier delete, items merge, items tail",
     (0, 1, 2, 3, 4, 5, 6, 130): (
@@ -85,7 +85,7 @@ COMMANDS = {
     "report": CommandEntry(_CRAWLS, "Make a page of one crawl: growth, nodes, failures.", "status"),
     "crawls": CommandEntry(_CRAWLS, "List, pause, stop, retry and clean crawls.", verbs=(
         "crawls.crawl: list", "crawls.stored_crawls: pause", "jobs.job_ends: stop wait",
-        "crawls.stored_crawls: retry batches misses clean trust",
+        "crawls.stored_crawls: retry batches misses clean",
     )),
     "throttle": CommandEntry(_CRAWLS, "Show and set how many requests each domain gets.", verbs=(
         "crawls.throttle_commands: show apply set unset block unblock pause resume",
@@ -121,21 +121,23 @@ COMMANDS = {
 # fmt: on
 #: what may be typed as well, one or two words -> what it stands for; help and completion do not show these
 ALIASES = {
-    **{verb: f"crawls {verb}" for verb in ("pause", "stop", "wait", "retry", "batches", "misses", "clean", "trust")},
-    **{verb: f"jobs {verb}" for verb in ("schedule", "cancel", "grep", "stats")},
-    **{verb: f"nodes {verb}" for verb in ("api", "metrics")},
-    **{verb: f"code {verb}" for verb in ("versions", "spiders", "rollback", "prune")},
-    **{f"crawls {name}": name for name in ("resume", "watch", "status", "report")},
-    **{one: f"{one}s" for one in ("job", "node", "item")},
-    "jobs logs": "logs",
-    "log": "logs",
+    # of scrapyd-client and scrapyd-deploy
     "targets": "nodes targets",
     "projects": "code projects",
+    "spiders": "code spiders",
     "deploy -l": "nodes targets",
     "deploy -L": "code projects --node",
-    "consume": "frontier consume",
-    "deploy-all": "deploy --all",
+    # of shub, which schedules as scrapyd-client does
+    "schedule": "jobs schedule",
+    "cancel": "jobs cancel",
+    "log": "logs",
     "version": "--version",
+    # of Scrapyd's API and of ScrapydWeb
+    "api": "nodes api",
+    **{one: f"{one}s" for one in ("job", "node", "item")},
+    # a verb in its group, though it has none
+    **{f"crawls {name}": name for name in ("resume", "watch", "status", "report")},
+    "jobs logs": "logs",
 }
 
 
@@ -155,6 +157,8 @@ class LazyGroup(TyperGroup):
         return super().parse_args(ctx, meant(args))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in COMMANDS and (near := with_verb(args[0])) and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {', '.join(map(repr, near))}?")
         name, command, rest = super().resolve_command(ctx, args)
         if name not in COMMANDS:
             return name, command, rest
@@ -182,6 +186,17 @@ def meant(args: list[str]) -> list[str]:
     return args
 
 
+def with_verb(verb: str) -> list[str]:
+    """The commands that have this verb: `crawls stop` for `stop`."""
+    return [f"{name} {verb}" for name, entry in COMMANDS.items() if verb in _modules(entry)]
+
+
+def _modules(entry: CommandEntry) -> dict[str, str]:
+    """The verbs of a group, each with its module."""
+    rows = (row.partition(": ") for row in entry.verbs)
+    return {verb: module for module, _, words in rows for verb in words.split()}
+
+
 def load(name: str, *, whole: bool = True, only: str = "") -> Any:
     """Import a command of the table; gives Typer's object for it, which explains its exit codes as well.
 
@@ -195,9 +210,7 @@ def load(name: str, *, whole: bool = True, only: str = "") -> Any:
     entry = COMMANDS[name]
     if entry.verbs:
         alone = f"\n\nAlone, `sdist {name}` is `sdist {name} {LIST}`."
-        verbs = {
-            verb: module for row in entry.verbs for module, _, words in [row.partition(": ")] for verb in words.split()
-        }
+        verbs = _modules(entry)
         below = typer.Typer(cls=VerbGroup, help=entry.summary + (alone if LIST in verbs else ""))
         for verb, module in ({only: verbs[only]} if only in verbs else verbs).items():
             below.command(verb)(asks(_function(module, verb)))

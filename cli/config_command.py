@@ -13,7 +13,7 @@ from scrapyd_dist.deploy import local_nodes
 from scrapyd_dist.config import STATE_FOLDER, ProjectConfig, read_files, shared_files
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.related_names import NAMES, answers
-from scrapyd_dist.settings import PREFIX, SETTINGS, judge, limits_in, nearest, outdated, unknown
+from scrapyd_dist.settings import PREFIX, SETTINGS, judge, limits_in, nearest, unknown
 from scrapyd_dist.store.address import VARIABLE
 
 from .context import Context, with_settings
@@ -239,7 +239,7 @@ def config(
     files = ConfigFiles.of(found.root)
     options = [*of_project(found, files, settings), *of_targets(found, files), *of_settings(found, files, settings)]
     misspellings, wrong = misspelt(files, settings), invalid(settings)
-    complain_each([*outdated(settings), *answers({name: value for name, (value, _) in settings.items()})])
+    complain_each(answers({name: value for name, (value, _) in settings.items()}))
     shown = [one for one in options if every or one.origin != "default"]
     document = {
         "options": [one._asdict() for one in options],

@@ -17,7 +17,7 @@ from typing import Any
 
 from scrapyd_dist.deploy.kept_eggs import kept_eggs
 
-from scrapyd_dist.batches import Batch, Crawl, WorkerEntry, earlier_workers
+from scrapyd_dist.batches import Batch, Crawl, WorkerEntry
 from scrapyd_dist.config import (
     OWN_SECTION,
     STATE_FOLDER,
@@ -214,7 +214,6 @@ def versions_by_job(crawls: Iterable[Crawl], workers: Iterable[WorkerEntry] = ()
     for crawl in crawls:
         # Of a crawl that went on with other code, a job may run either.
         versions[crawl.id] = None if crawl.options.get("earlier_versions") else crawl.version
-        elsewhere |= {worker.job: worker.version for worker in earlier_workers(crawl.options) if worker.version}
 
     def version_of(job: str) -> str | None:
         ours = crawl_in(job)

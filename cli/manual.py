@@ -62,10 +62,10 @@ def settings_page(text: str) -> str:
 
 
 def _settings_table(rows: tuple[Setting, ...]) -> str:
-    heading = "write" if rows[-1].instead else "Scrapy Cluster's" if any(row.cluster for row in rows) else "option"
+    heading = "Scrapy Cluster's" if any(row.cluster for row in rows) else "option"
     lines = [f"| setting | {heading} | default | meaning |", "|---|---|---|---|"]
     for row in rows:
-        cells = [row.name, row.instead or row.cluster or row.option, row.default_text]
+        cells = [row.name, row.cluster or row.option, row.default_text]
         name, second, default = (text and f"`{text}`" for text in cells)
         lines.append(re.sub(" +", " ", f"| {name} | {second} | {default} | {row.help} |"))
     return "\n".join(lines)

@@ -245,16 +245,6 @@ class WorkerEntry:
     introduces: bool = False  #: it only says whose code it is
 
 
-#: where a version before schema 7 kept them: a document in the options of the crawl, written anew for each worker
-OLD_WORKERS = "workers"
-
-
-def earlier_workers(options: Mapping[str, Any]) -> list[WorkerEntry]:
-    """The workers that an older version has listed in a crawl's options."""
-    rows = (options.get(OLD_WORKERS) or {}).get("hired", ())
-    return [WorkerEntry(**{"pool" if name == "lane" else name: value for name, value in row.items()}) for row in rows]
-
-
 #: the kinds of misses, in words for users
 MISSES = {
     "gone": "gone (the site does not give them: 404, 403 …)",

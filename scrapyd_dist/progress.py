@@ -347,7 +347,7 @@ def of(document: Any, *names: str) -> Any:
 
 
 def finite(value: Any) -> float:
-    """Return a finite number from a worker or an older version; 0 for anything else."""
+    """Return a finite number that a worker sent or a store has kept; 0 for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return 0.0
     return float(value) if abs(value) < 1e18 and math.isfinite(value) else 0.0
@@ -360,11 +360,7 @@ def number(document: Any, *names: str) -> int:
 
 def succeeded(document: Mapping[str, Any]) -> int:
     """Return the number of target requests with a result in a summary."""
-    requests = document.get("requests") or {}
-    if "succeeded" in requests:
-        return number(requests, "succeeded")
-    missed = number(document, "gone_urls") + number(document, "failed_urls")  # a summary of an earlier version
-    return max(0, number(requests, "done") - missed)
+    return number(document, "requests", "succeeded")
 
 
 def _rates(snap: Snapshot, node: str | None = None) -> dict[str, float]:

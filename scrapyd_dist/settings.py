@@ -90,7 +90,6 @@ class Setting:
     secret: bool = False  #: may hold a password
     variable: str = ""  #: of the environment, which goes before the setting
     cluster: str = ""  #: the setting of Scrapy Cluster that means the same
-    instead: str = ""  #: of an old name: how the same is written today
 
     @property
     def default_text(self) -> str:
@@ -333,14 +332,6 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
     _s("THROTTLE_LONGEST_DELAY", _SECONDS, 60.0, "seconds: the longest pause that follows from latency or from a"
        " robots.txt's Crawl-delay; a Retry-After is kept to, up to a day", most=LONGEST_WINDOW, travels=_LIMITS),
 ),
-"Old names": (
-    _s("BATCH_ADAPT", _YES_NO, None, "whether `BATCH_SIZE` is only the largest size",
-       instead='DISTRIBUTED_BATCH_SIZE = "auto"'),
-    _s("WORKERS", _WHOLE, 0, "workers at one time", instead="DISTRIBUTED_MAX_JOBS"),
-    _s("NODES_FILE", _TEXT, None, "a list of nodes", instead='an entry "file:PATH" in DISTRIBUTED_NODES'),
-    _s("NODES_COMMAND", _TEXT, None, "a command that prints a list of nodes",
-       instead='an entry "cmd:COMMAND" in DISTRIBUTED_NODES', secret=True),
-),
 }
 # fmt: on
 #: by their names
@@ -393,18 +384,12 @@ def unknown(names: Iterable[str], environment: Iterable[str] = ()) -> list[str]:
     return said
 
 
-def outdated(names: Iterable[str]) -> list[str]:
-    """A paragraph for each old name among these, with what to write today."""
-    rows = (row for name, row in SETTINGS.items() if row.instead and name in names)
-    return [f"The setting {row.name} is old, and still works. Write {row.instead} instead." for row in rows]
-
-
 def complaints(settings: Mapping[str, Any], arguments: Mapping[str, Any] | None = None) -> list[str]:
-    """What to warn of where a process begins: unknown and old settings, misspelt variables, names of related systems.
+    """What to warn of where a process begins: unknown settings, misspelt variables, names of related systems.
 
     `arguments` are those of the spider, or its attributes.
     """
-    return unknown(settings, os.environ) + outdated(settings) + answers(settings, arguments or {})
+    return unknown(settings, os.environ) + answers(settings, arguments or {})
 
 
 def judge(settings: Mapping[str, Any] | BaseSettings) -> None:

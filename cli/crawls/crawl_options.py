@@ -156,9 +156,6 @@ class CrawlOptions(GoalOptions, SpiderOptions):
     min_items: Annotated[int | None, _setting("MIN_ITEMS", metavar="N")] = None
     label: NewLabels = None
     pull: Annotated[bool | None, _setting("MODE", "--pull/--push")] = None
-    workers: Annotated[
-        int | None, _option("The same as --max-jobs; the smaller one counts.", panel="Nodes", metavar="N")
-    ] = None
     fair: Annotated[str | None, _setting("FAIR", metavar="KIND")] = None
     max_jobs: Annotated[int | None, _setting("MAX_JOBS", metavar="N")] = None
     placement: Annotated[str | None, _setting("PLACEMENT", autocompletion=PLACEMENTS, metavar="KIND")] = None
@@ -182,8 +179,6 @@ class CrawlOptions(GoalOptions, SpiderOptions):
         """The same as settings; folder: what relative files are looked up in."""
         settings = of_options(self) | self.delivery(folder)
         checked_labels(self.label)
-        if self.workers is not None:
-            settings["DISTRIBUTED_MAX_JOBS"] = min(filter(None, (self.workers, self.max_jobs)), default=0)
         if self.deploy is not None:
             settings["DISTRIBUTED_DEPLOY"] = "if-missing" if self.deploy else "never"
         if self.pull is not None:

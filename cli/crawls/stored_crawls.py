@@ -1,11 +1,10 @@
-"""`sdist crawls batches`, `misses`, `retry`, `pause`, `clean` and `trust`: crawls in the store, and what to do.
+"""`sdist crawls batches`, `misses`, `retry`, `pause` and `clean`: crawls in the store, and what to do.
 
 A request to a running crawl is written into the store, where its producer reads it. A crawl that has ended gets a new
 producer process. A miss is forgotten in the same step that lets its request wait again. A crawl that runs, or was not
 named, is never removed. Its name goes last: an interrupted clean can be repeated.
 """
 
-import json
 import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -91,8 +90,8 @@ def try_again(store: Store, root: Path, crawl: str, kinds: Collection[str], numb
     if doubled:
         complain(
             f"Which items of {'batch' if len(doubled) == 1 else 'batches'} {some_of(doubled)} are those of the requests"
-            " that are tried again is not known: the code that crawled them was older than this, or a feed took only"
-            " some of its items. What these requests yielded before they failed stays beside what they yield now;"
+            " that are tried again is not known: a feed took only some of its items. What these requests yielded before"
+            " they failed stays beside what they yield now;"
             " `sdist items merge CRAWL -o FILE --key FIELD` leaves out the second item with the same value."
         )
     return total
@@ -363,26 +362,3 @@ def remove(store: Store, root: Path, row: Crawl) -> None:
         ) from error
     store.forget_pages([row.id, home_of(row.id, row.created)])
     store.forget(row.id)
-
-
-def trust(context: Context, crawl: CrawlId, yes: Yes = False, output: Output = Output()) -> None:
-    """Believe what the store says of a crawl or frontier, and sign it with this project's key.
-
-    For one that an older sdist left on a Redis server, or that another copy of
-    the project made, with a key that is lost. It shows what the row says: read
-    it, since `sdist resume` does all of that, commands too. Its batches are
-    signed as they are.
-
-    Example: sdist crawls trust easy-20260102T030405Z
-    """
-    store = context.new_store
-    row, options = store.crawl(crawl), store.unchecked(crawl)
-    if not yes:
-        told = {"spider": row.spider, "project": row.project, "version": row.version, **options}
-        for name, value in told.items():  # in lines that a terminal cannot take for anything else
-            say(f"  {json.dumps(str(name))[1:-1]} = {json.dumps(value)}")
-        confirm(f"Do you know all of this, and shall {crawl} be believed?", refusal=f"{crawl} would be signed")
-    batches = store.sign_batches(crawl)
-    store.sign(crawl)  # last: a crawl that is believed has batches that are
-    if not output.document({"crawl": crawl, "batches": batches, "options": options}):
-        say(f"{crawl} is signed with this project's key, with {batches:,} batches. Go on with: sdist resume {crawl}")

@@ -42,9 +42,8 @@ def heedings(store: Store) -> list[dict[str, Any]]:
 
 def _heeding(row: Crawl) -> dict[str, Any]:
     told = row.summary.get("throttle")
-    if not isinstance(told, dict):
-        # A crawl without a summary has sent nothing yet, and looks for rules before it does.
-        told = {"reason": "it was begun by an older scrapyd-dist" if row.summary else ""}
+    if not isinstance(told, dict):  # it has sent nothing yet, and looks for rules before it does
+        told = {}
     reason, nodes = str(told.get("reason") or ""), dict(told.get("nodes") or {})
     return {"crawl": row.id, "heeded": not (reason or nodes), "reason": reason, "nodes": nodes}
 

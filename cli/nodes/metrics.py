@@ -144,7 +144,7 @@ def _told(crawls: Sequence[Crawl]) -> Iterator[Metric]:
 def _by_node(crawls: Sequence[Crawl]) -> Iterator[Metric]:
     rows = [(crawl, node) for crawl in crawls for node in crawl.summary.get("nodes") or ()]
     for name, text, key in _OF_NODE:
-        # A crawl's node is listed once; a row without the number is of an older version.
+        # A crawl's node is listed once; a number that its row lacks is no sample.
         samples = {
             (crawl.id, str(node.get("name"))): ({**_labels(crawl), "node": str(node.get("name"))}, number(node, key))
             for crawl, node in rows

@@ -103,7 +103,6 @@ def read_options(settings: BaseSettings) -> ProducerOptions:
     options = ProducerOptions(**{
         **values,
         "crawl": check_crawl_name(crawl) if crawl else None,
-        "nodes": values["nodes"] or (() if values["target_hosts"] else _old_lists(reader)),
         "sent_size": _fixed_size(reader) or (LARGEST if adapts else BATCH_SIZE),
         "batch_adapt": adapts,
         "send_feed_url": _may_travel(feed_url, settings),
@@ -121,12 +120,6 @@ def read_options(settings: BaseSettings) -> ProducerOptions:
     return options
 
 
-def _old_lists(reader: SettingReader) -> tuple[str, ...]:
-    """The entries of DISTRIBUTED_NODES that its older names stand for."""
-    old = {"file:": "DISTRIBUTED_NODES_FILE", "cmd:": "DISTRIBUTED_NODES_COMMAND"}
-    return tuple(f"{kind}{text}" for kind, name in old.items() if (text := reader.value(name)))
-
-
 def _fixed_size(reader: SettingReader) -> int | None:
     size = reader.value("DISTRIBUTED_BATCH_SIZE")
     return None if size == AUTO else int(size)
@@ -134,17 +127,14 @@ def _fixed_size(reader: SettingReader) -> int | None:
 
 def _adapts(reader: SettingReader) -> bool:
     """A producer that does not wait cannot see how many requests fit."""
-    old = reader.value("DISTRIBUTED_BATCH_ADAPT")
-    adapts = _fixed_size(reader) is None if old is None else bool(old)
-    return adapts and bool(reader.value("DISTRIBUTED_WAIT"))
+    return _fixed_size(reader) is None and bool(reader.value("DISTRIBUTED_WAIT"))
 
 
 def _scaling(reader: SettingReader) -> ScalingPolicy:
     """The allowed number of workers, and what each is told."""
-    read, terms = reader.value, reader.values_for(WorkerRequest)
+    terms = reader.values_for(WorkerRequest)
     terms["batch_size"] = _fixed_size(reader) or (FAIR_SIZE if terms["fair"] else LEASED)
-    most = (read("DISTRIBUTED_WORKERS"), read("DISTRIBUTED_MAX_JOBS"))
-    return ScalingPolicy(most=min(filter(None, most), default=0), terms=WorkerRequest(**terms))
+    return ScalingPolicy(most=reader.value("DISTRIBUTED_MAX_JOBS"), terms=WorkerRequest(**terms))
 
 
 def _check_together(options: ProducerOptions) -> None:

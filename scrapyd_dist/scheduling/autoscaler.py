@@ -11,17 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from scrapyd_dist.batches import (
-    OLD_WORKERS,
-    Attempt,
-    Batch,
-    BatchState,
-    FinishReason,
-    WorkerEntry,
-    earlier_workers,
-    meaning,
-    worker_id,
-)
+from scrapyd_dist.batches import Attempt, Batch, BatchState, FinishReason, WorkerEntry, meaning, worker_id
 from scrapyd_dist.errors import ApiRefused, NodeError
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.joblogs.worker_report import WorkerReport, counts_of
@@ -33,7 +23,6 @@ from scrapyd_dist.scheduling.job_request import call_for_worker
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState, WorkerRun
 from scrapyd_dist.scheduling.scaling_policy import CircuitBreaker
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.store.worker_thread import StoreThread
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +82,7 @@ class Autoscaler:
 
     async def recover(self, accepted: Sequence[Attempt]) -> None:
         """Take up the workers of an earlier process; `accepted`: attempts that were accepted there."""
-        left, self.last = await listed_workers(self.state.store, self.state.spec.crawl)
+        left, self.last = await self.state.store(self.state.store.store.workers, self.state.spec.crawl)
         for one in left:
             member = self.state.member_at(one.url)
             if member is None:
@@ -275,17 +264,6 @@ class Autoscaler:
         member.unfit = reason
         logger.error("%s gets no more workers: %s", member.node, reason)
         self.state.check_unfit()
-
-
-async def listed_workers(store: StoreThread, crawl: str) -> tuple[list[WorkerEntry], int]:
-    """`Store.workers` of an earlier process; those that an older version has left in the options are listed, too."""
-    options = dict((await store(store.store.own_crawl, crawl)).options)
-    if OLD_WORKERS in options:  # broken off, this begins anew
-        last = int(options[OLD_WORKERS].get("last", 0))
-        await store(store.store.add_workers, crawl, earlier_workers(options), last=last)
-        del options[OLD_WORKERS]
-        await store(store.store.update_crawl, crawl, options=options)
-    return await store(store.store.workers, crawl)
 
 
 def _why(report: WorkerReport) -> str:

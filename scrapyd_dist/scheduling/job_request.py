@@ -23,7 +23,7 @@ from scrapyd_dist.store.reach import Way
 PRODUCERS_SETTINGS = frozenset({"LOG_FILE", "LOG_STDOUT", "FEEDS", "FEED_URI", "FEED_FORMAT", "JOBDIR", "ADDONS"})
 #: characters of a row of arguments that name its job
 ROW_WORDS = 1_000
-#: settings that make a job harmless whose code is no worker: a project without scrapyd-dist cannot start, and an older
+#: settings that make a job harmless whose code is no worker: a project without scrapyd-dist cannot start, and another
 #: version of it gets an empty batch
 HARMLESS = {"ADDONS": '{"scrapyd_dist.Addon": 500}', "DISTRIBUTED_START_URLS": "[]"}
 

@@ -21,13 +21,8 @@ _DECIMALS = 15
 #: seconds that the clock of a scrapyd-deploy may have been ahead; a larger number is not a time
 AHEAD = 86400.0
 
-_STAMP = "%Y%m%dT%H%M%SZ"
 _OURS = re.compile(
     rf"(?P<crawl>0-a)?(?P<seconds>\d{{10}})-(?P<content>\d{{{_DECIMALS}}})(-(git|hg)-[A-Za-z0-9_-]+)?(-dev)?"
-)
-#: the earlier form of names: `20260102T030405Z-0123456789ab-dirty`
-_OLD = re.compile(
-    rf"(?P<stamp>\d{{8}}T\d{{6}}Z)-(?P<content>[0-9a-f]{{{HASH_DIGITS}}})(-(git|hg)-[A-Za-z0-9_-]+)?(-dirty)?"
 )
 #: the default names of scrapyd-deploy
 _SECONDS = re.compile(r"\d{10}")
@@ -56,22 +51,17 @@ def later_than(now: datetime, names: Iterable[str]) -> datetime:
 
 def hash_in(version: str) -> str | None:
     """Return the content hash in a name created by this program, else None."""
-    if match := _OURS.fullmatch(version):
-        content = f"{int(match['content']):0{HASH_DIGITS}x}"
-        return content if len(content) == HASH_DIGITS else None
-    old = _OLD.fullmatch(version)
-    return old["content"] if old else None
+    match = _OURS.fullmatch(version)
+    if match is None:
+        return None
+    content = f"{int(match['content']):0{HASH_DIGITS}x}"
+    return content if len(content) == HASH_DIGITS else None
 
 
 def made_at(version: str) -> float | None:
     """Return the creation time in a name of this program or of scrapyd-deploy, seconds since the epoch, else None."""
     if match := _OURS.fullmatch(version):
         return float(match["seconds"])
-    if match := _OLD.fullmatch(version):
-        try:
-            return datetime.strptime(match["stamp"], _STAMP).replace(tzinfo=timezone.utc).timestamp()
-        except ValueError:
-            return None
     if _SECONDS.fullmatch(version) and float(version) < time.time() + AHEAD:
         return float(version)
     return None

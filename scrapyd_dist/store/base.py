@@ -18,7 +18,6 @@ from scrapyd_dist.goals import Spent
 from scrapyd_dist.job_record import JobRecord
 from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.store.frontier_rows import BatchStep, check_parts, check_rows, handed_down
-from scrapyd_dist.store.judging import object_in
 from scrapyd_dist.store.rows import CRAWL_COLUMNS, CRAWL_FIELDS, SIGNED, Door, check_fields, signed_row
 from scrapyd_dist.strategy.links import Link, LinkChange, LinkEvent, StrategyBacklog, StrategyStep
 from scrapyd_dist.throttle.permits import (
@@ -89,11 +88,6 @@ class CrawlStore(Protocol):
                 return
         raise StepRefused(f"the row of the crawl {crawl} is changed by others all the time")
 
-    def unchecked(self, crawl: str) -> dict[str, Any]:
-        """The options of the row, signed or not: only to be shown. `NothingMatched` when there is no such crawl."""
-        options = object_in("a row of a crawl", self._row(crawl).get("options") or "{}")
-        return self._door.signer.opened(options)[0]
-
     def claim(self, crawl: str, *, pid: int, host: str, before: tuple[int | None, str]) -> bool:
         """Name a process in the crawl's row, in the place of the one that was looked at there (`before`: pid and host).
 
@@ -111,11 +105,6 @@ class CrawlStore(Protocol):
 
     def rests(self, crawl: str) -> bool:
         """Whether the crawl was asked to pause; costs little, however long its row is."""
-
-    def sign(self, crawl: str) -> None:
-        """Sign the row as it is; `sign_batches` does the same for its batches."""
-        options = signed_row(self._door.signer, vars(self.crawl(crawl)), self.unchecked(crawl))
-        self._set_row(crawl, {"options": options})
 
     def forget(self, crawl: str) -> None:
         """Remove a crawl and everything of it, its name last.
@@ -223,9 +212,6 @@ class BatchStore(Protocol):
         """The fingerprints of every sealed request."""
 
     def batch(self, crawl: str, number: int) -> Batch: ...
-
-    def sign_batches(self, crawl: str) -> int:
-        """Sign the crawl's batches as they are; how many there are."""
 
     def batches(self, crawl: str, states: Collection[BatchState] = ()) -> list[Batch]:
         """In the order they were sealed; all of them when no state is named."""

@@ -39,8 +39,6 @@ from scrapyd_dist.store.rows import Door, storable
 KEPT_COUNT, _LARGEST = "sealed", (1 << 63) - 1
 #: buckets of fingerprints that are read together
 _BUCKETS = 100
-#: batches that are signed together
-_TOGETHER = 100
 _STATES = frozenset(state.value for state in BatchState)
 
 
@@ -176,16 +174,6 @@ class RedisBatches(RedisPort, BatchStore):
         if not row:
             raise self._door.no_batch(crawl, number)
         return self._door.payload(crawl, self._door.batch(unpacked(row)), text)
-
-    def sign_batches(self, crawl: str) -> int:
-        batches = self.batches(crawl)
-        for start in range(0, len(batches), _TOGETHER):
-            some = batches[start : start + _TOGETHER]
-            keys = [f"{self._base(crawl)}p:{batch.number}" for batch in some]
-            found = zip(keys, some, self._server.ask([("GET", key) for key in keys]), strict=True)
-            there = [("SET", key, self._door.resigned(crawl, batch, text)) for key, batch, text in found if text]
-            self._write(crawl, *there)
-        return len(batches)
 
     def requeue(self, crawl: str, numbers: Collection[int]) -> list[int]:
         wanted = sorted(set(numbers))

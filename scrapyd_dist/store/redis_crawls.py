@@ -53,14 +53,14 @@ class RedisCrawls(RedisPort, CrawlStore):
         check_fields("node", changes, NODE_FIELDS)
         row = packed({**changes, "name": name})
         commands = [("SADD", f"{self._server.prefix}nodes", name), ("HSET", f"{self._server.prefix}node:{name}", *row)]
-        if "url" in changes:  # beside the record, which an older version reads as a whole
+        if "url" in changes:
             signature = self._door.node_signature(name, changes["url"])
             commands.append(("HSET", f"{self._server.prefix}nodes:signed", name, signature))
         self._server.step("steps", self._server.prefix, writes=commands)
 
     def _add_row(self, crawl: str, row: Mapping[str, Any]) -> bool:
         base, index = self._base(crawl), f"{self._server.prefix}crawls"
-        made = [("HSET", f"{base}crawl", *packed(row)), ("HSET", f"{base}meta", "indexed", 1)]
+        made = [("HSET", f"{base}crawl", *packed(row))]
         new = Condition(f"{base}crawl", "id", ())
         answer = self._server.step("crawl", base, needed=[new], writes=made, keys=[index], index=index, id=crawl)
         return "refused" not in answer

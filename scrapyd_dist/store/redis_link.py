@@ -22,8 +22,8 @@ Command = Sequence[object]
 T = TypeVar("T")
 #: what the keys of a store begin with, where its address says nothing else (`?prefix=`)
 PREFIX = "sdist:"
-#: the layout of the keys; a newer one is refused, an older one is brought to this one (script/7_layout.lua)
-LAYOUT = 3
+#: the layout of the keys; a store of any other one is refused
+LAYOUT = 1
 #: the oldest server that keeps what a script wrote, not the script itself
 OLDEST = (6, 0)
 #: seconds for a connection, and for an answer
@@ -55,14 +55,13 @@ class RedisConnection:
 
     def __init__(self, url: str, *, key: bytes | None = None) -> None:
         self.shown = shown(url)
-        self.door = Door(Signer(key, believes_unsigned=False), self.shown)
+        self.door = Door(Signer(key), self.shown)
         self.link_rows = LinkRows(self.door, key, is_private=False)
         try:
             plain, prefix = without_prefix(url)
         except ValueError:
             raise self._nonsense() from None
-        self._untagged = PREFIX if prefix is None else prefix
-        self.prefix = tagged(self._untagged)
+        self.prefix = tagged(PREFIX if prefix is None else prefix)
         self._redis = _module()
         self._patience = OPENING
         self.client = self._connect(self._redis.Redis, plain)
@@ -136,11 +135,8 @@ class RedisConnection:
             )
 
     def _check_layout(self) -> None:
-        # An older version knows no tag; on a cluster there was none.
-        was = None if self._is_cluster or self.prefix == self._untagged else self._untagged
-        keys = [f"{prefix}layout" for prefix in (self.prefix, was) if prefix]
-        layout = int(self.step("layout", self.prefix, keys=keys, own=LAYOUT, was=was)["layout"])
-        if layout > LAYOUT:
+        layout = self.step("layout", self.prefix, keys=[f"{self.prefix}layout"], own=LAYOUT)["layout"]
+        if layout != str(LAYOUT):
             raise StoreError(
                 f"the store {self.shown} was written by a newer scrapyd-dist (layout {layout}, this one knows"
                 f" {LAYOUT}). Upgrade scrapyd-dist here, or name another store."

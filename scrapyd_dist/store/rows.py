@@ -35,15 +35,12 @@ class Signer:
 
     Args:
         key: the project's; None where there is none: nothing is signed then, and nothing can be checked.
-        believes_unsigned: whether a document without a signature is believed: in a file, which only its owner can
-            write, those of an older version are.
     """
 
-    def __init__(self, key: bytes | None, *, believes_unsigned: bool) -> None:
+    def __init__(self, key: bytes | None) -> None:
         self._key = None if key is None else hmac.digest(key, _PURPOSE, "sha256")
         #: tells keys apart, and tells nothing of them
         self.name = "" if self._key is None else hmac.digest(self._key, b"its name", "sha256").hex()[:_DIGITS]
-        self._believes_unsigned = believes_unsigned
 
     def signed(self, document: Mapping[str, Any], *about: object) -> dict[str, Any]:
         """The document with its signature; `about` says which row it is."""
@@ -56,7 +53,7 @@ class Signer:
         if self._key is None:
             return plain, ""
         if FIELD not in document:
-            return plain, "" if self._believes_unsigned else "it has no signature"
+            return plain, "it has no signature"
         name, _, made = str(document[FIELD]).partition(".")
         if hmac.compare_digest(_made(self._key, plain, about).encode(), made.encode("utf-8", "replace")):
             return plain, ""
@@ -174,11 +171,10 @@ class Door:
         if not why:
             return replace(crawl, options=told)
         disbelief = (
-            f"What the store {self._place} says of the {crawl.kind} {crawl.id} is not believed: {why}. An older sdist"
-            " wrote it, or a copy of the project with another key, or something else that can write to this store; so"
-            " none of its settings is used. If another copy of the project made it, work there, or copy the file"
-            f" .sdist/key from there to here. If you know what it is, `sdist crawls trust {crawl.id}` shows what it"
-            f" says and signs that here; `sdist crawls clean {crawl.id}` removes it."
+            f"What the store {self._place} says of the {crawl.kind} {crawl.id} is not believed: {why}. A copy of the"
+            " project with another key wrote it, or something else that can write to this store; so none of its"
+            " settings is used. If another copy of the project made it, work there, or copy the file .sdist/key from"
+            f" there to here. `sdist crawls clean {crawl.id}` removes it."
         )
         return replace(crawl, options={}, foreign=disbelief)
 
@@ -196,10 +192,6 @@ class Door:
         """What a batch carries, as it is kept."""
         return json.dumps(self.signer.signed(payload, "batch", crawl, batch.slot, batch.size))
 
-    def resigned(self, crawl: str, batch: Batch, text: str | bytes) -> str:
-        """What a batch carries, signed anew."""
-        return self.payload_text(crawl, batch, object_in("a batch", text))
-
     def payload(self, crawl: str, batch: Batch, text: str | bytes | None) -> dict[str, str]:
         """What a batch carries; `ForeignRow` when this project did not write it."""
         what = f"a batch ({batch.number} of {crawl})"
@@ -211,10 +203,9 @@ class Door:
         payload, why = self.signer.opened(said, "batch", crawl, batch.slot, batch.size)
         if why:
             raise ForeignRow(
-                f"Batch {batch.number} of {crawl} in the store {self._place} is not believed: {why}. An older sdist"
-                " wrote it, or a copy of the project with another key, or something else that can write to this store;"
-                " so none of its requests is made. If a copy of the project filled it, copy the file .sdist/key from"
-                f" there; if it is older, `sdist crawls trust {crawl}` signs what is there now."
+                f"Batch {batch.number} of {crawl} in the store {self._place} is not believed: {why}. A copy of the"
+                " project with another key wrote it, or something else that can write to this store; so none of its"
+                " requests is made. If a copy of the project filled it, copy the file .sdist/key from there."
             )
         return payload
 
@@ -263,6 +254,9 @@ class Door:
 
     def _signed(self, what: str, row: Mapping[str, Any] | str | bytes, kind: str, crawl: str) -> dict[str, Any]:
         """The row without its signature, if that is believed."""
+        # Columns of a file have none: only its owner writes them.
+        if isinstance(row, Mapping):
+            return dict(row)
         plain, why = self.signer.opened(object_in(what, row), kind, crawl)
         if why:
             raise foreign(what, why)
@@ -290,8 +284,13 @@ class Door:
 
         return dict(self.each(one, rows))
 
-    def node(self, row: Mapping[str, Any], signature: str = "") -> NodeRecord:
-        """What is remembered of a node. An address that is not signed is nowhere to send code or passwords to."""
+    def node(self, row: Mapping[str, Any], signature: str | None = None) -> NodeRecord:
+        """What is remembered of a node. An address that is not believed is nowhere to send code or passwords to.
+
+        Args:
+            row: its fields.
+            signature: of the address; empty where there is none; None for a file, which only its owner writes.
+        """
         name = str(row.get("name"))[:100]
         what = f"a record of the node {name!r}"
         values = judged(what, {**row, "idle_looks": from_json(what, row.get("idle_looks") or "[]")}, judging.NODE)
@@ -300,8 +299,7 @@ class Door:
                 Node.parse(values["url"])
             except ConfigError as error:
                 raise foreign(what, str(error)) from None
-            signed = {"url": values["url"], **({"signature": signature} if signature else {})}
-            why = self.signer.opened(signed, "node", values["name"])[1]
+            why = self._address_fault(values, signature)
             if why:
                 self.tell(
                     f"The store {self._place} says that there is a node {name!r} at {values['url']}, and that is not"
@@ -310,6 +308,13 @@ class Door:
                 )
                 values["url"] = ""
         return NodeRecord(**{**values, "idle_looks": tuple(values.get("idle_looks", ()))})
+
+    def _address_fault(self, values: Mapping[str, Any], signature: str | None) -> str:
+        """Why a node's address is not believed; empty when it is."""
+        if signature is None:
+            return ""
+        signed = {"url": values["url"], **({FIELD: signature} if signature else {})}
+        return self.signer.opened(signed, "node", values["name"])[1]
 
     def node_signature(self, name: str, url: str) -> str:
         """What proves that this project put the node there."""

@@ -137,14 +137,6 @@ class SqliteBatches(SqlitePort, BatchStore):
     def payload(self, crawl: str, number: int) -> dict[str, str]:
         return self._door.payload(crawl, self.batch(crawl, number), self._payload_text(crawl, number))
 
-    def sign_batches(self, crawl: str) -> int:
-        with self._file.step():
-            batches = self.batches(crawl)
-            for batch in batches:
-                payload = self._door.resigned(crawl, batch, self._payload_text(crawl, batch.number) or "")
-                self._update("payloads", {"settings": payload}, crawl=crawl, batch=batch.number)
-            return len(batches)
-
     def requeue(self, crawl: str, numbers: Collection[int]) -> list[int]:
         again = []
         with self._file.step():

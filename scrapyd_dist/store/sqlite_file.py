@@ -19,8 +19,8 @@ V = TypeVar("V")
 BUSY_TIMEOUT = 30.0
 #: pages in the log after which a worker checkpoints it: 64 MB
 WORKERS_CHECKPOINT = 16_384
-#: each version has a script of that number in schema/, which leads to it from the one before
-SCHEMA_VERSION = 9
+#: schema/1.sql makes the tables; each later schema has a script of its number, which leads to it from the one before
+SCHEMA_VERSION = 1
 #: "sdis": how a file says that it is ours
 APPLICATION_ID = 0x73646973
 #: the time, in seconds since the epoch, as the database tells it
@@ -53,8 +53,7 @@ class SqliteConnection:
 
     def __init__(self, path: str | Path, *, durable: bool = True, key: bytes | None = None) -> None:
         self.path = Path(path)
-        # Only its owner can write the file, as the key beside it: what has no signature is older than signatures.
-        self.door = Door(Signer(key, believes_unsigned=True), str(self.path))
+        self.door = Door(Signer(key), str(self.path))
         self.link_rows = LinkRows(self.door, key, is_private=True)
         self._in_step = False
         self.db = self._connect()
@@ -101,23 +100,24 @@ class SqliteConnection:
 
     def _check_ours(self) -> None:
         """Before anything is written into it: another program's database is left as it is."""
+        # The tables first: another process may be making them, and marks the file in the same transaction.
+        tables = self.db.execute("SELECT count(*) FROM sqlite_master WHERE type = 'table'").fetchone()[0]
         mark = self.db.execute("PRAGMA application_id").fetchone()[0]
-        tables = {row[0] for row in self.db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        # Version 1 had no mark.
-        ours = mark == APPLICATION_ID or (mark == 0 and (not tables or {"crawls", "batches", "payloads"} <= tables))
-        if not ours:
+        is_new = mark == 0 and not tables
+        if mark != APPLICATION_ID and not is_new:
             raise StoreError(
                 f"{self.path} is a database of another program, not a store of scrapyd-dist; nothing was changed in it."
                 f" {_ELSEWHERE}"
             )
 
     def _migrate(self) -> None:
+        """Bring the file to this version's schema, in one transaction: all of it is there, or all is as it was."""
         if self._version() == SCHEMA_VERSION:
             return
         with self.step():
             # Another process may have done it while this one waited for its turn.
             for number in range(self._version() + 1, SCHEMA_VERSION + 1):
-                for statement in _statements(files(__package__).joinpath("schema", f"{number}.sql").read_text("utf-8")):
+                for statement in _statements(schema_script(number)):
                     self.db.execute(statement)
             self.db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             self.db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -194,6 +194,11 @@ class SqliteConnection:
 
     def close(self) -> None:
         self.db.close()
+
+
+def schema_script(number: int) -> str:
+    """The statements that lead to this schema from the one before; those of the first one make the tables."""
+    return files(__package__).joinpath("schema", f"{number}.sql").read_text("utf-8")
 
 
 def _write_ahead(database: sqlite3.Connection) -> None:

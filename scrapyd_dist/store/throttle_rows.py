@@ -21,7 +21,7 @@ def changed_since(known: int | None, version: int, changes: Collection[tuple[int
     """Which domains have changed since the known version, up to that of now; none where no version is known.
 
     `changes` are version and domain of all changes between them that are remembered. Where a version is missing, it is
-    too long ago, or was made by an older scrapyd-dist: then it is all of them.
+    too long ago: then it is all of them.
     """
     if known is None or known == version:
         return frozenset()

@@ -6,12 +6,12 @@ import time
 from contextlib import closing
 from typing import Any
 
+from rig.crawls import store_of
 from rig.fixtures import MakeProject, RunCommand
 from rig.projects import Project
 
 from scrapyd_dist.batches import Crawl, CrawlState, home_of
 from scrapyd_dist.frontier.backlog import NewBatch
-from scrapyd_dist.store import open_store
 from scrapyd_dist.throttle.permits import Limit, PermitRequest
 
 DAY = 86400.0
@@ -20,7 +20,7 @@ DAY = 86400.0
 def keep(it: Project, name: str, **fields: Any) -> None:
     """A crawl as one that ended a moment ago has left it."""
     values: dict[str, Any] = {"state": CrawlState.FINISHED, "created": time.time(), "ended": time.time(), **fields}
-    with closing(open_store(it.path / ".sdist" / "store.db")) as store:
+    with closing(store_of(it)) as store:
         store.add_crawl(Crawl(id=name, project="p", spider="easy", **values))
         store.seal(name, NewBatch(payload={"A": "1"}, size=1), [b"1"], {"sealed": 1})
     folder = it.path / ".sdist" / "crawls" / name / "parts"
@@ -30,14 +30,14 @@ def keep(it: Project, name: str, **fields: Any) -> None:
 
 def left(it: Project) -> tuple[list[str], list[str]]:
     """The crawls in the store, and those that have a folder."""
-    with closing(open_store(it.path / ".sdist" / "store.db")) as store:
+    with closing(store_of(it)) as store:
         names = sorted(crawl.id for crawl in store.crawls())
     return names, sorted(path.name for path in (it.path / ".sdist" / "crawls").iterdir())
 
 
 def limited(it: Project) -> list[str]:
     """The domains that the throttle knows something of."""
-    with closing(open_store(it.path / ".sdist" / "store.db")) as store:
+    with closing(store_of(it)) as store:
         return [one.domain for one in store.domain_states()]
 
 
@@ -47,12 +47,12 @@ def test_the_pages_that_a_crawl_has_counted_go_with_it_and_those_of_others_stay(
     it = project()
     keep(it, "a")
     keep(it, "b")
-    with closing(open_store(it.path / ".sdist" / "store.db")) as store:
+    with closing(store_of(it)) as store:
         homes = [home_of(name, store.crawl(name).created) for name in ("a", "b")]
         for budget in [*homes, "a"]:
             store.take_permits([PermitRequest(key="x.com", domain="x.com", pages=9, budget=budget)])
     assert run_cli(it, "crawls", "clean", "a", "--yes").code == 0
-    with closing(open_store(it.path / ".sdist" / "store.db")) as store:
+    with closing(store_of(it)) as store:
         assert store.domain_states()[0].pages == {homes[1]: 1}
 
 
@@ -65,7 +65,7 @@ def test_it_removes_what_was_named_or_is_old_and_nothing_that_runs(project: Make
     runs: dict[str, Any] = {"state": CrawlState.WORKING, "ended": None, "pid": os.getpid(), "beat": time.time()}
     keep(it, "runs", created=time.time() - 40 * DAY, **runs)
     everything = (["a", "died", "old", "runs"],) * 2
-    with closing(open_store(it.path / ".sdist" / "store.db")) as store:
+    with closing(store_of(it)) as store:
         for name in ("new.com", "old.com"):
             store.take_permits([PermitRequest(key=name, domain=name, limit=Limit(hits=1, window=1.0))])
     with closing(sqlite3.connect(it.path / ".sdist" / "store.db")) as database, database:

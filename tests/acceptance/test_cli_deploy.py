@@ -317,12 +317,15 @@ def test_what_is_known_of_each_node(
 
 
 @pytest.mark.black_box
-@pytest.mark.parametrize("command", ["versions", "spiders", "prune", "jobs", "nodes", "rollback", "deploy-all"])
+@pytest.mark.parametrize(
+    "command",
+    ["code versions", "code spiders", "code prune --keep 1", "jobs", "nodes", "code rollback", "deploy --all"],
+)
 def test_a_node_that_does_not_answer_does_not_hold_it(
     start_cli: StartCommand, behind: Project, held: Proxy, command: str
 ) -> None:
     held.spoil("*", Mishap(forward=False, hold=60), times=9)
-    running = start_cli(behind, command, *(["--keep", 1] if command == "prune" else []))
+    running = start_cli(behind, *command.split())
     wait_for(lambda: held.spoilt["*"], 30, "a question to the node")
     assert "Traceback" not in stopped(running)
 

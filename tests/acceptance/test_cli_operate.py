@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 from rig.badpeer import BadPeer
 from rig.commands import SCRAPY
-from rig.crawls import ADDON, QUICK, crawls, last_crawl
+from rig.crawls import ADDON, QUICK, crawls, last_crawl, store_of
 from rig.fixtures import MakeProject, RunCommand, StartFleet, StartSite
 from rig.shops import SPIDERS, Shop
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import CrawlState
-from scrapyd_dist.store import open_store
 
 #: one waits for ever, and one finds its own pages, which the producer sends away
 MORE = """
@@ -273,8 +272,8 @@ def test_a_dead_node_is_named_and_keeps_no_other_from_answering(shop: Shop) -> N
         ("jobs --since soon", 2, "soon"),
         ("logs nosuchjob", 4, "nosuchjob"),
         ("logs --level LOUD", 2, "LOUD"),
-        ("grep (", 2, "regular expression"),
-        ("stats nosuchjob", 4, "nosuchjob"),
+        ("jobs grep (", 2, "regular expression"),
+        ("jobs stats nosuchjob", 4, "nosuchjob"),
         ("api nosuch listjobs", 4, "node1, node2"),
         ("api node1 nosuch", 1, "nosuch.json"),
         ("api node1 status job", 2, "NAME=VALUE"),
@@ -424,7 +423,7 @@ def test_the_settings_alone_tell_an_address_and_its_secrets_stay_out_of_all_logs
 def test_a_crawl_with_unusually_few_items_is_warned_about(shop: Shop) -> None:
     line = (*CRAWL, "-a", "pages=9", "-a", "kind=same")
     shop.run(*line, "--name", "usual0", "-q", code=0)
-    with closing(open_store(shop.project.path / ".sdist" / "store.db")) as store:
+    with closing(store_of(shop.project)) as store:
         for name in ("usual1", "usual2"):
             store.add_crawl(replace(store.crawl("usual0"), id=name))
     # The same arguments, and a site that has less to give.

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 from rig.browser import Browser, browser
-from rig.crawls import QUICK
+from rig.crawls import QUICK, store_of
 from rig.fixtures import MakeProject, RunCommand
 from rig.projects import Project
 
 from scrapyd_dist.batches import Crawl, CrawlState
-from scrapyd_dist.store import open_store
 
 PASSWORD = "page-secret"
 #: the names of the pictures on the page
@@ -122,7 +121,7 @@ def test_without_a_crawl_that_is_said(crawled: Project, run_cli: RunCommand) -> 
 @pytest.mark.black_box
 def test_runs_are_compared(crawled: Project, run_cli: RunCommand, opened: Browser) -> None:
     crawl(run_cli, crawled, "again")
-    with closing(open_store(crawled.path / ".sdist" / "store.db")) as store:
+    with closing(store_of(crawled)) as store:
         row = store.crawl("again")
         for number in range(2):  # as if it had been crawled before
             store.add_crawl(replace(row, id=f"earlier{number}", created=row.created - 60))
@@ -155,7 +154,7 @@ def test_a_crawl_that_was_refused_has_a_page_too(
     run_cli: RunCommand, project: MakeProject, opened: Browser, tmp_path: Path
 ) -> None:
     made = project()
-    with closing(open_store(made.path / ".sdist" / "store.db")) as store:
+    with closing(store_of(made)) as store:
         message = "No node answers at http://u:page-secret@web1:6800/. <script>alert(1)</script>"
         store.add_crawl(
             Crawl(id="no", project="p", spider="easy", created=1.7e9, state=CrawlState.REFUSED, message=message)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 
 import pytest
+from rig.crawls import store_of
 from rig.fixtures import MakeProject, RunCommand, StartCommand
 from rig.processes import private_environment
 from rig.projects import Project
@@ -17,7 +18,6 @@ from rig.waiting import wait_for
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.pidfile import note_pid
-from scrapyd_dist.store import open_store
 
 #: a producer that knows one thing: SIGINT ends it in good order
 PRODUCER = """
@@ -79,13 +79,13 @@ def made(project: MakeProject) -> Project:
 def producer(made: Project) -> Iterator[subprocess.Popen[str]]:
     path = made.path / ".sdist" / "store.db"
     process = subprocess.Popen([sys.executable, "-c", PRODUCER, path], stdout=subprocess.PIPE, text=True)
-    with process, closing(open_store(path)) as store:
+    with process, closing(store_of(made)) as store:
         assert process.stdout
         assert process.stdout.readline() == "ready\n"
         store.add_crawl(
             Crawl(
                 id="c", project="p", spider="easy", created=time.time(), beat=time.time(), state=CrawlState.WORKING,
-                pid=process.pid, summary={"items": 5, "requests": {"total": 10, "done": 5}},
+                pid=process.pid, summary={"items": 5, "requests": {"total": 10, "done": 5, "succeeded": 5}},
             )
         )  # fmt: skip
         folder = path.parent / "crawls" / "c"

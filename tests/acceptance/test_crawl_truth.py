@@ -56,7 +56,7 @@ def test_a_crawl_is_over_when_its_last_page_is_home_and_not_before(
 ) -> None:
     """N3: nothing waits, the last pages are slow, one of them was not known: the end is told when all are home."""
     soon = {"CONCURRENT_REQUESTS_PER_DOMAIN": PAGES, "DISTRIBUTED_POLL_INTERVAL": 1}
-    at = scene(PAGES, DISTRIBUTED_BATCH_SIZE=PAGES, DISTRIBUTED_WORKERS=2, **soon)
+    at = scene(PAGES, DISTRIBUTED_BATCH_SIZE=PAGES, DISTRIBUTED_MAX_JOBS=2, **soon)
     it, pages = at.it, at.pages
     it.spider("own", LATE)
     hook = "cat > told.new && mv told.new told.json"
@@ -140,7 +140,7 @@ def test_a_worker_that_dies_between_its_items_and_its_word_doubles_and_loses_non
     way: str, scene: MakeScene, tmp_path: Path
 ) -> None:
     """N7: the part of its batch is whole on the node's disk, and the next attempt writes another one."""
-    at = scene(24, DISTRIBUTED_BATCH_SIZE=6, DISTRIBUTED_WORKERS=2)
+    at = scene(24, DISTRIBUTED_BATCH_SIZE=6, DISTRIBUTED_MAX_JOBS=2)
     it, pages, left = at.it, at.pages, tmp_path / "one is left to die"
     left.touch()
     notes = tmp_path / "what the pipeline wrote"

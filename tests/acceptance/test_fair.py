@@ -280,7 +280,7 @@ def test_when_all_of_a_fair_crawl_is_killed_it_goes_on_and_nothing_that_was_queu
     """B6: kill -9 for the producer and all workers, with whatever lay in their queues."""
     it = named(**{**IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 3, "CONCURRENT_REQUESTS_PER_DOMAIN": 1})
     urls = [url for host in HOSTS for url in _pages(web, host)]
-    start_cli(it, *_words(web, urls, "spread"), "--pull", "--workers", 2)
+    start_cli(it, *_words(web, urls, "spread"), "--pull", "--max-jobs", 2)
     wait_accepted(it, 2)
     row = crawls(it)[0]
     assert row.pid

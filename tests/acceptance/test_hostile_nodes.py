@@ -31,27 +31,30 @@ SOON = ("--timeout", "0.5")
 LISTED, CODE = ("listjobs", "file"), ("listversions", "listspiders", "listjobs")
 #: a command -> the pages that it asks for
 COMMANDS: dict[tuple[str, ...], tuple[str, ...]] = {
-    **dict.fromkeys([("nodes",), ("nodes", "--json"), ("metrics",)], ("daemonstatus", "listversions", "listjobs")),
-    **dict.fromkeys([("versions",), ("versions", "--json"), ("spiders",)], CODE),
-    ("prune", "--keep", "1", "--yes"): (*CODE, "delversion"),
+    **dict.fromkeys(
+        [("nodes",), ("nodes", "--json"), ("nodes", "metrics")], ("daemonstatus", "listversions", "listjobs")
+    ),
+    **dict.fromkeys([("code", "versions"), ("code", "versions", "--json"), ("code", "spiders")], CODE),
+    ("code", "prune", "--keep", "1", "--yes"): (*CODE, "delversion"),
     **dict.fromkeys(
         [("jobs",), ("jobs", "--json"), ("logs",), ("logs", JOB, CRAWL, "-n", "3"), ("logs", JOB, "--since", "1h"),
-         ("grep", ".", "-C", "1"), ("grep", "a", JOB, "--json"), ("stats", JOB, CRAWL), ("items", "pull", JOB, CRAWL)],
+         ("jobs", "grep", ".", "-C", "1"), ("jobs", "grep", "a", JOB, "--json"), ("jobs", "stats", JOB, CRAWL),
+         ("items", "pull", JOB, CRAWL)],
         LISTED,
     ),
     ("items", "tail", CRAWL): LISTED,
-    ("cancel", "--all", "--yes", "--wait", "0.1"): ("listjobs", "cancel", "status"),
-    ("cancel", JOB, "--kill", "--yes", "--wait", "0.1"): ("listjobs", "cancel", "status"),
-    ("schedule", "*", "--unless-running"): ("daemonstatus", *CODE, "schedule", "status"),
-    ("schedule", SPIDER, "-p", PROJECT, "--version", "1_9"): ("daemonstatus", *CODE, "schedule", "status"),
+    ("jobs", "cancel", "--all", "--yes", "--wait", "0.1"): ("listjobs", "cancel", "status"),
+    ("jobs", "cancel", JOB, "--kill", "--yes", "--wait", "0.1"): ("listjobs", "cancel", "status"),
+    ("jobs", "schedule", "*", "--unless-running"): ("daemonstatus", *CODE, "schedule", "status"),
+    ("jobs", "schedule", SPIDER, "-p", PROJECT, "--version", "1_9"): ("daemonstatus", *CODE, "schedule", "status"),
     ("status", "--fleet"): ("daemonstatus", *LISTED),
-    ("rollback",): (*CODE, "addversion", "delversion"),
+    ("code", "rollback"): (*CODE, "addversion", "delversion"),
     ("deploy", "--all", "--version", "v1"): (*CODE, "addversion", "delversion"),
     ("doctor",): ("daemonstatus", "status", *CODE, "file"),
-    ("wait", "--job", JOB): LISTED,
-    ("api", "bad", "daemonstatus"): ("daemonstatus",),
-    ("api", "bad", "delproject", "project=x"): ("delproject",),
-    ("api", "bad", "listprojects"): ("listprojects",),
+    ("crawls", "wait", "--job", JOB): LISTED,
+    ("nodes", "api", "bad", "daemonstatus"): ("daemonstatus",),
+    ("nodes", "api", "bad", "delproject", "project=x"): ("delproject",),
+    ("nodes", "api", "bad", "listprojects"): ("listprojects",),
 }  # fmt: skip
 CASES = st.sampled_from([*COMMANDS]).flatmap(lambda words: st.tuples(st.just(words), plans(COMMANDS[words])))
 #: as rig.hostile has it in all that it answers; what JSON prints is escaped in its own way

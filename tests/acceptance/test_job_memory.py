@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rig.crawls import store_of
 from rig.fixtures import StartFleet
 from rig.prometheus import parse
 from rig.redis import RedisServer
 from rig.shops import Shop
 
 from scrapyd_dist.job_record import OPEN_ONLY, Outcome
-from scrapyd_dist.store import open_store
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_a_job_that_its_node_forgot_before_anything_looked_is_unknown(shop: Shop
     shop.nodes[0].restart()
     log.unlink()
     assert listed(shop)[row["job"]]["state"] == "pending", "it may be on its way still"
-    with closing(open_store(shop.project.path / ".sdist" / "store.db")) as store:
+    with closing(store_of(shop.project)) as store:
         (record,) = store.jobs(OPEN_ONLY)
         store.keep_jobs([replace(record, posted=time.time() - 3600)])
     told = listed(shop)[row["job"]]
@@ -122,7 +122,7 @@ def test_jobs_go_from_the_memory_after_a_time(shop: Shop) -> None:
     (row,) = shop.scheduled("good")
     shop.wait_idle()
     listed(shop)
-    with closing(open_store(shop.project.path / ".sdist" / "store.db")) as store:
+    with closing(store_of(shop.project)) as store:
         (record,) = (one for one in store.jobs() if one.id == row["job"])
         store.keep_jobs([replace(record, id=f"old-{days}", ended=time.time() - days * 86400) for days in (2, 30)])
         assert record.state is Outcome.FINISHED

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rig.crawls import store_of
 from rig.documents import document_misfits
 from rig.fixtures import StartFleet
 from rig.nodes import free_port
@@ -19,7 +20,6 @@ from rig.shops import SPIDERS, Shop
 from rig.waiting import wait_for
 
 from scrapyd_dist.job_record import JobRecord, Outcome
-from scrapyd_dist.store import open_store
 
 FLAKY = """
 
@@ -65,7 +65,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory, module_fleet: StartFleet) -> 
 
 
 def records(shop: Shop, label: str) -> list[JobRecord]:
-    with closing(open_store(shop.project.path / ".sdist" / "store.db")) as store:
+    with closing(store_of(shop.project)) as store:
         return [one for one in store.jobs() if label in one.labels]
 
 
@@ -284,7 +284,7 @@ def test_drained_nodes_are_named_and_not_waited_for_without_an_end_and_one_that_
     shop.scheduled("good", "--on", "third", "--label", "drained")
     shop.project.targets(shop.nodes)
     (record,) = records(shop, "drained")
-    with closing(open_store(shop.project.path / ".sdist" / "store.db")) as store:
+    with closing(store_of(shop.project)) as store:
         waits = replace(record, id="waits", state=Outcome.WAITING, posted=None, node="", url="", project="")
         store.keep_jobs([waits])
     shop.run("nodes", "drain", "--all", code=0)

@@ -178,7 +178,6 @@ def _check_crawl(sdist: Sdist, shop: Shop) -> None:
         assert site.differences(project.items(name)) == {}
     assert "nothing to try again" in sdist.run("crawls", "retry", crawl, code=4).err
     sdist.run("crawls", "pause", crawl, code=2)
-    sdist("crawls trust", crawl, "--yes")
     sdist("crawls clean", crawl, "--yes")
 
 

@@ -29,7 +29,7 @@ def workers_on(*nodes: ScrapydNode) -> dict[int, str]:
 
 def test_a_pulled_crawl_has_every_item_once_and_leaves_nothing_running(scene: MakeScene) -> None:
     at = scene(90)
-    at.crawl("--pull", "--workers", "2", "--batch-size", "20")
+    at.crawl("--pull", "--max-jobs", "2", "--batch-size", "20")
     assert_each_page_once(at.pages, at.it.items(ITEMS))
     assert last_crawl(at.it).summary["batches"] == {
         "total": 5, "sent": 5, "out": 0, "waiting": 0, "done": 5, "failed": 0, "dead": 0,
@@ -299,7 +299,7 @@ def test_where_no_worker_finds_the_store_the_crawl_says_so_and_can_begin_when_th
     """A container with its own disk: its address is this machine's, and only a worker there finds out."""
     elsewhere = fleet(1, poll_interval=0.2, env={"SDIST_STORE": str(tmp_path / "not-here.db")})
     at = scene(20, per_page=20, nodes=elsewhere)
-    done = at.run("crawl", "easy", "--pull", "--workers", 2, "-o", ITEMS, code=2)
+    done = at.run("crawl", "easy", "--pull", "--max-jobs", 2, "-o", ITEMS, code=2)
     assert "there is no file" in done.out + done.err
     assert at.pages.item_hits() == {}
     row = last_crawl(at.it)

@@ -299,7 +299,7 @@ def test_items_of_a_request_that_is_tried_again_take_the_place_of_the_earlier_on
 
     plan.write_text("1 no")
     words = [text.replace("easy", "failing") for text in arguments("sdist", pages, shards=1)]
-    at.run(*words, *(["--pull", "--workers", "1"] if way == "pull" else []), code=3)
+    at.run(*words, *(["--pull", "--max-jobs", "1"] if way == "pull" else []), code=3)
     assert_comes_once("1")
     row = crawls(it)[0]
     crawl, summary = row.id, {**row.summary, "duration_s": RAN}

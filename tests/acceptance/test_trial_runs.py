@@ -37,19 +37,18 @@ def test_a_job_that_its_settings_end_has_done_what_was_asked(way: str, scene: Ma
 
 
 def test_a_walk_that_the_settings_end_is_finished_with_what_it_found(scene: MakeScene) -> None:
-    at = scene(200, per_page=20, DISTRIBUTED_BATCH_ADAPT=False)
+    at = scene(200, per_page=20)
     at.crawl("-s", "CLOSESPIDER_PAGECOUNT=3", "-s", "DISTRIBUTED_BATCH_SIZE=3", way="scrapy")
     summary = last_crawl(at.it).summary
     assert summary["state"] == "finished"
     assert summary["sealed"] < 200
     assert summary["sealed"] == summary["batches"]["done"] * 3 - (-summary["sealed"] % 3)
     assert any("CLOSESPIDER_PAGECOUNT" in text for text in summary["warnings"])
-    assert any("DISTRIBUTED_BATCH_ADAPT is old" in text for text in summary["warnings"])
 
 
 def test_a_limited_crawl_hands_out_so_many_and_keeps_to_it_when_it_goes_on(scene: MakeScene) -> None:
     at = scene(200, "--latency=0.3", per_page=20, CONCURRENT_REQUESTS=1)
-    command = at.start("--pull", "--limit", "26", "--batch-size", "6", "--workers", "2")
+    command = at.start("--pull", "--limit", "26", "--batch-size", "6", "--max-jobs", "2")
     wait_accepted(at.it, 1)
     crawl = crawls(at.it)[0].id
     at.run("crawls", "stop", crawl, "--yes", code=0)

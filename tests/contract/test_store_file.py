@@ -1,27 +1,23 @@
-"""The SQLite file: who may read it, what it is taken for, how an old one becomes a new one."""
+"""The SQLite file: who may read it, what it is taken for, how it is brought to the next schema."""
 
 import contextlib
 import os
 import sqlite3
 import stat
-from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from threading import Barrier
 from typing import Any
 
 import pytest
-from rig.oldstores import KEY_OF_OLD, STORES, check_old, check_workers_taken_over
-from rig.stores import CRAWL, LESSEE, accept, add, lease_next, seal
+from rig.stores import CRAWL, seal
 
-from scrapyd_dist.batches import BatchState, CrawlState
 from scrapyd_dist.errors import ConfigError, ForeignRow, NoPlaceForStore, StoreError
 from scrapyd_dist.store import open_store, sqlite_file
 
 
-def run(path: Path, *statements: str) -> list[tuple[int]]:
+def run(path: Path, *statements: str) -> list[tuple[Any, ...]]:
     """Run statements on the file as another program does; the rows that the last one gives."""
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         return [database.execute(statement).fetchall() for statement in statements][-1]
@@ -39,15 +35,6 @@ def test_it_is_for_its_owner_only(tmp_path: Path) -> None:
     store.close()
     assert "store.db-wal" in modes
     assert set(modes.values()) == {0o600}
-
-
-def test_a_file_of_an_older_schema_is_taken_over(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        database.executescript((STORES / "sqlite-schema-6.sql").read_text("utf-8"))
-    with contextlib.closing(open_store(path, key=KEY_OF_OLD)) as store:
-        check_old(store)
-        check_workers_taken_over(store)
 
 
 def test_a_store_that_a_newer_version_took_over_is_refused_and_left_alone_also_where_it_is_open(tmp_path: Path) -> None:
@@ -125,71 +112,117 @@ def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path,
     assert [file.name for file in tmp_path.iterdir()] == ["shop.db"]
 
 
-#: batches 1 to 8 of a crawl of the first version, each of as many requests as its number
-STATES = ["sent", "sealed", "running", "done", "failed", "dead", "split", "sealed"]
+#: leads from schema 1 to an invented schema 2
+NEXT_SCHEMA = """
+-- An invented schema.
+ALTER TABLE crawls ADD COLUMN motto TEXT NOT NULL DEFAULT 'none';
+CREATE TABLE mottos (crawl TEXT PRIMARY KEY, motto TEXT NOT NULL);
+
+CREATE TRIGGER motto_goes AFTER DELETE ON crawls BEGIN
+    DELETE FROM mottos WHERE crawl = old.id;
+END;
+
+INSERT INTO mottos SELECT id, spider || '!' FROM crawls;
+"""
 
 
-def version_1(path: Path) -> None:
-    """A file as the first version left it in the middle of a crawl: batches in every state."""
-    script = (files("scrapyd_dist.store") / "schema" / "1.sql").read_text("utf-8")
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        database.executescript(f"PRAGMA journal_mode = WAL; {script} PRAGMA user_version = 1;")
-        crawl = (
-            "INSERT INTO crawls (id, project, spider, state, created, options) VALUES (?, 'p', 's', 'working', ?, ?)"
-        )
-        database.executemany(crawl, [("c", 1.5, '{"args": {"a": "\\u00fc"}}'), ("d", 1.5, "{}")])
-        batch = "INSERT INTO batches (crawl, number, size, state, attempts, sealed_at) VALUES (?, ?, ?, ?, ?, 10)"
-        rows = [("c", number, number, state, number == 1) for number, state in enumerate(STATES, 1)]
-        database.executemany(batch, [*rows, ("d", 5, 2, "dead", 0)])
-        payloads = [(crawl, number) for crawl, number, *_ in rows] + [("d", 5)]
-        database.executemany('INSERT INTO payloads VALUES (?, ?, \'{"A": "1"}\')', payloads)
-        database.execute(
-            "INSERT INTO attempts (crawl, batch, number, job, node, url, state, sent_at)"
-            " VALUES ('c', 1, 1, 'c.b1.a1', 'one', 'http://one:6800', 'sent', 1)"
-        )
-        database.executemany("INSERT INTO fingerprints VALUES (?, ?)", [("c", b"\1"), ("c", b"\2"), ("d", b"\1")])
-        database.execute("INSERT INTO misses VALUES ('c', 0, 'u', 'index', 'HTTP 500')")
-        database.execute("INSERT INTO counts VALUES ('c', 'sealed', 2)")
-        database.commit()
+@pytest.fixture
+def next_version(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Lets the program be a version later, whose schema 2 this script leads to."""
+
+    def begin(script: str) -> None:
+        first = sqlite_file.schema_script(1)
+        monkeypatch.setattr(sqlite_file, "SCHEMA_VERSION", 2)
+        monkeypatch.setattr(sqlite_file, "schema_script", {1: first, 2: script}.__getitem__)
+
+    return begin
 
 
-def test_a_store_of_the_first_version_is_brought_to_this_one_with_all_it_has(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    version_1(path)
+def filled(path: Path) -> None:
     with contextlib.closing(open_store(path)) as store:
-        old = replace(CRAWL, state=CrawlState.WORKING, pid=None)
-        assert store.crawls() == [replace(old, id="d", options={}), old]
-        assert sorted(store.fingerprints("c")) == [b"\1", b"\2"]
-        assert list(store.fingerprints("d")) == [b"\1"]
-        assert store.payload("c", 1) == {"A": "1"}
-        assert store.counts("c") == {"sealed": 2}
-        assert [miss.kind for miss in store.misses("c")] == ["index"]
-        (slot,) = store.backlog("c").slots
-        assert (slot.slot, slot.batches) == ("", Counter(STATES))
-        assert slot.requests == {"sent": 1, "sealed": 10, "running": 3, "done": 4, "failed": 5, "dead": 6, "split": 7}
-        accept(store)
-        assert seal(store, fingerprints=[b"\2", b"\3"]) == 9
-        assert sorted(store.fingerprints("c")) == [b"\1", b"\2", b"\3"]
-        leased = lease_next(store, "c", LESSEE, seconds=9.0, limit=9)
-        assert [one.batch.number for one in leased] == [2, 5, 8, 9]
-        store.drop_batch("d", 5, forget=True)
-        assert store.backlog("d").slots == []
-        assert (add(store), seal(store, crawl="d")) == (10, 6)
-        store.add_crawl(replace(CRAWL, id="new", created=9.0))
-        assert [crawl.id for crawl in store.crawls()] == ["new", "d", "c"]
-    with contextlib.closing(open_store(path)) as again:
-        assert again.batch("c", 1).state is BatchState.DONE
+        store.add_crawl(CRAWL)
+        seal(store, fingerprints=[b"1", b"2"])
 
 
-def test_a_migration_that_fails_leaves_the_old_store(tmp_path: Path) -> None:
+def test_a_new_file_has_the_first_schema(tmp_path: Path) -> None:
+    open_store(tmp_path / "store.db").close()
+    assert run(tmp_path / "store.db", "PRAGMA user_version") == [(1,)]
+    assert run(tmp_path / "store.db", "PRAGMA application_id") == [(sqlite_file.APPLICATION_ID,)]
+
+
+def test_a_store_is_brought_to_the_next_schema_with_all_it_has(
+    tmp_path: Path, next_version: Callable[[str], None]
+) -> None:
     path = tmp_path / "store.db"
-    version_1(path)
-    run(path, "CREATE TABLE samples (name TEXT)")  # in the way of a later statement of the script
+    filled(path)
+    with contextlib.closing(open_store(path)) as open_before:
+        next_version(NEXT_SCHEMA)
+        with contextlib.closing(open_store(path)) as store:
+            assert store.crawls() == [CRAWL]
+            assert sorted(store.fingerprints("c")) == [b"1", b"2"]
+            assert seal(store, fingerprints=[b"3"]) == 2
+        assert run(path, "SELECT motto FROM crawls") == [("none",)]
+        assert run(path, "SELECT * FROM mottos") == [("c", "s!")]
+        assert run(path, "PRAGMA user_version") == [(2,)]
+        # Read once more, nothing is done twice; and one that is open from before goes on, if it knows the schema.
+        open_store(path).close()
+        assert run(path, "SELECT count(*) FROM mottos") == [(1,)]
+        open_before.forget("c")
+    assert run(path, "SELECT * FROM mottos") == []
+
+
+def test_a_new_file_of_a_later_version_has_both_schemas(tmp_path: Path, next_version: Callable[[str], None]) -> None:
+    next_version(NEXT_SCHEMA)
+    filled(tmp_path / "store.db")
+    assert run(tmp_path / "store.db", "SELECT motto FROM crawls") == [("none",)]
+
+
+def test_a_migration_that_fails_leaves_the_store_as_it_was(
+    tmp_path: Path, next_version: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store.db"
+    filled(path)
+    tables = run(path, "SELECT sql FROM sqlite_master ORDER BY name")
+    next_version(f"{NEXT_SCHEMA} CREATE TABLE samples (name TEXT);")  # which is there already
     with pytest.raises(StoreError, match="samples already exists"):
         open_store(path)
     assert run(path, "PRAGMA user_version") == [(1,)]
-    assert run(path, "SELECT count(*) FROM fingerprints") == [(3,)]
-    assert run(path, "SELECT 1 FROM sqlite_master WHERE name = 'nodes'") == []
+    assert run(path, "SELECT sql FROM sqlite_master ORDER BY name") == tables
+    monkeypatch.undo()
+    with contextlib.closing(open_store(path)) as store:
+        assert store.crawls() == [CRAWL]
+
+
+def test_of_several_that_open_a_store_of_an_earlier_schema_one_migrates_it(
+    tmp_path: Path, next_version: Callable[[str], None]
+) -> None:
+    path = tmp_path / "store.db"
+    filled(path)
+    next_version(NEXT_SCHEMA)
+    together = Barrier(8, timeout=60)
+
+    def open_it(_: int) -> None:
+        together.wait()
+        open_store(path).close()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(open_it, range(8)))
+    assert run(path, "SELECT * FROM mottos") == [("c", "s!")]
+
+
+def test_a_migration_does_not_begin_while_another_process_writes(
+    tmp_path: Path, next_version: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store.db"
+    filled(path)
+    next_version(NEXT_SCHEMA)
+    monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT", 0.0)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError, match="locked"):
+            open_store(path)
+    open_store(path).close()
+    assert run(path, "PRAGMA user_version") == [(2,)]
 
 
 def test_a_forgotten_crawl_gives_its_room_back(tmp_path: Path) -> None:

@@ -1,12 +1,10 @@
 """What is particular to the Redis store: its clock, its keys, its memory, wrong servers and wrong addresses."""
 
 import contextlib
-import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ import redis
 from rig.badpeer import BadPeer
 from rig.crawls import assert_one_paragraph
 from rig.fixtures import MakeProject
-from rig.oldstores import KEY_OF_OLD, STORES, check_old, check_workers_taken_over
 from rig.redis import PASSWORD, RedisServer
 from rig.stores import CRAWL, LESSEE, add, attempt, fail, lease, seal
 from rig.strategies import ALL, apply, cut, event, heads, hold, link
@@ -116,42 +113,6 @@ def test_nothing_of_a_dropped_batch_is_left_on_the_server(
     assert left == ({"crawl", "meta"} if forget else {"crawl", "meta", "f:0"})
 
 
-def written(client: Any, prefix: str) -> None:
-    """A store of the second layout, as the version that had it has written it."""
-    for verb, key, *words in json.loads((STORES / "redis-layout-2.json").read_text("utf-8")):
-        client.execute_command(verb, prefix + key.removeprefix("sdist:"), *(one.encode("latin-1") for one in words))
-
-
-@pytest.mark.parametrize("layout", [1, 2])
-def test_a_store_of_an_older_layout_is_taken_over(at: Callable[..., Store], client: Any, layout: int) -> None:
-    old = f"old{layout}:"
-    written(client, old)
-    written(client, f"{old}other:")  # another store, whose prefix begins like this one
-    if layout == 1:  # it had no index, and no worker leased
-        client.set(f"{old}layout", 1)
-        client.hdel(f"{old}c:c:meta", "indexed")
-        for name in ("slots", "waiting", "w:*", "open:*"):
-            client.delete(*client.keys(f"{old}c:c:{name}"))
-    there = len(client.keys(f"{old}other:*"))
-    store = at(old, key=KEY_OF_OLD)
-    check_old(store)
-    check_workers_taken_over(store)
-    left = [key for key in client.keys(f"{old}*") if not key.startswith(f"{old}other:".encode())]
-    assert left == [f"{old}layout".encode()]
-    assert len(client.keys(f"{old}other:*")) == there
-    # An older version looks there, and stays away from the rest.
-    assert (int(client.get(f"{old}layout")), int(client.get(f"{{old{layout}}}:layout"))) == (3, 3)
-
-
-def test_of_several_that_take_over_an_old_store_one_does(at: Callable[..., Store], client: Any) -> None:
-    written(client, "together:")
-    with ThreadPoolExecutor(8) as pool:
-        stores = list(pool.map(lambda _: at("together:", key=KEY_OF_OLD), range(8)))
-    for store in stores:
-        assert [crawl.id for crawl in store.crawls()] == ["shop", "c"]
-    check_old(stores[0])
-
-
 def test_buckets_of_fingerprints_are_kept_as_plain_lists_of_bytes(at: Callable[..., Store], client: Any) -> None:
     store = at("many:")
     store.add_crawl(CRAWL)
@@ -165,10 +126,20 @@ def test_buckets_of_fingerprints_are_kept_as_plain_lists_of_bytes(at: Callable[.
     assert 100 < len(buckets) < 400
 
 
-def test_a_newer_layout_is_refused(at: Callable[..., Store], client: Any) -> None:
-    client.set("newer:layout", 99)
-    with pytest.raises(StoreError, match=r"newer scrapyd-dist \(layout 99"):
+def test_a_new_store_has_the_first_layout_and_is_opened_again(at: Callable[..., Store], client: Any) -> None:
+    at("first:").add_crawl(CRAWL)
+    assert client.get("{first}:layout") == b"1"
+    assert at("first:").crawls() == [CRAWL]
+
+
+@pytest.mark.parametrize("layout", ["2", "99", "0", "none"])
+def test_a_layout_that_is_not_known_is_refused_and_left_alone(
+    at: Callable[..., Store], client: Any, layout: str
+) -> None:
+    client.set("{newer}:layout", layout)
+    with pytest.raises(StoreError, match=rf"newer scrapyd-dist \(layout {layout}, this one knows 1\)\. Upgrade"):
         at("newer:")
+    assert [(key, client.get(key)) for key in client.keys("{newer}:*")] == [(b"{newer}:layout", layout.encode())]
 
 
 def test_a_server_that_keeps_nothing_is_told_of(tmp_path: Path, redis_server: RedisServer) -> None:
@@ -269,7 +240,7 @@ WORDS = {
     "crawl": ["easy"],
     "resume": ["c"], "watch": ["c"], "crawls wait": ["c"], "crawls retry": ["c"], "crawls clean": ["c", "--yes"],
     "crawls pause": ["c"],
-    "crawls trust": ["c"], "crawls stop": ["c"],
+    "crawls stop": ["c"],
     "crawls batches": ["c"], "crawls misses": ["c"],
     "items merge": ["c", "-o", "x.jl"], "items tail": ["c"], "items pull": ["c"],
     "frontier consume": ["easy", "shop"],

@@ -6,7 +6,9 @@ from contextlib import closing
 from typing import Any
 
 from scrapyd_dist.batches import Crawl
-from scrapyd_dist.store import open_store
+from scrapyd_dist.config import state_dir
+from scrapyd_dist.keys import state_key
+from scrapyd_dist.store import Store, open_store
 
 from .commands import Result
 from .nodes import ScrapydNode
@@ -49,6 +51,12 @@ class News(scrapy.Spider):
     def parse_article(self, response):
         yield {"article": response.url, "by": BY, "pid": os.getpid()}
 """
+
+
+def store_of(project: Project) -> Store:
+    """The project's store, in which what is written is signed with the project's key."""
+    state = state_dir(project.path)
+    return open_store(state / "store.db", key=state_key(state))
 
 
 def crawls(project: Project) -> list[Crawl]:

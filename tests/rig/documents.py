@@ -97,7 +97,6 @@ DOCUMENTS: dict[str, Any] = {
                                    "reason": str}]}],
     },
     "crawls misses": {"crawl": str, "misses": [{"url": str, "kind": str, "reason": str, "batch": int}]},
-    "crawls trust": {"crawl": str, "batches": int, "options": dict},
     "crawls clean": {
         "dry_run": bool,
         "removed": [{"crawl": str, "spider": str, "state": str, "created": NUMBER, "bytes": int}],

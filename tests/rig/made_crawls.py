@@ -7,7 +7,7 @@ from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Crawl
 from scrapyd_dist.report.facts import Facts
 
 BEGUN = 1_770_000_000.0
-VERSION = "20260102T030405Z-0123456789ab"
+VERSION = "1767323045-001250999896491"
 
 
 def made_up(

@@ -26,7 +26,7 @@ GIVEN: dict[str, tuple[str, Any]] = {
 
 def test_each_option_becomes_its_setting_also_a_zero(tmp_path: Path) -> None:
     options = {option: value for option, (_, value) in GIVEN.items()}
-    asked = CrawlOptions(spider="easy", workers=4, **options)  # of it and --max-jobs the smaller one counts
+    asked = CrawlOptions(spider="easy", **options)
     assert asked.order(tmp_path).settings == {f"DISTRIBUTED_{name}": value for name, value in GIVEN.values()}
 
 

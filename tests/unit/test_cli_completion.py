@@ -84,8 +84,8 @@ def test_frontiers_are_offered_by_name(offered: Callable[[str], list[str]]) -> N
         store.add_crawl(Crawl(id="shop", project="p", spider="", created=1.0, kind="frontier"))
         store.add_crawl(Crawl(id="easy-1", project="p", spider="easy", created=2.0))
     assert offered("frontier count ") == ["shop"]
-    assert offered("consume books ") == ["shop"]
-    assert offered("batches ") == ["easy-1", "shop"]
+    assert offered("frontier consume books ") == ["shop"]
+    assert offered("crawls batches ") == ["easy-1", "shop"]
 
 
 def test_without_a_project_or_with_a_broken_one_nothing_is_offered_and_it_is_no_error(

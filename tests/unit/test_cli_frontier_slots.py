@@ -36,8 +36,7 @@ WORKER = Lessee(job="shop.w1.a1", node="one", url="http://one:6800")
 @pytest.fixture
 def store(root: Path) -> Iterator[Store]:
     """The project's store with an empty frontier."""
-    state_dir(root)
-    with closing(open_store(root / ".sdist" / "store.db")) as one:
+    with closing(open_store(root / ".sdist" / "store.db", key=state_key(state_dir(root)))) as one:
         one.add_crawl(Crawl(id="shop", project="p", spider="", created=1.0, kind="frontier"))
         yield one
 
@@ -367,9 +366,9 @@ def test_the_whole_frontier_goes_with_what_came_home(frontier: Run, sdist: Run, 
     ):  # fmt: skip
         begin()
         frontier("delete", "shop", "--all", "--yes").expect(2, why)
-        sdist("clean", "shop", "--yes").expect(2, "removed")
+        sdist("crawls", "clean", "shop", "--yes").expect(2, "removed")
         end()
-    assert sdist("clean", "--older-than", "0", "--yes").code == 0, "a frontier goes by its name only"
+    assert sdist("crawls", "clean", "--older-than", "0", "--yes").code == 0, "a frontier goes by its name only"
     assert frontier("delete", "shop", "--all", "--yes")[0] == 0
     assert store.crawls() == []
     assert not folder.parent.exists()
@@ -416,23 +415,23 @@ def test_bad_input_is_told_in_a_paragraph(
     store.add_crawl(Crawl(id="easy-1", project="p", spider="easy", created=2.0))
     open_frontier(store, "words", project="p", now=3.0, arguments=True)
     before = store.crawl("shop")
-    _, out, err = sdist("consume", *line.split()).expect(code, words)
+    _, out, err = sdist("frontier", "consume", *line.split()).expect(code, words)
     assert (out, err.count("\n")) == ("", 1)
     assert store.crawl("shop") == before
 
 
 def test_help_names_all_that_a_crawl_manager_can_be_asked_for(sdist: Run) -> None:
-    told = set(re.findall(r"[\w-]+", sdist("help", "--all", "consume").expect(0).out))
+    told = set(re.findall(r"[\w-]+", sdist("help", "--all", "frontier", "consume").expect(0).out))
     options = "--prefix --max-running --per-slot --loop --max-time --label -a -s --max-batches --max-requests --idle -o"
     assert {"SPIDER", "FRONTIER", *options.split()} - told == set()
 
 
 def test_a_second_manager_is_refused_and_told_who_has_it(sdist: Run, store: Store) -> None:
     store.update_crawl("shop", pid=os.getpid(), beat=time.time())
-    sdist("consume", "article", "shop").expect(2, f"Process {os.getpid()}")
+    sdist("frontier", "consume", "article", "shop").expect(2, f"Process {os.getpid()}")
     assert store.crawl("shop").pid == os.getpid()
     store.update_crawl("shop", pid=4_000_000, host="elsewhere", beat=time.time())
-    sdist("consume", "article", "shop").expect(2, "Process 4000000 on elsewhere")
+    sdist("frontier", "consume", "article", "shop").expect(2, "Process 4000000 on elsewhere")
 
 
 def test_what_is_asked_for_reaches_manager_and_workers() -> None:
@@ -452,7 +451,7 @@ def test_what_is_asked_for_reaches_manager_and_workers() -> None:
     ("command", "code", "words"),
     [
         ("resume shop", 2, "sdist frontier consume SPIDER shop"),
-        ("retry shop", 2, "sdist frontier consume SPIDER shop"),
+        ("crawls retry shop", 2, "sdist frontier consume SPIDER shop"),
         ("status", 4, "There are no crawls yet"),
         ("crawls", 0, "There are no crawls yet"),
         ("status shop", 0, "No workers are kept running here"),

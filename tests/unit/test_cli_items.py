@@ -15,6 +15,7 @@ from scrapyd_dist.cli.options import asks
 from scrapyd_dist.batches import Attempt, Crawl, CrawlState, job_id
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.frontier.backlog import NewBatch
+from scrapyd_dist.keys import state_key
 from scrapyd_dist.store import Store, open_store
 
 Captured = pytest.CaptureFixture[str]
@@ -36,7 +37,7 @@ class Shop:
         (self.parts / f"own-{shard}.jl").write_text(text)
 
     def opened(self) -> closing[Store]:
-        return closing(open_store(self.root / ".sdist" / "store.db"))
+        return closing(open_store(self.root / ".sdist" / "store.db", key=state_key(self.root / ".sdist")))
 
     def batch(self, text: str | None, *, items: int | None = None, feeds: list[str] | None = None) -> str:
         """A batch with an accepted attempt whose part has this text; None: it is out on a node."""

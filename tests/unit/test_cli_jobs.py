@@ -38,7 +38,7 @@ from scrapyd_dist.transports.event_hook import EventHook
 
 NODE = Node.parse("http://me:hush@web1:6800", name="web1")
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
-OLD, NEW = "20261101T000000Z-aaaaaaaaaaaa", "20261102T000000Z-bbbbbbbbbbbb"
+OLD, NEW = "1793491200-187649984473770", "1793577600-206414982921147"
 
 
 def seen(pending: int = 0, running: int = 0, error: NodeError | None = None, *versions: str) -> NodeStatus:
@@ -54,7 +54,7 @@ def seen(pending: int = 0, running: int = 0, error: NodeError | None = None, *ve
         # Scrapyd would run the old one by default; the newest is there all the same
         ((NEW, "zzz"), (NEW,), False),
         # the same code under another name is no drift
-        (("20261103T000000Z-bbbbbbbbbbbb",), (NEW,), False),
+        (("1793664000-206414982921147",), (NEW,), False),
         (("1_9",), ("1_9",), False),
         (("1_9",), ("1_10", "1_10"), True),
     ],

@@ -16,7 +16,7 @@ CFG = "[settings]\ndefault = shop.settings\n[deploy:web1]\nurl = http://127.0.0.
 UNKNOWN = """
 watch nosuch | status nosuch | resume nosuch | report nosuch | crawls pause nosuch
 crawls retry nosuch | crawls batches nosuch | crawls misses nosuch | crawls wait nosuch | crawls clean nosuch -y
-crawls trust nosuch -y | frontier count nosuch | frontier consume easy nosuch | frontier dump nosuch p
+frontier count nosuch | frontier consume easy nosuch | frontier dump nosuch p
 strategy status nosuch | items merge nosuch -o x.jl | items tail nosuch | nodes --node nosuch | nodes drain nosuch
 nodes resume nosuch | nodes remove nosuch | nodes api nosuch listjobs | doctor nosuch | deploy nosuch | jobs -t nosuch
 jobs schedule easy -t nosuch | code versions -t nosuch | code projects -t nosuch

@@ -60,7 +60,8 @@ PLAN: dict[str, Any] = {
 }  # fmt: skip
 SUMMARY: dict[str, Any] = {
     "schema": 1, "crawl": "easy-1", "duration_s": 41.2, "urls_found": 3020, "urls_distinct": 3000, "offsite": 7,
-    "duplicate": 20, "batches": {"total": 4, "done": 3}, "requests": {"total": 3000, "sent": 2000, "done": 1500},
+    "duplicate": 20, "batches": {"total": 4, "done": 3},
+    "requests": {"total": 3000, "sent": 2000, "done": 1500, "succeeded": 1499},
     "items": 1499, "pages": 1600, "per_s": {"requests": 40.0, "pages": 41.0, "items": 12.4, "failed": 0.0},
     "outlook": {"requests": 6000, "sure": "estimate", "eta_s": 45.0},
     "index": {"pages": 50, "total": 100, "failed": 0}, "gone_urls": 1, "failed_urls": 0, "dead_urls": 0,
@@ -388,7 +389,7 @@ def test_a_node_that_starts_nothing_is_a_failure_of_one() -> None:
 def test_the_live_view_draws_what_is_known_and_leaves_no_trace() -> None:
     console = Console(force_terminal=True, width=100, record=True, file=StringIO())
     summary = {
-        "requests": {"total": 600, "done": 200}, "index": {"pages": 20, "total": 20},
+        "requests": {"total": 600, "done": 200, "succeeded": 200}, "index": {"pages": 20, "total": 20},
         "batches": {"total": 12, "done": 4},
         "items": 199, "nodes": [{"name": "web1", "state": "up", "running": 2, "slots": 4, "jobs": 3, "items": 199}],
     }  # fmt: skip

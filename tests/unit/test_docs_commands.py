@@ -130,6 +130,15 @@ def test_another_name_of_a_command_is_understood_and_not_shown(sdist: Run, typed
     assert typed not in EVERY
 
 
+@pytest.mark.parametrize(
+    ("typed", "near"),
+    [("stop", "'crawls stop'?"), ("pause", "'crawls pause', 'throttle pause', 'strategy pause'?"), ("crwl", "'crawl'")],
+)
+def test_a_name_that_is_none_is_answered_with_what_was_meant(sdist: Run, typed: str, near: str) -> None:
+    done = sdist(typed, "x").expect(2, f"No such command {typed!r}. Did you mean {near}")
+    assert (done.out, done.err.count("\n")) == ("", 1)
+
+
 def test_a_group_alone_lists_and_takes_the_options_of_its_list(sdist: Run) -> None:
     for name in ("crawls", "jobs", "nodes", "frontier", "strategy"):
         assert sdist(name) == sdist(name, "list")
@@ -164,7 +173,7 @@ def test_the_help_of_a_command_is_one_screen_and_none_of_its_options_is_lost(
 
 def test_help_is_a_word_too(sdist: Run) -> None:
     assert sdist("help", "nodes", "drain") == sdist("nodes", "drain", "--help")
-    assert sdist("help", "stop") == sdist("crawls", "stop", "--help")
+    assert sdist("help", "cancel") == sdist("jobs", "cancel", "--help")
     assert sdist("help") == sdist("--help")
     sdist("help", "nosuch").expect(2, "nosuch")
     assert sdist("-V") == sdist("--version") == sdist("version")

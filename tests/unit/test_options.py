@@ -57,18 +57,9 @@ def test_batches_have_the_size_that_was_given_and_adapt_where_none_was() -> None
     assert options(BATCH_SIZE="auto") == options() == ProducerOptions()
     assert options(MODE="pull", BATCH_SIZE="auto") == options(MODE="pull")
     assert not options(BATCH_SIZE=50).batch_adapt
-    assert options(BATCH_SIZE=50, BATCH_ADAPT="1").batch_adapt
-    assert not options(BATCH_ADAPT=False).batch_adapt
     assert not options(WAIT=False).batch_adapt  # a producer that does not stay cannot see what fits
     told = options(MODE="pull", BATCH_SIZE=7)
     assert (told.batch_size, told.batch_adapt, told.scaling.terms.batch_size) == (7, False, 7)
-
-
-def test_old_names_of_lists_are_entries_of_the_one_list() -> None:
-    old = {"NODES_FILE": "nodes.txt", "NODES_COMMAND": "list --all"}
-    assert options(old).nodes == ("file:nodes.txt", "cmd:list --all")
-    assert options(old, NODES=["one"]).nodes == ("one",)
-    assert options(old, TARGET_HOSTS=["web1:6800"]).nodes == ()  # it goes before the lists
 
 
 def test_the_books_settings_keep_their_names() -> None:
@@ -127,7 +118,7 @@ def test_what_is_no_time(text: str) -> None:
         ({"PLACEMENT": "random"}, "by-capacity or round-robin or least-loaded"),
         ({"UNSENDABLE": "drop"}, "local or refuse"),
         ({"MODE": "pulled"}, "MODE is 'pulled', and must be auto or push or pull"),
-        ({"WORKERS": "-1"}, "WORKERS is '-1', and must be 0 or more"),
+        ({"MAX_JOBS": "-1"}, "MAX_JOBS is '-1', and must be 0 or more"),
         ({"MAX_TIME": "-1"}, "0 seconds or more"),
         ({"IDLE": "soon"}, "number of seconds"),
         ({"LEASE": "0"}, "LEASE is '0', and must be more than 0"),
@@ -170,13 +161,12 @@ def test_a_feed_url_that_cannot_be_read_is_told_without_showing_it(url: str) -> 
 
 def test_the_limits_of_workers() -> None:
     made = options(
-        MODE="pull", WORKERS="6", MAX_BATCHES=3, MAX_REQUESTS="40", MAX_TIME="2.5", IDLE=9, LEASE=30, START="first"
+        MODE="pull", MAX_JOBS="6", MAX_BATCHES=3, MAX_REQUESTS="40", MAX_TIME="2.5", IDLE=9, LEASE=30, START="first"
     )
     terms = made.scaling.terms
     assert (made.scaling.most, terms.max_batches, terms.max_requests) == (6, 3, 40)
     assert (terms.max_time, terms.idle, terms.lease, terms.start) == (2.5, 9.0, 30.0, "first")
-    fewer: list[dict[str, Any]] = [{"WORKERS": 6, "MAX_JOBS": 2}, {"MAX_JOBS": 2}, {}]
-    assert [options(MODE="pull", **given).scaling.most for given in fewer] == [2, 2, 0]
+    assert options(MODE="pull").scaling.most == 0
 
 
 def test_batches_are_leased_where_that_can_be_and_sent_where_it_cannot() -> None:

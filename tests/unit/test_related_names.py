@@ -100,7 +100,7 @@ def test_a_key_in_meta_is_answered_once(key: str, caplog: pytest.LogCaptureFixtu
 def test_an_option_of_a_related_command_is_answered_where_there_is_none(
     name: str, sdist: Callable[..., Result]
 ) -> None:
-    assert option_answer(name).strip() in sdist("consume", "page", "shop", name, "3").expect(2).err
+    assert option_answer(name).strip() in sdist("frontier", "consume", "page", "shop", name, "3").expect(2).err
     assert option_answer("--nonsense") == ""
 
 

@@ -79,7 +79,7 @@ def test_the_same_url_in_another_batch_keeps_its_items() -> None:
 def test_a_request_that_did_not_fail_keeps_its_items_whatever_is_said() -> None:
     first = attempt(1, kept(read_report(report(failing([0, 1])))))
     assert left_out([first, attempt(2, {"replaces": [[1, 0], [9, 1]]})]) == {}
-    assert left_out([attempt(1, {"items": 4}), attempt(2, {"replaces": [[1, 1]]})]) == {}, "of older code"
+    assert left_out([attempt(1, {"items": 4}), attempt(2, {"replaces": [[1, 1]]})]) == {}, "of no known requests"
 
 
 def test_a_hundred_thousand_items_are_one_run_and_those_of_no_request_are_no_run() -> None:

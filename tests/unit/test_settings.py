@@ -27,7 +27,6 @@ from scrapyd_dist.settings import (
     ValueKind,
     complaints,
     nearest,
-    outdated,
     unknown,
 )
 from scrapyd_dist.throttle.permits import Limit
@@ -80,15 +79,6 @@ def test_a_misspelt_name_of_a_setting_is_told_with_the_nearest_one_and_that_of_a
     assert nearest("node 3", ["node 33"]) == " Did you mean 'node 33'?"
     variables = ("SDIST_STOR", "SDIST_STORE", "SDIST_WEB1")
     assert [bool(unknown([], [name])) for name in variables] == [True, False, False]
-
-
-def test_old_names_are_told_with_the_new_form() -> None:
-    said = outdated(["DISTRIBUTED_WORKERS", "DISTRIBUTED_BATCH_ADAPT", "DISTRIBUTED_NODES_FILE", "DISTRIBUTED_NODES"])
-    assert [text.partition("Write ")[2] for text in said] == [
-        'DISTRIBUTED_BATCH_SIZE = "auto" instead.',
-        "DISTRIBUTED_MAX_JOBS instead.",
-        'an entry "file:PATH" in DISTRIBUTED_NODES instead.',
-    ]
 
 
 def test_custom_settings_of_a_spider_are_looked_at_as_well() -> None:

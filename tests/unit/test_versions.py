@@ -1,7 +1,7 @@
 """What the names of versions and the ids of jobs tell; what is in use on a node, what may go, what differs."""
 
 import random
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -33,7 +33,7 @@ from scrapyd_dist.scrapyd.versions import (
 NOON = datetime(2026, 11, 20, 12, 0, 0, tzinfo=timezone.utc)
 AT = int(NOON.timestamp())
 HASH = "0123456789ab"
-OLD = f"20261120T120000Z-{HASH}"
+OLD = version_name(HASH, NOON)
 
 
 def sorted_as_scrapyd_does(names: list[str]) -> list[str]:
@@ -44,7 +44,7 @@ def sorted_as_scrapyd_does(names: list[str]) -> list[str]:
         return sorted(names)
 
 
-@pytest.mark.parametrize("beside", [[], ["r9-main"], ["1_10"], ["0_1"], ["2"], ["v3"], [OLD]])
+@pytest.mark.parametrize("beside", [[], ["r9-main"], ["1_10"], ["0_1"], ["2"], ["v3"]])
 def test_scrapyd_sorts_deployments_by_time_and_crawls_first_in_both_of_its_orders(beside: list[str]) -> None:
     dice = random.Random(7)
 
@@ -74,11 +74,10 @@ def test_a_name_tells_time_content_and_kind(content: str, for_crawl: bool, dirty
     assert (hash_in(name), made_at(name), is_crawls(name)) == (content, AT, for_crawl)
 
 
-def test_old_names_and_those_of_scrapyd_deploy_are_understood() -> None:
-    assert (hash_in(f"{OLD}-git-r1-main-dirty"), made_at(OLD), is_crawls(OLD)) == (HASH, AT, False)
+def test_names_of_scrapyd_deploy_are_understood() -> None:
     assert (hash_in("1763859938"), made_at("1763859938")) == (None, 1763859938)
     # What only looks like seconds or a stamp is no time.
-    assert [made_at(name) for name in ("9999999999", f"20261399T120000Z-{HASH}", "1_10", "20261120")] == [None] * 4
+    assert [made_at(name) for name in ("9999999999", f"20261120T120000Z-{HASH}", "1_10", "20261120")] == [None] * 4
 
 
 def test_a_label_stands_behind_the_hash_and_scrapyd_lists_other_names_in_another_form() -> None:
@@ -115,7 +114,7 @@ class TestWhichCounts:
 
     def test_what_sorts_behind_it_is_told(self) -> None:
         assert behind((self.FIRST, self.SECOND)) == behind((self.CRAWL,)) == behind(()) == ""
-        assert behind((self.SECOND, OLD.replace("0123", "9999"))) == f"the newer {self.SECOND}"
+        assert behind((self.SECOND, version_name("9" * 12, NOON))) == f"the newer {self.SECOND}"
         assert behind((self.FIRST, "r9-main")) == f"{self.FIRST}, the newest one whose time is known"
 
     def test_oldest_first_and_what_tells_no_time_last(self) -> None:
@@ -124,7 +123,8 @@ class TestWhichCounts:
         assert by_time(mixed, {"r9": AT - 1.0}) == ["r9", self.FIRST, self.SECOND, self.CRAWL, "r10"]
 
 
-MID, NEW = (f"2026112{day}T120000Z-{HASH}" for day in (1, 2))
+MID, NEW = (version_name(HASH, NOON + timedelta(days=days)) for days in (1, 2))
+OTHER = version_name("f" * 12, NOON + timedelta(days=3))
 CRAWL, DEPLOYED = "0-a1795176000-001250999896491", "1795176001-001250999896491"
 DOWN = ConnectionRefused.at("b")
 
@@ -181,8 +181,8 @@ class TestPlan:
         ([seen(OLD, NEW), seen(NEW, name="b")], []),
         # The same content under another name is the same, and a node that did not answer is no difference.
         ([seen(OLD), seen(NEW, name="b"), seen(name="c", error=DOWN)], []),
-        ([seen(NEW), seen(NEW, name="b"), seen("20261123T120000Z-ffffffffffff", name="c")],
-         [f"c would run 20261123T120000Z-ffffffffffff, most nodes {NEW}."]),
+        ([seen(NEW), seen(NEW, name="b"), seen(OTHER, name="c")],
+         [f"c would run {OTHER}, most nodes {NEW}."]),
         ([seen(NEW), seen(NEW, name="b"), seen(name="c")], [f"c would run no version at all, most nodes {NEW}."]),
         ([seen(NEW, "r9-master")],
          [f"a would run r9-master, which Scrapyd sorts behind {NEW}, the newest one whose time is known."]),
@@ -218,10 +218,10 @@ def test_the_one_name_of_a_content_on_all_nodes(there: list[list[str]], more: di
 
 
 NOW = datetime(2026, 1, 2, 4, 4, 5, tzinfo=timezone(timedelta(hours=1)))
-NAME = f"20251231T000000Z-{HASH}"
+NAME = version_name(HASH, NOW - timedelta(days=2))
 
 
-@pytest.mark.parametrize("version", [NAME, f"{NAME}-dirty", f"{NAME}-git-v1-2-main-dirty"])
+@pytest.mark.parametrize("version", [NAME, f"{NAME}-dev", f"{NAME}-git-v1-2-main-dev"])
 def test_it_tells_the_content(version: str) -> None:
     made = job_id("shop", version, NOW)
     assert made.startswith(f"shop-20260102T030405Z-{HASH}-")
@@ -229,7 +229,7 @@ def test_it_tells_the_content(version: str) -> None:
     assert job_id("shop", version, NOW) != made
 
 
-@pytest.mark.parametrize("version", [None, "1_10", "git-v1", "20251231T000000Z-short"])
+@pytest.mark.parametrize("version", [None, "1_10", "git-v1", "1767139200-short"])
 def test_where_the_version_does_not_tell_neither_does_it(version: str | None) -> None:
     made = job_id("shop", version, NOW)
     assert made.startswith("shop-20260102T030405Z-")
@@ -247,10 +247,10 @@ def test_other_ids_tell_nothing(id_: str) -> None:
 
 
 def test_what_holds_a_version_on_a_node() -> None:
-    made, lost = (job_id("shop", version, NOW) for version in (NAME, "20250101T000000Z-ffffffffffff"))
+    made, lost = (job_id("shop", version, NOW) for version in (NAME, OTHER))
     jobs = tuple(job(name) for name in (made, "stranger", lost))
     # The same content under two names: it may run either, so it holds both.
-    again = f"20260101T000000Z-{HASH}"
+    again = version_name(HASH, NOW - timedelta(days=1))
     use = seen(NAME, again, "other", jobs=jobs)
     assert use.jobs == {NAME: (made,), again: (made,)}
     assert use.unknown == ("stranger", lost)
@@ -271,19 +271,16 @@ def test_an_id_of_ours_is_read_in_one_place(id_: str, ours: str | None) -> None:
     assert crawl_in(id_) == ours
 
 
-@pytest.mark.parametrize("listed_in_options", [True, False])
-def test_beside_workers_of_ours_only_what_they_run_stays(*, listed_in_options: bool) -> None:
+def test_beside_workers_of_ours_only_what_they_run_stays() -> None:
     theirs = WorkerEntry(
         job="far.w2.a1", number=2, url="http://a:6800", pool="", since=1.0, version=MID, introduces=True
     )
     ours = replace(theirs, job="shop.w1.a1", version="")
-    # An older version has listed them in the options.
-    lists = [{"workers": {"hired": [asdict(one)]}} if listed_in_options else {} for one in (ours, theirs)]
     crawls = [
-        Crawl(id="shop", project="p", spider="s", created=0.0, version=NEW, options=lists[0]),
-        Crawl(id="far", project="q", spider="s", created=0.0, version="z", options=lists[1]),
+        Crawl(id="shop", project="p", spider="s", created=0.0, version=NEW),
+        Crawl(id="far", project="q", spider="s", created=0.0, version="z"),
     ]
-    version_of = versions_by_job(crawls, [] if listed_in_options else [ours, theirs])
+    version_of = versions_by_job(crawls, [ours, theirs])
     jobs = tuple(job(name) for name in ("shop.w1.a1", "shop.b3.a2", "far.w2.a1"))
     found = plan(seen(OLD, MID, NEW, jobs=jobs, version_of=version_of), 1)
     assert (found.old, found.unknown) == ((OLD,), ())

@@ -3,7 +3,6 @@
 --   waiting       the names of the slots in which something waits
 --   w:<slot>      the batches that wait there, in the order in which they are leased
 --   open:<state>  the attempts in that state, for each state that is not the last one
--- `indexed` in `meta` says that a crawl has it: those of the first layout had not.
 
 -- As in batches.py.
 local WAITING = {sealed = true, failed = true}
