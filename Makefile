@@ -3,10 +3,10 @@ PYTHON ?= python3
 # Without it each of some thousand processes would compile this project anew.
 unexport PYTHONDONTWRITEBYTECODE
 # Pytest's workers share the test files, the longest first (tests/durations.json).
-WORKERS ?= 2
+WORKERS ?= 3
 TESTS   = .venv-test/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo servers test acceptance durations faults soak fuzz mutants lowest wheel bench pictures manual docs lint types check clean help
+.PHONY: demo servers test acceptance full durations faults soak fuzz mutants lowest wheel wheels bench pictures manual docs lint types check clean help
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -17,13 +17,17 @@ demo: .venv/ready  ## three Scrapyd nodes, a demo site, one crawl spread over th
 servers:  ## a Redis server and a browser for the tests (apt as root, else it names what is missing)
 	@sh tests/servers.sh
 
-test: .venv-test/ready servers  ## unit and contract tests, and one acceptance path per command (about 9 minutes on two cores)
-	$(TESTS) -m "not black_box"
+test: .venv-test/ready servers  ## unit and contract tests, and one acceptance path per command (at most 6 minutes on two cores)
+	$(TESTS) -m "not black_box and not full"
 
-acceptance: .venv-test/ready servers  ## the black-box rows against real nodes (about 45 minutes on two cores)
-	$(TESTS) -m black_box
+acceptance: .venv-test/ready servers  ## the core of the rows with real processes: each promise, each command (at most 15 minutes)
+	$(TESTS) -m "black_box and not full"
 
-durations: .venv-test/ready servers  ## both of them, writing the seconds of each test file into tests/durations.json
+full: .venv-test/ready servers  ## all that there is, before a release (about an hour): every row, mutants, lowest versions, wheel
+	$(TESTS)
+	$(MAKE) mutants lowest wheels
+
+durations: .venv-test/ready servers  ## every row, writing the seconds of each test file into tests/durations.json
 	$(TESTS) --record-durations
 
 faults: .venv-test/ready servers  ## breaks 36 real crawls at random moments and counts what was lost (about 15 minutes; root for the full disk)
@@ -38,8 +42,11 @@ fuzz: .venv-test/ready  ## has nodes answer 4,000 commands with what is wrong, h
 lowest:  ## the tests of crawls and of the nodes' commands on the lowest versions that the README promises
 	PYTHON=$(PYTHON) sh tests/lowest.sh
 
-wheel: .venv-test/ready servers  ## the wheel and the source archive, in dist/: compared with the repository, and tried on Python 3.10, 3.12 and 3.14
+wheel: .venv-test/ready  ## the wheel and the source archive, in dist/: compared with the repository, and tried on the lowest versions
 	PATH="$(CURDIR)/.venv-test/bin:$$PATH" sh tests/wheel.sh
+
+wheels: .venv-test/ready  ## the same on Python 3.10, 3.12 and 3.14
+	PATH="$(CURDIR)/.venv-test/bin:$$PATH" sh tests/wheel.sh 3.12 3.14
 
 mutants: .venv-test/ready servers  ## breaks rules of the program, one at a time, and sees that their tests fail
 	.venv-test/bin/python tests/mutants.py

@@ -129,9 +129,9 @@ class Fleet:
         port: int = json.loads(self._site.stdout.readline())["port"]
         self._site_url = f"http://127.0.0.1:{port}"
         self.project = project_of(folder / "project")
-        self._nodes = self._stack.enter_context(closing(Nodes(Path(sys.executable), folder / "nodes"))).fleet(
-            nodes, max_proc=1, poll_interval=0.5
-        )
+        self._nodes = self._stack.enter_context(
+            closing(Nodes(Path(sys.executable), folder / "nodes", fork=False))
+        ).fleet(nodes, max_proc=1, poll_interval=0.5)
         self.project.targets(self._nodes)
         self.project.settings(CONCURRENT_REQUESTS=at_once)
         self._links = links(means(law, hosts, seed), each, port)

@@ -62,7 +62,7 @@ class Bench:
     def __init__(self, folder: Path, nodes: int, timeout: float) -> None:
         self._folder, self._timeout = folder, timeout
         self._stack = ExitStack()
-        maker = self._stack.enter_context(closing(Nodes(Path(sys.executable), folder / "nodes")))
+        maker = self._stack.enter_context(closing(Nodes(Path(sys.executable), folder / "nodes", fork=False)))
         self.nodes: list[ScrapydNode] = maker.fleet(nodes)
         self._projects: dict[str, Project] = {}
         self._client = ""

@@ -101,7 +101,7 @@ class Bench:
             self._raise_fleet(name, way, project)
 
     def _raise_fleet(self, name: str, way: Way, project: Project) -> None:
-        nodes = Nodes(Path(sys.executable), self._folder / f"{name}-nodes")
+        nodes = Nodes(Path(sys.executable), self._folder / f"{name}-nodes", fork=False)
         self._stack.enter_context(closing(nodes))
         options = self.options
         self._fleets[name] = nodes.fleet(way.count, max_proc=options.max_proc, poll_interval=options.poll_interval)

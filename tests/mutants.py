@@ -84,7 +84,7 @@ MUTANTS = [
      "self._partitions.check(crawl, strategy, step.process, step.partitions)", "pass",
      "contract/test_store_strategy.py::test_a_step_is_made_as_a_whole_or_not_at_all[sqlite]"),
     ("a handler that raises leaves nothing behind",
-     "        draft.forget()\n        draft.count(FAULTS)", "        draft.count(FAULTS)",
+     "    draft.forget()\n    draft.count(FAULTS)", "    draft.count(FAULTS)",
      "unit/test_strategy_manager.py::test_a_handler_that_raises_leaves_a_dead_letter_and_nothing_else"),
 ]  # fmt: skip
 

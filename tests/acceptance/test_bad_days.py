@@ -109,6 +109,7 @@ def test_a_node_is_restarted_while_its_jobs_run(fleet: StartFleet, site: StartSi
     assert set(pages.item_hits().values()) == {1}
 
 
+@pytest.mark.full
 def test_a_node_comes_back_empty(fleet: StartFleet, site: StartSite, begun: BeginCrawl) -> None:
     nodes, pages = fleet(2), site(800, "--latency=0.25", per_page=100)
     it, command = begun(nodes, pages)
@@ -158,6 +159,7 @@ def test_a_node_joins_by_scrapy_cfg_and_the_first_one_is_drained(
     assert "hush" not in f"{command.out}{command.err}{drained.out}{drained.err}"
 
 
+@pytest.mark.full
 def test_nodes_of_a_file_join_leave_and_come_back(
     fleet: StartFleet, site: StartSite, begun: BeginCrawl, tmp_path: Path
 ) -> None:
@@ -239,6 +241,7 @@ def test_a_job_that_was_taken_is_not_sent_again_and_one_that_was_not_is(
     assert set(here.site.item_hits().values()) == {1}
 
 
+@pytest.mark.full
 def test_many_exchanges_of_every_kind_are_spoilt(scene: Callable[..., Scene], start_scrapy: StartCommand) -> None:
     here = scene(400, 0.15)
     command = start_scrapy(here.project, "crawl", "easy", "-o", "items.jl")

@@ -35,7 +35,7 @@ def table_of(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]]
 
 
-@pytest.mark.black_box
+@pytest.mark.full
 @pytest.mark.parametrize("ways", [["plain", "bound"], ["sdist2", "sdist2-fast"], ["sdist2-redis", "scrapy-redis2"]])
 def test_the_short_benchmark_measures_and_checks_every_way(ways: list[str], tmp_path: Path) -> None:
     """Every way brings exactly the site's items home."""
@@ -86,7 +86,7 @@ print(run_all([command], cwd=Path("."), output=Path("."), timeout=20).cpu)
     assert 0.45 < float(done.stdout) < 5
 
 
-@pytest.mark.black_box
+@pytest.mark.full
 def test_the_short_benchmark_of_roll_outs(tmp_path: Path) -> None:
     found = figures_of(tmp_path, "deploys.py", "--timeout", "120")
     assert [(run["way"], run["pair"]) for run in found["runs"]] == [("bound", 0), ("sdist", 0)]
@@ -96,7 +96,7 @@ def test_the_short_benchmark_of_roll_outs(tmp_path: Path) -> None:
     assert "| `sdist deploy --all` |" in found["printed"]
 
 
-@pytest.mark.black_box
+@pytest.mark.full
 def test_the_short_benchmark_of_the_profile(tmp_path: Path) -> None:
     found = figures_of(tmp_path, "worker.py", "--ways", "gc,log,fast")
     assert list(found["ways"]) == ["none", "gc", "log", "fast"]
@@ -105,7 +105,7 @@ def test_the_short_benchmark_of_the_profile(tmp_path: Path) -> None:
     assert "| **the profile `fast`** |" in found["printed"]
 
 
-@pytest.mark.black_box
+@pytest.mark.full
 def test_workers_keep_to_the_limit_and_use_it(tmp_path: Path) -> None:
     rows = figures_of(tmp_path, "throttle.py", "--ways", "cluster,sqlite,redis")["rows"]
     theirs, *ours = rows
@@ -118,7 +118,7 @@ def test_workers_keep_to_the_limit_and_use_it(tmp_path: Path) -> None:
     assert theirs["asks"] > 10, "eager pollers ask again at once"
 
 
-@pytest.mark.black_box
+@pytest.mark.full
 def test_where_some_sites_hardly_answer_round_robin_waits_for_them_and_fair_leases_do_not(tmp_path: Path) -> None:
     """B7: on a real node, counted at the site; nothing there is short of processor time."""
     rows = figures_of(tmp_path, "broad.py")["rows"]
@@ -128,7 +128,7 @@ def test_where_some_sites_hardly_answer_round_robin_waits_for_them_and_fair_leas
     assert fair > 2 * in_turn, rows
 
 
-@pytest.mark.black_box
+@pytest.mark.full
 def test_a_broad_crawl_asks_for_many_domains_at_once(tmp_path: Path) -> None:
     ways = figures_of(tmp_path, "throttle_cost.py", "--ways", "off,redis")["ways"]
     (without,), (throttled,) = ways["off"], ways["redis"]
@@ -137,7 +137,7 @@ def test_a_broad_crawl_asks_for_many_domains_at_once(tmp_path: Path) -> None:
     assert throttled["steps"] < 300 / 4, throttled
 
 
-@pytest.mark.black_box
+@pytest.mark.full
 def test_a_fingerprint_costs_at_most_half_of_scrapy_redis_and_the_producer_at_most_60_bytes(tmp_path: Path) -> None:
     """What a remembered URL costs, measured beside scrapy-redis' way."""
     rows = table_of(output_of(tmp_path, "fingerprints.py", "--urls", 100_000))
@@ -150,7 +150,7 @@ def test_a_fingerprint_costs_at_most_half_of_scrapy_redis_and_the_producer_at_mo
     assert cost["SQLite store, the file"] < 50
 
 
-@pytest.mark.black_box
+@pytest.mark.full
 def test_a_request_takes_a_fifth_of_scrapy_redis_memory_and_the_cost_does_not_grow(tmp_path: Path) -> None:
     """What a frontier costs in the store."""
     sizes, times = map(table_of, output_of(tmp_path, "frontier_store.py", "--short").split("\n\n"))

@@ -143,6 +143,7 @@ def test_workers_that_always_fail_end_it_and_are_named(bench: MakeBench) -> None
 
 
 @pytest.mark.black_box
+@pytest.mark.full
 def test_a_slot_whose_workers_always_die_is_named_and_all_others_come_home(bench: MakeBench) -> None:
     it = bench(items=40, slots=1, DISTRIBUTED_MAX_ATTEMPTS=1)
     it.it.spider("odd", ODD)

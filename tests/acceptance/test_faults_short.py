@@ -21,10 +21,10 @@ SECOND = replace(FIRST, number=2, job="c.b1.a2", node="node2", sent_at=130.0, en
     [
         ("a worker killed", False, "auto"),
         ("the producer killed", True, "auto"),
-        ("Redis killed, restarted with its file", True, "auto"),
-        ("a node's log folder deleted", False, "push"),
-        ("the crawl's own folder deleted", False, "pull"),
-        ("a hanging worker, its loop turning", False, "auto"),
+        pytest.param("Redis killed, restarted with its file", True, "auto", marks=pytest.mark.full),
+        pytest.param("a node's log folder deleted", False, "push", marks=pytest.mark.full),
+        pytest.param("the crawl's own folder deleted", False, "pull", marks=pytest.mark.full),
+        pytest.param("a hanging worker, its loop turning", False, "auto", marks=pytest.mark.full),
     ],
 )
 def test_a_broken_crawl_keeps_every_promise(

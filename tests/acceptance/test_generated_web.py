@@ -11,6 +11,7 @@ DEPTH = 5
 
 
 @pytest.mark.black_box
+@pytest.mark.full
 @pytest.mark.parametrize("order", ["breadth", "depth"])
 def test_a_plain_crawl_gets_exactly_the_expected_set(order: str, run_scrapy: RunCommand, tmp_path: Path) -> None:
     queue = {"breadth": "scrapy.squeues.FifoMemoryQueue", "depth": "scrapy.squeues.LifoMemoryQueue"}[order]

@@ -47,7 +47,9 @@ def assert_goes_on(at: Scene, crawl: str, **options: Any) -> None:
     assert at.pages.differences(at.it.items(ITEMS)) == {}
 
 
-@pytest.mark.parametrize(("way", "redis"), [("--pull", False), ("--pull", True), ("--push", False)])
+@pytest.mark.parametrize(
+    ("way", "redis"), [pytest.param("--pull", False, marks=pytest.mark.full), ("--pull", True), ("--push", False)]
+)
 def test_so_many_requests_reach_the_site_and_no_more(way: str, redis: bool, scene: MakeScene, tmp_path: Path) -> None:
     at = scene(200, "--latency=0.05", per_page=20, RETRY_TIMES=1)
     at.pages.behave({at.pages.site.detail_path(3): "fail", at.pages.site.detail_path(4): "fail"})
@@ -67,7 +69,9 @@ def test_so_many_requests_reach_the_site_and_no_more(way: str, redis: bool, scen
         assert at.pages.differences(at.it.items(ITEMS)) == {}
 
 
-@pytest.mark.parametrize(("way", "goal"), [("--pull", "items"), ("--push", "pages")])
+@pytest.mark.parametrize(
+    ("way", "goal"), [("--pull", "items"), pytest.param("--push", "pages", marks=pytest.mark.full)]
+)
 def test_at_least_so_many_come_home_and_at_most_what_was_under_way_besides(
     way: str, goal: str, scene: MakeScene
 ) -> None:

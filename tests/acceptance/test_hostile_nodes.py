@@ -126,6 +126,7 @@ def test_some_answers(shop: tuple[Project, HostileNode]) -> None:
 
 
 @pytest.mark.black_box
+@pytest.mark.full
 def test_many_answers(shop: tuple[Project, HostileNode]) -> None:
     commands = int(os.environ.get(VARIABLE, "600"))
     fuzz(shop, commands)

@@ -45,6 +45,7 @@ def at_work(project: MakeProject, site: SiteProcess, nodes: list[ScrapydNode]) -
 
 
 @pytest.mark.black_box
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_the_tutorial(tmp_path: Path) -> None:
     folder = tmp_path / "tutorial"
@@ -54,6 +55,7 @@ def test_the_tutorial(tmp_path: Path) -> None:
 
 
 @pytest.mark.black_box
+@pytest.mark.full
 def test_operating(project: MakeProject, fleet: StartFleet, site: StartSite) -> None:
     nodes = fleet(2, username="crawler", password=SECRET, **AS_PRINTED)
     made, shop = project(), site(90)
@@ -66,6 +68,7 @@ def test_operating(project: MakeProject, fleet: StartFleet, site: StartSite) -> 
 
 
 @pytest.mark.black_box
+@pytest.mark.full
 def test_nodes_with_passwords(project: MakeProject, fleet: StartFleet) -> None:
     nodes = fleet(2, username="crawler", password=SECRET, **AS_PRINTED)
     made = project()
@@ -75,6 +78,7 @@ def test_nodes_with_passwords(project: MakeProject, fleet: StartFleet) -> None:
 
 
 @pytest.mark.black_box
+@pytest.mark.full
 def test_a_login(project: MakeProject, fleet: StartFleet, site: StartSite) -> None:
     shop = site(60)
     login = shop.site.index_path(1)
@@ -87,6 +91,7 @@ def test_a_login(project: MakeProject, fleet: StartFleet, site: StartSite) -> No
 
 
 @pytest.mark.black_box
+@pytest.mark.full
 def test_many_sites(project: MakeProject, fleet: StartFleet, site: StartSite) -> None:
     shop = site(60)
     made = at_work(project, shop, fleet(2))
@@ -96,6 +101,7 @@ def test_many_sites(project: MakeProject, fleet: StartFleet, site: StartSite) ->
 
 
 @pytest.mark.black_box
+@pytest.mark.full
 def test_a_speed_limit(project: MakeProject) -> None:
     made = project()
     said = follow(page("howto/speed-limit"), made.path, replaced={})
@@ -103,6 +109,7 @@ def test_a_speed_limit(project: MakeProject) -> None:
 
 
 @pytest.mark.black_box
+@pytest.mark.full
 def test_the_throttle(project: MakeProject, run_cli: RunCommand) -> None:
     made = project()
     follow(page("explanation/throttle"), made.path, replaced={})
@@ -112,6 +119,7 @@ def test_the_throttle(project: MakeProject, run_cli: RunCommand) -> None:
 
 
 @pytest.mark.black_box
+@pytest.mark.full
 def test_resume_and_retry(project: MakeProject, fleet: StartFleet, site: StartSite) -> None:
     shop = site(120, "--latency=0.2")
     shop.behave({shop.site.detail_path(3): "fail:1"})
@@ -122,6 +130,7 @@ def test_resume_and_retry(project: MakeProject, fleet: StartFleet, site: StartSi
 
 
 @pytest.mark.black_box
+@pytest.mark.full
 def test_leave_it_alone(project: MakeProject, fleet: StartFleet, site: StartSite, run_cli: RunCommand) -> None:
     shop = site(60)
     made = at_work(project, shop, fleet(2))
@@ -178,6 +187,7 @@ FRONTIER = {
 
 
 @pytest.mark.black_box
+@pytest.mark.full
 def test_a_frontier(project: MakeProject, fleet: StartFleet, site: StartSite) -> None:
     shop, nodes = site(60, per_page=30), fleet(2)
     settings = {"START_URL": shop.start_url, "DISTRIBUTED_SLOT_PREFIX": "p", "DISTRIBUTED_SLOTS": 8}
@@ -190,6 +200,7 @@ def test_a_frontier(project: MakeProject, fleet: StartFleet, site: StartSite) ->
 
 
 @pytest.mark.black_box
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_strategies(tmp_path: Path) -> None:
     folder = tmp_path / "strategies"
@@ -198,6 +209,7 @@ def test_strategies(tmp_path: Path) -> None:
 
 
 @pytest.mark.black_box
+@pytest.mark.full
 def test_a_crawl_from_cron(project: MakeProject, fleet: StartFleet, site: StartSite) -> None:
     shop = site(60)
     made = at_work(project, shop, fleet(2))
@@ -211,6 +223,7 @@ def test_a_crawl_from_cron(project: MakeProject, fleet: StartFleet, site: StartS
 
 
 @pytest.mark.black_box
+@pytest.mark.full
 def test_monitoring(project: MakeProject, fleet: StartFleet) -> None:
     made = project(nodes=fleet(1))
     follow(page("howto/monitoring"), made.path, replaced={})
@@ -218,6 +231,7 @@ def test_monitoring(project: MakeProject, fleet: StartFleet) -> None:
 
 
 @pytest.mark.black_box
+@pytest.mark.full
 def test_the_printed_configuration_makes_a_node_as_containers_and_services_start_it(
     run_cli: RunCommand, project: MakeProject, node_python: Path, tmp_path: Path
 ) -> None:
@@ -256,6 +270,7 @@ def answers(node: Node) -> bool:
 
 
 @pytest.mark.black_box
+@pytest.mark.full
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not here")
 @pytest.mark.parametrize("name", ["howto/services", "howto/scheduling"])
 def test_the_units_are_units(name: str, tmp_path: Path) -> None:
@@ -272,6 +287,7 @@ def test_the_units_are_units(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.black_box
+@pytest.mark.full
 def test_airflow_and_prefect(
     project: MakeProject, fleet: StartFleet, site: StartSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ def _memory(pid: int, field: str = "VmHWM") -> int:
 
 @pytest.mark.black_box
 @pytest.mark.timeout(500)
+@pytest.mark.full
 def test_batches_of_2000_long_urls_are_whole_and_memory_and_job_lists_stay_small(
     project: MakeProject, fleet: StartFleet, start_scrapy: StartCommand
 ) -> None:

@@ -113,7 +113,7 @@ def test_a_killed_worker_and_a_killed_producer_cost_nothing_with_the_store_on_re
 
 @pytest.mark.black_box
 @pytest.mark.timeout(600)  # on a busy machine its jobs take long to start
-@pytest.mark.parametrize("mode", ["push", "pull"])
+@pytest.mark.parametrize("mode", [pytest.param("push", marks=pytest.mark.full), "pull"])
 def test_it_rests_goes_on_is_cancelled_and_taken_up_again(mode: str, scene: MakeScene) -> None:
     # A batch takes longer than workers need to notice.
     at = scene(450, "--latency=0.6", per_page=20, **{**PULL, "DISTRIBUTED_MODE": mode, "DISTRIBUTED_BATCH_SIZE": 50})
@@ -262,7 +262,14 @@ def busy(nodes: list[ScrapydNode]) -> tuple[ScrapydNode, int, str] | None:
 
 
 @pytest.mark.black_box
-@pytest.mark.parametrize(("redis", "orphan"), [(True, True), (False, True), (False, False)])
+@pytest.mark.parametrize(
+    ("redis", "orphan"),
+    [
+        (True, True),
+        pytest.param(False, True, marks=pytest.mark.full),
+        pytest.param(False, False, marks=pytest.mark.full),
+    ],
+)
 def test_a_worker_that_is_stopped_until_its_batch_is_done_elsewhere_makes_no_more_requests(
     redis: bool, orphan: bool, scene: MakeScene, fleet: StartFleet, tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ from scrapyd_dist.store import open_store
 
 @pytest.mark.promise("All nodes are gone, the producer is killed, or its machine is switched off")
 @pytest.mark.black_box
-@pytest.mark.parametrize("way", ["scrapy", "sdist"])
+@pytest.mark.parametrize("way", [pytest.param("scrapy", marks=pytest.mark.full), "sdist"])
 def test_all_nodes_die_in_the_middle(way: str, scene: MakeScene, fleet: StartFleet) -> None:
     at = scene(300, "--latency=0.2", per_page=100, nodes=fleet(2))
     it, command = at.it, at.start(way=way)
@@ -151,7 +151,7 @@ def test_sigterm_while_it_waits(scene: MakeScene) -> None:
 
 
 @pytest.mark.black_box
-@pytest.mark.parametrize("twice", [False, True], ids=["once", "twice"])
+@pytest.mark.parametrize("twice", [False, pytest.param(True, marks=pytest.mark.full)], ids=["once", "twice"])
 def test_while_a_post_is_under_way(twice: bool, scene: MakeScene, scrapyd_node: Callable[..., ScrapydNode]) -> None:
     node = scrapyd_node()
     at = scene(100, "--latency=0.05", per_page=50, nodes=[node], DISTRIBUTED_REQUEST_TIMEOUT=20)
@@ -279,7 +279,7 @@ def by_manifest(it: Project) -> list[dict[str, Any]]:
 
 
 @pytest.mark.black_box
-@pytest.mark.parametrize("way", ["pull", "feed"])
+@pytest.mark.parametrize("way", ["pull", pytest.param("feed", marks=pytest.mark.full)])
 def test_items_of_a_request_that_is_tried_again_take_the_place_of_the_earlier_ones(
     way: str, scene: MakeScene, tmp_path: Path
 ) -> None:

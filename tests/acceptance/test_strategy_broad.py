@@ -15,6 +15,7 @@ SITES, SCALE = 30, 0.5
 
 
 @pytest.mark.black_box
+@pytest.mark.full
 @pytest.mark.parametrize("redis", [False, True], ids=["sqlite", "redis"])
 def test_every_allowed_page_is_crawled_once_and_in_order(redis: bool, tmp_path: Path, node_python: Path) -> None:
     with closing(WebCrawl(tmp_path, node_python, sites=SITES, scale=SCALE, redis=redis, ahead=8)) as crawl:
@@ -28,6 +29,7 @@ def test_every_allowed_page_is_crawled_once_and_in_order(redis: bool, tmp_path: 
 
 
 @pytest.mark.black_box
+@pytest.mark.full
 @pytest.mark.parametrize("redis", [False, True], ids=["sqlite", "redis"])
 def test_the_set_is_the_same_whatever_is_killed(redis: bool, tmp_path: Path, node_python: Path) -> None:
     kills = [STRATEGY_PROCESS, WORKER, *([STORE_SERVER] if redis else [])]
@@ -43,6 +45,7 @@ def test_the_set_is_the_same_whatever_is_killed(redis: bool, tmp_path: Path, nod
 
 
 @pytest.mark.black_box
+@pytest.mark.full
 @pytest.mark.parametrize("redis", [False, True], ids=["sqlite", "redis"])
 @pytest.mark.parametrize("strategy", ["DepthFirst", "Discovery"])
 def test_the_order_at_a_site_is_that_of_the_shipped_strategy(
@@ -77,6 +80,7 @@ def by_digest(url: str) -> float:
 
 
 @pytest.mark.black_box
+@pytest.mark.full
 @pytest.mark.parametrize("redis", [False, True], ids=["sqlite", "redis"])
 def test_the_order_at_a_site_is_that_of_the_scores_but_for_what_is_under_way(
     redis: bool, tmp_path: Path, node_python: Path

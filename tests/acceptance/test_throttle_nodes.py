@@ -25,7 +25,7 @@ THROTTLED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", ["push", "pull"])
+@pytest.mark.parametrize("mode", [pytest.param("push", marks=pytest.mark.full), "pull"])
 def test_a_whole_crawl_keeps_the_limit(
     mode: str, project: MakeProject, run_scrapy: RunCommand, pair: list[ScrapydNode], site: StartSite
 ) -> None:
@@ -53,7 +53,7 @@ class Own(ScrapyPriorityQueue):
 """
 
 
-@pytest.mark.parametrize("mode", ["push", "pull"])
+@pytest.mark.parametrize("mode", ["push", pytest.param("pull", marks=pytest.mark.full)])
 def test_a_pause_and_a_limit_without_any_setting_hold_for_a_crawl_that_runs(
     mode: str,
     project: MakeProject,

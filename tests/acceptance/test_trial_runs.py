@@ -14,7 +14,7 @@ pytestmark = pytest.mark.black_box
 NO_PIPELINE = 'ITEM_PIPELINES={"no.such.Pipeline": 1}'
 
 
-@pytest.mark.parametrize("way", ["--push", "--pull"])
+@pytest.mark.parametrize("way", ["--push", pytest.param("--pull", marks=pytest.mark.full)])
 def test_a_job_that_its_settings_end_has_done_what_was_asked(way: str, scene: MakeScene) -> None:
     """No blame, no halves, no next attempt, no workers without end; what was not made is listed."""
     at = scene(60, CONCURRENT_REQUESTS=1)
@@ -46,6 +46,7 @@ def test_a_walk_that_the_settings_end_is_finished_with_what_it_found(scene: Make
     assert any("CLOSESPIDER_PAGECOUNT" in text for text in summary["warnings"])
 
 
+@pytest.mark.full
 def test_a_limited_crawl_hands_out_so_many_and_keeps_to_it_when_it_goes_on(scene: MakeScene) -> None:
     at = scene(200, "--latency=0.3", per_page=20, CONCURRENT_REQUESTS=1)
     command = at.start("--pull", "--limit", "26", "--batch-size", "6", "--max-jobs", "2")
@@ -60,6 +61,7 @@ def test_a_limited_crawl_hands_out_so_many_and_keeps_to_it_when_it_goes_on(scene
     assert any("limited to 26 target requests" in text for text in summary["warnings"])
 
 
+@pytest.mark.full
 def test_ten_pages_by_settings_alone_wait_for_no_batch_to_fill_up(scene: MakeScene) -> None:
     at = scene(400, per_page=20)
     plan = at.run("plan", "easy", "--limit", "10")
@@ -92,6 +94,7 @@ def test_a_probe_forecasts_the_crawl_from_a_few_pages_and_keeps_nothing(scene: M
         ("/properties/property_*", "gone", "HTTP 404"),
     ],
 )
+@pytest.mark.full
 def test_a_probe_that_tells_nothing_says_what_to_check(path: str, behaviour: str, words: str, scene: MakeScene) -> None:
     at = scene(60, RETRY_TIMES=0)
     at.pages.behave({path: behaviour})

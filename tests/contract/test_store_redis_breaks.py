@@ -120,7 +120,7 @@ def breaker(redis_server: RedisServer) -> Iterator[Breaker]:
         yield one
 
 
-@pytest.mark.parametrize("breaks", [1, pytest.param(3, marks=pytest.mark.black_box)])
+@pytest.mark.parametrize("breaks", [1, pytest.param(3, marks=pytest.mark.full)])
 def test_a_step_whose_answer_is_lost_is_made_once_all_the_same(breaks: int, breaker: Breaker) -> None:
     with contextlib.closing(open_store(f"{breaker.url}?prefix=lost{breaks}:")) as store:
         steps: list[Callable[[], Any]] = [

@@ -230,7 +230,11 @@ class Nodes:
         options = {"max_proc": str(max_proc), "poll_interval": str(poll_interval), "node_name": name, **config}
         if username:
             options |= {"username": username, "password": password}
-        self.nodes.append(ScrapydNode(name, python or self._python, self._folder / name, options, env, fork=self._fork))
+        self.nodes.append(
+            ScrapydNode(
+                name, python or self._python, self._folder / name, options, env, fork=self._fork and python is None
+            )
+        )
         return self.nodes[-1]
 
     def fleet(self, count: int, **options: Any) -> list[ScrapydNode]:

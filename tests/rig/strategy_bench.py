@@ -146,7 +146,7 @@ def strategy_nodes(module_fleet: StartFleet) -> list[ScrapydNode]:
     return module_fleet(2, max_proc=4, poll_interval=0.2, jobs_to_keep="100")
 
 
-@pytest.fixture(params=["sqlite", "redis"])
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.full)])
 def engine(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[str]:
     """The address of a store; empty for the project's own file."""
     if request.param == "sqlite":

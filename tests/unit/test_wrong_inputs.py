@@ -63,7 +63,7 @@ def complaints_of(wrong: WrongInput, result: Result, seconds: float) -> list[str
     ]
 
 
-@pytest.mark.parametrize("number", [1000, pytest.param(10_000, marks=pytest.mark.black_box)])
+@pytest.mark.parametrize("number", [1000, pytest.param(10_000, marks=pytest.mark.full)])
 def test_what_is_wrong_is_told_in_one_paragraph_before_anything_starts(
     made: Project, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
