@@ -262,13 +262,13 @@ def _check_throttle(sdist: Sdist, shop: Shop) -> None:
     sdist("throttle apply", "limits.yml", "--check", code=10)
     sdist("throttle apply", "limits.yml")
     sdist("throttle set", "127.0.0.1", "--scale", 0.5)
-    for verb in ("block", "pause"):
-        sdist(f"throttle {verb}", "example.org")
+    for command in ("throttle block", "throttle pause"):
+        sdist(command, "example.org")
     with closing(open_store(shop.project.path / ".sdist" / "store.db")) as store:
         store.take_permits([PermitRequest(key="easy|127.0.0.1", domain="127.0.0.1", pages=9, budget="one")])
     sdist("throttle show")
-    for verb in ("resume", "unblock", "unset"):
-        sdist(f"throttle {verb}", "example.org")
+    for command in ("throttle resume", "throttle unblock", "throttle unset"):
+        sdist(command, "example.org")
 
 
 def _check_nodes(sdist: Sdist) -> None:
