@@ -86,7 +86,7 @@ def test_the_workflows_make_what_the_makefile_has() -> None:
         for words in re.findall(r"(?:target:|run: make) \[?([a-z ]+)", text)
         for word in words.split()
     }
-    assert {"test", "acceptance", "lowest", "wheel", "docs", "types"} <= named <= made
+    assert {"test", "acceptance", "full", "wheel", "docs", "types"} <= named <= made
 
 
 def test_each_python_of_the_classifiers_is_in_the_matrix() -> None:
