@@ -4,7 +4,7 @@ PYTHON ?= python3
 unexport PYTHONDONTWRITEBYTECODE
 # Pytest's workers share the test files, the longest first (tests/durations.json).
 WORKERS ?= 3
-TESTS   = .venv-test/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+TESTS   = .venv-test/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 10 --durations-min 1
 
 .PHONY: demo servers test acceptance full durations faults soak fuzz mutants lowest wheel wheels bench pictures manual docs lint types check clean help
 

@@ -100,6 +100,16 @@ def run_probe(node: ScrapydNode, job: str, act: str) -> None:
     assert answer["status"] == "ok", answer
 
 
+def wait_running(node: ScrapydNode, job: str) -> None:
+    """Return when a job that waits has said so."""
+    wait_for(lambda: "It waits." in node.job_log(job), 30, f"the start of {job}")
+
+
+def wait_gone(node: ScrapydNode) -> None:
+    """Return when none of its jobs has a process: a job that is forked ends a moment after the process that stood for it."""
+    wait_for(lambda: not node.job_pids(), 10, "the end of its processes")
+
+
 def alike(node: ScrapydNode, text: str) -> str:
     """A text in which nothing is left that only this node has."""
     for own, word in ((str(node.home.parent), "FOLDER"), (node.name, "NODE"), (str(node.port), "PORT")):
@@ -156,7 +166,7 @@ def test_a_signal_ends_it_in_good_order(twins: list[ScrapydNode], number: signal
     for node in twins:
         job = f"cancelled-{number.name}"
         run_probe(node, job, "wait")
-        wait_for(lambda node=node, job=job: "It waits." in node.job_log(job), 30, "the job")
+        wait_running(node, job)
         answer = node.api("cancel.json", project="probed", job=job, signal=number.name[3:])
         assert answer["prevstate"] == "running"
         node.wait_idle()
@@ -170,14 +180,14 @@ def test_a_killed_one_is_gone_whichever_of_its_processes_was_killed(twins: list[
         for way in ("by the node", "by hand"):
             job = f"killed {way}".replace(" ", "-")
             run_probe(node, job, "wait")
-            wait_for(lambda node=node, job=job: "It waits." in node.job_log(job), 30, "the job")
+            wait_running(node, job)
             assert list(node.job_pids().values()) == [job]
             if way == "by hand":
                 node.kill_jobs()
             else:
                 node.api("cancel.json", project="probed", job=job, signal="KILL")
             node.wait_idle()
-            wait_for(lambda node=node: not node.job_pids(), 10, "the end of its process")
+            wait_gone(node)
             assert "It ends" not in node.job_log(job)
             assert re.search(f"Process died: exitstatus=None.*{job}", node.log)
 

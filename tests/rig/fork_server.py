@@ -91,7 +91,7 @@ def become_parent(client: socket.socket) -> None:
         os.close(file)
     client.sendall(f"{pid}\n".encode())
     ended = os.pidfd_open(pid)
-    if ended not in select.select([ended, client], [], [])[0]:
+    if ended not in select.select([ended, client.fileno()], [], [])[0]:
         os.kill(pid, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     try:

@@ -64,7 +64,7 @@ def node_python(cache: Path) -> Path:
     given = os.environ.get(VARIABLE)
     python = Path(given) if given else _made_environment(cache)
     check = "import scrapyd, sysconfig, importlib.util as u; assert not u.find_spec('scrapyd_dist')"
-    line = [python, "-c", f"{check}; print(sysconfig.get_path('purelib'))"]
+    line = [str(python), "-c", f"{check}; print(sysconfig.get_path('purelib'))"]
     done = subprocess.run(
         line, cwd=cache, env=private_environment(cache), check=False, stdout=subprocess.PIPE, text=True
     )

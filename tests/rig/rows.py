@@ -36,7 +36,9 @@ def _rows_of(path: Path) -> Iterator[Row]:
     text = path.read_text(encoding="utf-8")
     module = ast.parse(text)
     of_file = {mark for node in module.body for mark in _assigned_marks(node)}
-    for owner in [module, *(node for node in module.body if isinstance(node, ast.ClassDef))]:
+    classes = [node for node in module.body if isinstance(node, ast.ClassDef)]
+    owners: list[ast.Module | ast.ClassDef] = [module, *classes]
+    for owner in owners:
         of_class = _marks(owner.decorator_list) if isinstance(owner, ast.ClassDef) else set()
         for node in owner.body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
