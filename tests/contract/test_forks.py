@@ -106,7 +106,7 @@ def wait_running(node: ScrapydNode, job: str) -> None:
 
 
 def wait_gone(node: ScrapydNode) -> None:
-    """Return when none of its jobs has a process: a job that is forked ends a moment after the process that stood for it."""
+    """Return when none of its jobs has a process; a fork ends a moment after what stood for it."""
     wait_for(lambda: not node.job_pids(), 10, "the end of its processes")
 
 
