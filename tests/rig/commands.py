@@ -26,6 +26,8 @@ SDIST = (sys.executable, "-m", "scrapyd_dist")
 SCRAPY = (sys.executable, "-m", "scrapy")
 #: what takes long in the start of either
 IMPORTS = ("scrapyd_dist.*", "scrapy.cmdline", "scrapy.crawler")
+#: what is added to the name of the folder with their output, for that with their command lines
+LINES = "-lines"
 #: commands of `sdist` that start no process, and are over when they have answered
 READING = {
     "crawls batches", "crawls list", "crawls misses", "jobs grep", "jobs list", "jobs stats", "items merge",
@@ -72,8 +74,7 @@ class Command:
         self._out, self._err = folder / f"command{number}.out", folder / f"command{number}.err"
         self._out.touch()
         self._err.touch()
-        shown = " ".join(map(str, arguments[2:] if list(arguments[1:2]) == ["-m"] else arguments))
-        self._out.with_suffix(".line").write_text(shown, encoding="utf-8", errors="replace")
+        note_command(self._out, arguments)
         home.mkdir(parents=True, exist_ok=True)
         self._process = start_program(
             arguments, cwd=cwd, env=private_environment(home, env), out=self._out, err=self._err,
@@ -132,6 +133,14 @@ class Command:
             os.kill(self.pid, signal.SIGKILL)
         self._process.wait(20)
         end_all(self._home)
+
+
+def note_command(out: Path, arguments: Sequence[str]) -> None:
+    """Keep a command line for the report of a failure: not beside its output, which tests search for secrets."""
+    words = arguments[2:] if list(arguments[1:2]) == ["-m"] else arguments
+    lines = out.parent.with_name(f"{out.parent.name}{LINES}")
+    lines.mkdir(exist_ok=True)
+    (lines / out.stem).write_text(" ".join(map(str, words)), encoding="utf-8", errors="replace")
 
 
 def run_here(arguments: Sequence[str], *, cwd: Path, home: Path, env: dict[str, str] | None = None) -> Result:

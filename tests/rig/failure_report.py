@@ -4,14 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from .commands import LINES as COMMAND_LINES
 from .nodes import ScrapydNode
 
 #: lines of each file that are shown, the last ones
 LINES = 25
 #: files of each kind that are shown, those that were written last
 FILES = 6
-#: beside `commandN.out` and `commandN.err` lies the command line: rig/commands.py
-COMMAND = "command*.line"
 
 
 def describe_failure(folder: Path, fixtures: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -21,9 +20,10 @@ def describe_failure(folder: Path, fixtures: Mapping[str, Any]) -> Iterator[tupl
         folder: the test's own, with its projects and its nodes.
         fixtures: the values of its fixtures; they hold the nodes that the tests of a module share.
     """
-    for line in _newest(folder.rglob(COMMAND)):
-        output = "".join(_last_lines(line.with_suffix(suffix)) for suffix in (".out", ".err"))
-        yield f"command: {line.read_text(encoding='utf-8')}", output
+    for line in _newest(folder.glob(f"*{COMMAND_LINES}/*")):
+        output = line.parent.with_name(line.parent.name.removesuffix(COMMAND_LINES)) / line.name
+        text = _last_lines(output.with_suffix(".out")) + _last_lines(output.with_suffix(".err"))
+        yield f"command: {line.read_text(encoding='utf-8')}", text
     logs = list(folder.glob("**/.sdist/crawls/*/producer.log"))
     for log in _newest(logs):
         yield f"producer: {log.parent.name}", _last_lines(log)
