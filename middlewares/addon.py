@@ -117,9 +117,9 @@ class Addon:
                 return
         apply_profile(settings, self._crawler)
         if is_worker(settings):
-            from .worker.request_tracker import use_batch_filter
+            from .worker.request_tracker import use_marking_components
 
-            use_batch_filter(settings)
+            use_marking_components(settings)
             _give_feed(settings)
             return
         if not is_filler(settings):  # whose own items go to its own feeds

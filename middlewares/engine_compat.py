@@ -1,6 +1,6 @@
 """What a worker uses of Scrapy's engine, on every supported version of Scrapy."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from inspect import iscoroutinefunction
 from typing import Any
 
@@ -15,7 +15,6 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.spider import iterate_spider_output
 from twisted.internet.defer import Deferred
 
-from scrapyd_dist.batches import FinishReason
 from scrapyd_dist.errors import ConfigError
 
 from .codec import WAITS
@@ -78,16 +77,16 @@ def share_robots_rules(crawler: Crawler) -> None:
     robots.robot_parser = robot_parser  # type: ignore[method-assign]  # on this instance only
 
 
-def close_spider(crawler: Crawler, reason: FinishReason) -> None:
+def close_spider(crawler: Crawler, reason: str) -> None:
     """Finish what is under way, and make no other request."""
     engine, spider = crawler.engine, crawler.spider
     assert spider
     if hasattr(engine, "close_spider_async"):
         from scrapy.utils.defer import deferred_from_coro
 
-        deferred_from_coro(engine.close_spider_async(reason=reason.value))
+        deferred_from_coro(engine.close_spider_async(reason=reason))
     else:  # Scrapy 2.13
-        engine.close_spider(spider, reason.value)
+        engine.close_spider(spider, reason)
 
 
 def is_closing(crawler: Crawler) -> bool:
@@ -104,6 +103,12 @@ def under_way(crawler: Crawler) -> bool:
     if slot is None or engine.downloader.active or not engine.scraper.slot.is_idle():
         return slot is not None
     return bool(slot.scheduler.has_pending_requests())
+
+
+def pages_in_work(crawler: Crawler) -> Iterable[Request]:
+    """The requests whose page, or failure, Scrapy scrapes now: its callback, its output, its items."""
+    slot = crawler.engine.scraper.slot
+    return () if slot is None else tuple(slot.active)
 
 
 def is_held_up(crawler: Crawler) -> bool:

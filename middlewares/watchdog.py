@@ -95,7 +95,7 @@ class Watchdog:
         slot = self._crawler.engine._slot  # noqa: SLF001 - before Scrapy 2.19 nothing else tells
         if self._over is not None and not self._told and slot is not None:
             self._told = True
-            close_spider(self._crawler, self._over)
+            close_spider(self._crawler, self._over.value)
         if is_held_up(self._crawler) or PauseGate.closed(self._crawler) or not (self._told or self._has_work()):
             self._move()
 

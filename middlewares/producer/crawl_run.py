@@ -212,7 +212,7 @@ class CrawlRun(Lifecycle):
         """Find nothing more: what is found is worked on, and then the crawl is finished."""
         if not self._enough:
             self._enough = why
-            close_spider(self._crawler, FinishReason.LIMITED)
+            close_spider(self._crawler, FinishReason.LIMITED.value)
 
     def _goal_reached(self) -> None:
         """Walk no further; what is not walked is walked when the crawl goes on."""
@@ -308,7 +308,7 @@ class CrawlRun(Lifecycle):
                 await self._stop(f"scrapyd-dist itself failed: {type(error).__name__}: {error}.", 1)
         self._done = True
         if not self._closing:
-            close_spider(self._crawler, FinishReason.FINISHED)
+            close_spider(self._crawler, FinishReason.FINISHED.value)
 
     async def _seal_as_wanted(self) -> None:
         """All is found: what is in no batch yet is cut when the fleet can use it, as before."""
@@ -384,7 +384,9 @@ class CrawlRun(Lifecycle):
         reporter.warn(*unusual)
         reporter.snapshot.message = " ".join(filter(None, (too_few, self._start_fault)))
         empty_by_fault = self._start_fault and not (repository.counts["sealed"] or delivered.items)
-        code = code or (PARTIAL if delivered.lost or self._mostly_denied(stored["misses"]) else 0)
+        reporter.warn(*_stray(self._scheduler.state.stray_items))
+        is_partial = delivered.lost or self._scheduler.state.stray_items or self._mostly_denied(stored["misses"])
+        code = code or (PARTIAL if is_partial else 0)
         await self._close_row(CrawlState.FINISHED, 1 if too_few or empty_by_fault else code)
 
     def _left_out(self, misses: Sequence[Miss]) -> list[str]:
@@ -481,3 +483,15 @@ class CrawlRun(Lifecycle):
         with suppress(DistError):  # the crawl ends without its last sample
             await self.reporter.sample(summary)
         await self._repository.end(state, code=code, message=self.reporter.snapshot.message, summary=summary)
+
+
+def _stray(stray_items: int) -> list[str]:
+    """The warning of items that are in no part."""
+    if not stray_items:
+        return []
+    warning = (
+        f"{stray_items:,} items are lost: workers scraped them for pages that a timer, a signal or an idle handler of"
+        " the project asked for when its worker had no batch, so there was no file for them. Ask for such pages in a"
+        " callback, or use --push, where all that a job does is of its batch."
+    )
+    return [warning]

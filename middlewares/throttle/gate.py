@@ -321,7 +321,7 @@ class Gate:
         """Nothing can be asked any more: what waits would wait for ever."""
         self._known.set()
         if self.awake:
-            close_spider(self._crawler, FinishReason.THROTTLE_FAILED)
+            close_spider(self._crawler, FinishReason.THROTTLE_FAILED.value)
 
     # the queues' side
 

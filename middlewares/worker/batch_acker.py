@@ -13,18 +13,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from scrapy import Request
+
 from scrapyd_dist.batches import Batch, BatchState, FinishReason, meaning, not_made
 
 from ..assignment import Assignment
 from ..classifier import count_found
+from ..engine_compat import pages_in_work
 from .files import plain_stats, report_head
 from .lease_client import LeaseContext, StoreLost
 from .lease_renewer import Key, LeaseLoss
-from .work_unit import REST_PUT_OFF, BatchUnit, RequestLedger, WorkUnit, count
+from .work_unit import REST_PUT_OFF, BatchUnit, RequestLedger, WorkUnit, count, mark_of
 
 logger = logging.getLogger(__name__)
 #: of Scrapy's statistics those that a batch's report has a share of: what the sites answered
 ANSWERS = ("downloader/response_status_count/", "downloader/request_count", "downloader/exception_count", "retry/count")
+#: seconds until it is seen again whether Scrapy has done with a page
+SOON = 0.02
 #: seconds between two sweeps, and files that are looked at in one
 EVERY, MOST = 300.0, 1_000
 _PART = re.compile(r"\.b(?P<batch>\d+)\.a(?P<attempt>\d+)\.jl")
@@ -101,6 +106,7 @@ class BatchAcker:
         self._ending: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._away = False  #: the store is lost: nothing can be told to it
         self.held: dict[tuple[int, int], BatchUnit] = {}
+        self.waits_for_idle = False  #: no batch is acked before the project's handlers of `spider_idle` were called
 
     def changed(self, begun: WorkUnit) -> None:
         """Something of it has ended."""
@@ -108,8 +114,19 @@ class BatchAcker:
             # Not at once: what a middleware makes of an exception comes right after the callback's own output.
             asyncio.get_running_loop().call_soon(self._end_if_over, begun)
 
+    def end_round(self) -> None:
+        """Ack the batches that are over."""
+        self.waits_for_idle = False
+        for batch in list(self.held.values()):
+            self.changed(batch)
+
     def _end_if_over(self, batch: BatchUnit) -> None:
-        if batch.over and batch.key in self.held and batch.key not in self._ending:
+        if self.waits_for_idle or not batch.over or batch.key not in self.held or batch.key in self._ending:
+            return
+        if any(_is_of(request, batch) for request in pages_in_work(self._crawler)):
+            # A middleware beyond ours may yet make a request of its page, or a pipeline of its item.
+            asyncio.get_running_loop().call_later(SOON, self._end_if_over, batch)
+        else:
             self._ending[batch.key] = asyncio.ensure_future(self._end(batch, "finished"))
 
     async def _end(self, batch: BatchUnit, reason: str) -> None:
@@ -141,7 +158,7 @@ class BatchAcker:
 
     def _part_from(self, batch: BatchUnit, fate: str) -> None:
         self._ending.pop(batch.key, None)
-        self._context.tracker.leave(batch)
+        self._context.tracker.leave(batch, acked=fate == "acked")
         if fate != "acked":
             batch.discard_part()
         self._report.fate(batch, fate)
@@ -175,7 +192,8 @@ class BatchAcker:
                 self._part_from(batch, "lost")
             elif batch.touched:
                 # Under its key, as any other: the lease that ends with the ack is not one that was lost.
-                work = self._end(batch, "finished" if batch.over else self._cut_short(batch, reason))
+                done = batch.over and not self.waits_for_idle
+                work = self._end(batch, "finished" if done else self._cut_short(batch, reason))
                 self._ending[batch.key] = task = asyncio.ensure_future(work)
                 await task
             else:
@@ -207,6 +225,11 @@ class BatchAcker:
         except StoreLost as error:
             self._lose_store(str(error))
             return False
+
+
+def _is_of(request: Request, batch: BatchUnit) -> bool:
+    mark = mark_of(request)
+    return mark is not None and mark.key == batch.key
 
 
 async def keep_sweeping(folder: Path, crawl: str, batch: Callable[[int], Awaitable[Batch | None]]) -> None:

@@ -239,7 +239,7 @@ class LeasedWork:
             self._changed(begun)
 
     def stop(self) -> None:
-        self.feeder.stopped = True
+        self.feeder.stop()
         self.context.notifier.tell()  # Scrapy 2.13 would let the spider's start go on
 
     async def close(self, reason: str) -> None:

@@ -26,6 +26,7 @@ from ..engine_compat import spider_method
 from ..targets import with_target
 from .batch_acker import BatchAcker
 from .files import PartFile
+from .idle_handlers import IdleHandlers
 from .lease_client import LeaseContext, Notifier, is_suspect
 from .link_events import StrategyBatch
 from .request_tracker import RequestTracker
@@ -146,7 +147,18 @@ class RequestFeeder:
         #: requests that a batch is thought to have, as far as they can be made
         self._size = min(self._ready, job.batch_size, self._of_a_site) if job.fair else self._ready
         self._unread: int | None = 0  #: batches that could not be read; None when one could
-        self.stopped = False  #: nothing more is leased
+        self._idle_handlers = IdleHandlers(context, acker)
+        self._stopped = False
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing more is leased."""
+        return self._stopped
+
+    def stop(self) -> None:
+        """Lease nothing more."""
+        self._stopped = True
+        self._idle_handlers.stopped = True
 
     @property
     def room(self) -> int:
@@ -170,6 +182,7 @@ class RequestFeeder:
                 await self._notifier.wait()
                 continue
             enough = {slot for slot, number in self._of_sites().items() if number > self._enough}
+            self._idle_handlers.begin_round()
             leased = await self._client.next(-(-self.room // self._size), enough)
             # Opened all at once: a worker that ends gives back each.
             for one, batch in [(one, self._open(one)) for one in leased]:
@@ -179,6 +192,7 @@ class RequestFeeder:
                     yield request
                 if is_suspect(one):
                     await self._until_settled()
+            await self._idle_handlers.end_round()
             if not leased and await self._no_more():
                 break
         await self._until_settled()

@@ -1,19 +1,23 @@
 """Passes each batch's mark from its requests on to all that follows from them, and notes how every one ends.
 
 Whatever Scrapy does with a request of a batch (fetches it, redirects it, filters it, fails it, drops it without a
-word), it counts as open until then and no longer. Items have no mark: theirs is that of the response.
+word), it counts as open until then and no longer. Items have no mark: theirs is that of the response. What is requested
+or scraped without one is of the page that is in work, if there is one.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextvars import copy_context
+from functools import wraps
 from typing import Any
 from weakref import finalize
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import BaseDupeFilter
+from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
 from scrapy.settings import BaseSettings
 from scrapy.spidermiddlewares.httperror import HttpError
@@ -24,17 +28,31 @@ from twisted.python.failure import Failure
 from scrapyd_dist.errors import SessionExpired
 
 from ..assignment import follows_strategy
-from ..classifier import Disposition
+from ..classifier import Disposition, FoundRequests
 from ..codec import WatchedDict, own_errback
 from ..engine_compat import each, is_offsite
 from ..goal_keeper import GoalKeeper, GoalReached
 from ..pause_gate import HeldBack
 from ..targets import MARK, Target
-from .work_unit import BATCH, OURS, BatchUnit, UnitMark, WorkUnit, attempt_over, count, judge, mark_of
+from .work_unit import (
+    BATCH,
+    IDLE,
+    NO_PAGE,
+    OURS,
+    PAGE,
+    BatchUnit,
+    UnitMark,
+    WorkUnit,
+    attempt_over,
+    count,
+    judge,
+    mark_of,
+)
 
 
-def use_batch_filter(settings: BaseSettings) -> None:
+def use_marking_components(settings: BaseSettings) -> None:
     """Called before the crawl's components are made."""
+    _use_marking_downloader(settings)
     usual = load_object(settings["DUPEFILTER_CLASS"])
     if not issubclass(usual, BatchDupeFilter):
         settings.set(
@@ -42,6 +60,35 @@ def use_batch_filter(settings: BaseSettings) -> None:
         )
     # What is left of a crawl is in the store; a queue on disk would be this job's alone, and never be read.
     settings.set("JOBDIR", None, priority="cmdline")
+
+
+def _use_marking_downloader(settings: BaseSettings) -> None:
+    """Let a request that a downloader middleware answers with have the mark of the one that it takes the place of."""
+    usual = load_object(settings["DOWNLOADER"])
+    if hasattr(usual, "marks"):
+        return
+
+    # Scrapy looks at the signature.
+    @wraps(usual.fetch)
+    def fetch(self: Any, request: Request, *arguments: Any) -> Any:
+        context = copy_context()
+        context.run(PAGE.set, mark_of(request))
+        answer = context.run(usual.fetch, self, request, *arguments)
+        return answer.addCallback(pass_mark_on, request)
+
+    marking = type(usual.__name__, (usual,), {"fetch": fetch, "marks": True})
+    settings.set("DOWNLOADER", marking, priority="cmdline")
+
+
+def pass_mark_on(answer: Any, request: Request) -> Any:
+    """The answer to a request; if it is another request, made without the first one's meta, that has its mark now."""
+    mark = mark_of(request)
+    if isinstance(answer, Request) and mark is not None and mark_of(answer) is None:
+        answer.meta[BATCH] = mark
+        if isinstance(request.errback, WatchedDict):
+            noting = request.errback
+            answer.errback = WatchedDict(noting.func, *noting.args[:-1], own_errback(answer))
+    return answer
 
 
 class BatchDupeFilter(BaseDupeFilter):
@@ -114,13 +161,16 @@ class RequestTracker:
         self._unread: set[UnitMark] = set()  #: whose errback's output was not asked for yet
         self._repeated: set[UnitMark] = set()
         self.begun: dict[tuple[int, int], WorkUnit] = {}
+        self._acked: set[tuple[int, int]] = set()  #: units whose items are kept, and that take no more
         self._unmarked: tuple[WorkUnit, UnitMark] | tuple[None, None] = (None, None)
+        #: what the project's handlers of `spider_idle` ask for; set while they are called
+        self.idle_finds: FoundRequests | None = None
         connect = crawler.signals.connect
         connect(self._scheduled, signals.request_scheduled)
         connect(self._dropped, signals.request_dropped)
         connect(self._item, signals.item_scraped)
         connect(self._no_item, signals.item_dropped)
-        connect(self._no_item, signals.item_error)
+        connect(self._item_error, signals.item_error)
 
     def enter(self, begun: WorkUnit, *, unmarked: bool = False) -> None:
         """Count what becomes of its requests; `unmarked`: of all pages without a mark, too: there is no other work."""
@@ -128,13 +178,16 @@ class RequestTracker:
         if unmarked:
             self._unmarked = begun, begun.begin()
 
-    def leave(self, begun: WorkUnit) -> None:
+    def leave(self, begun: WorkUnit, *, acked: bool = False) -> None:
         """Nothing more is counted of it; its requests that are still waiting are not made."""
+        if acked:
+            self._acked.add(begun.key)
         if self.begun.pop(begun.key, None) is not None:
             self._crawler.signals.send_catch_log(attempt_over, key=begun.key)
 
     def _of(self, page: Any) -> tuple[WorkUnit | None, UnitMark | None]:
-        mark = mark_of(page)
+        """The unit and the mark of a request, response or failure; else of the page in work; else of the only work."""
+        mark = mark_of(page) or PAGE.get()
         return self._unmarked if mark is None else (self.begun.get(mark.key), mark)
 
     # requests
@@ -173,6 +226,7 @@ class RequestTracker:
         return self.watched(begun.followed(request, source), begun, source=source)
 
     def _failed(self, mark: UnitMark, errback: Any, failure: Failure) -> Any:
+        PAGE.set(mark)
         begun = self.begun.get(mark.key)
         if begun is None:
             return None
@@ -221,6 +275,10 @@ class RequestTracker:
         self._ended(begun, mark)  # one that was broken off has not: the process ends
 
     # what pages lead to
+
+    def page_begins(self, response: Response) -> None:
+        """All that this task does from now on is of this page."""
+        PAGE.set(mark_of(response))
 
     async def outputs(self, response: Response, result: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """A callback's output, marked."""
@@ -287,9 +345,21 @@ class RequestTracker:
     # signals
 
     def _scheduled(self, request: Request) -> None:
-        begun, mark = self._of(request)
+        mark = mark_of(request)
+        if mark is not None and mark.key in self._acked:  # made too late to be of its batch
+            for name in OURS:
+                request.meta.pop(name, None)
+            mark = None
+        if mark is None:
+            self._adopt(request)
+            mark = mark_of(request)
+        begun = None if mark is None else self.begun.get(mark.key)
         if begun is None or mark is None:
             return
+        if not begun.is_open(mark):
+            # Its page was handled, and what handled it has made it again: a middleware's own retry.
+            begun.begin_again(mark)
+            begun.ledger.reopen(mark.position)
         if "redirect_urls" in request.meta:
             begun.ledger.redirected(mark.position, request.url)
         if is_offsite(self._crawler, request):
@@ -299,8 +369,44 @@ class RequestTracker:
             begun.ledger.missed(mark.position, "gone", why)
             self._ended(begun, mark)
 
+    def _adopt(self, request: Request) -> None:
+        """Give a request that has no mark to the page that is in work, else to any batch, which then waits for it.
+
+        Where there is no batch, it is made all the same, but there is no part for its items.
+
+        Raises:
+            IgnoreRequest: it is for the fleet, or was dropped.
+        """
+        begun, mark = self._of(None)
+        if begun is None:  # a timer, a signal; or the batch of the page is acked meanwhile
+            begun = self._newest_batch()
+            mark = None if begun is None else UnitMark(*begun.key, None, NO_PAGE)
+        if begun is None or mark is None:
+            return
+        if mark.serial == IDLE:
+            self._adopt_idle(request, begun)
+            return
+        kept = self._sorted(request, begun, mark.source)
+        if kept is request:
+            return
+        if kept is not None:
+            self._crawler.engine.crawl(kept)
+        raise IgnoreRequest
+
+    def _newest_batch(self) -> WorkUnit | None:
+        batches = [unit for unit in self.begun.values() if isinstance(unit, BatchUnit)]
+        return batches[-1] if batches else None
+
+    def _adopt_idle(self, request: Request, begun: WorkUnit) -> None:
+        """Have what an idle handler asks for be fetched once in the crawl, however many workers' handlers ask."""
+        assert self.idle_finds is not None
+        if self.idle_finds.take(request) is not Disposition.LOCAL:
+            raise IgnoreRequest
+        self.watched(request, begun)
+
     def _dropped(self, request: Request) -> None:
-        begun, mark = self._of(request)
+        mark = mark_of(request)
+        begun = None if mark is None else self.begun.get(mark.key)
         if begun is not None and mark is not None:
             begun.ledger.missed(mark.position, "gone", SAME_PAGE)
             self._ended(begun, mark)
@@ -310,10 +416,18 @@ class RequestTracker:
         if mark is None:
             count(self._crawler, "items_of_no_batch")
         elif begun is None:
-            count(self._crawler, "items_too_late")
+            # Of a batch that was lost, another attempt brings it.
+            count(self._crawler, "items_too_late" if mark.key in self._acked else "items_of_lost_batches")
             logger.warning("an item of batch %d came after its attempt was over; it is not collected", mark.batch)
         elif isinstance(begun, BatchUnit):
             begun.item(item, mark)
+        self._no_item(response)
+
+    def _item_error(self, item: Any, response: Response | None, failure: Failure) -> None:
+        """A pipeline has raised: plain Scrapy logs it, and the item is gone."""
+        begun, mark = self._of(response)
+        if begun is not None and mark is not None:
+            begun.ledger.missed(mark.source, "failed", _in_pipeline(failure.value), failure.value)
         self._no_item(response)
 
     def _no_item(self, response: Response | None) -> None:
@@ -321,6 +435,11 @@ class RequestTracker:
         if begun is not None:
             begun.item_out()
             self.changed(begun)
+
+
+def _in_pipeline(error: BaseException) -> str:
+    """Why a request failed of whose item a pipeline has raised this."""
+    return f"{type(error).__name__} in a pipeline: {str(error)[:200]}"
 
 
 def _in_callback(error: Exception) -> str:

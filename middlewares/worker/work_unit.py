@@ -9,6 +9,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Sequence
+from contextvars import ContextVar
 from itertools import count as numbers
 from typing import Any, ClassVar, NamedTuple
 
@@ -65,6 +66,12 @@ class RequestLedger:
         if index is not None:
             self._done.discard(index)
             self._missed.setdefault(index, (kind, reason))
+
+    def reopen(self, index: int | None) -> None:
+        """It is made again: what was noted of it before does not count."""
+        if index is not None:
+            self._done.discard(index)
+            self._missed.pop(index, None)
 
     def put_off(self, index: int | None) -> None:
         """It, or what followed from it, was not made, and all of it is made again when the crawl goes on."""
@@ -178,6 +185,15 @@ class UnitMark(NamedTuple):
         return self.batch, self.attempt
 
 
+#: the `serial` of the mark under which the project's handlers of `spider_idle` are called
+IDLE = -1
+#: and of one for what was begun by no page
+NO_PAGE = -2
+#: The mark of the page that is in work. Scrapy scrapes each page in a task of its own, and what that task requests or
+#: scrapes is of this page, whoever makes it: a callback, a pipeline, a middleware.
+PAGE: ContextVar[UnitMark | None] = ContextVar("distributed_page", default=None)
+
+
 def count(crawler: Crawler, name: str, number: int = 1) -> None:
     """Add to Scrapy's statistics of this worker."""
     crawler.stats.inc_value(f"distributed/{name}", number)
@@ -213,6 +229,10 @@ class WorkUnit:
     def begin_again(self, mark: UnitMark) -> None:
         """It has ended, and something more comes of it."""
         self._open.add(mark.serial)
+
+    def is_open(self, mark: UnitMark) -> bool:
+        """Whether neither its page nor its failure was handled yet."""
+        return mark.serial in self._open
 
     def followed(self, request: Request, source: int | None) -> Request:
         """A request that has followed from the `source`, as it is made."""

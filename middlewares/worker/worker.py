@@ -73,6 +73,10 @@ class Worker:
             logger.exception("this worker cannot go on")
             self._fail(f"This worker failed: {type(error).__name__}: {error}.", FinishReason.FAILED)
 
+    def process_spider_input(self, response: Response, spider: Spider | None = None) -> None:
+        if self._session is not None and self._session.tracker is not None:
+            self._session.tracker.page_begins(response)
+
     async def process_spider_output(
         self, response: Response, result: AsyncIterator[Any], spider: Spider | None = None
     ) -> AsyncIterator[Any]:
@@ -129,7 +133,7 @@ class Worker:
             logger.error(problem)
         if self._session is not None:
             self._session.stop()
-        close_spider(self._crawler, reason)
+        close_spider(self._crawler, reason.value)
 
     def _closed(self, reason: str) -> None:
         if self._session is not None:

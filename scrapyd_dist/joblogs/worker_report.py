@@ -77,6 +77,11 @@ class WorkerReport:
         return max(0, int(value)) if isinstance(value, (int, float)) else 0
 
     @property
+    def stray_items(self) -> int:
+        """Items that were scraped for no batch, or after theirs was acked: they are in no part."""
+        return self.stat("distributed/items_of_no_batch") + self.stat("distributed/items_too_late")
+
+    @property
     def pace(self) -> float:
         """Requests per second so far, by the node's clock; 0 while unknown."""
         seconds = self.updated - self.started if self.started else 0.0

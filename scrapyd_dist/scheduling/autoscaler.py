@@ -182,6 +182,7 @@ class Autoscaler:
         """Its final report is there."""
         assert isinstance(out, WorkerRun)  # noqa: S101 - only workers run in a pool
         out.report = report
+        self.state.stray_items += report.stray_items
         self._forget(out)
         self.ending += 1
         if meaning(report.finish_reason).by_settings and not self.again:  # one in its place would end there as well

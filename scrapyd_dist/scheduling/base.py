@@ -134,6 +134,7 @@ class SchedulerState:
     paused: bool = False  #: a user paused the crawl
     spent: Spent = field(default_factory=lambda: Spent(0, {}))  #: how far the crawl is from its goals, by the last look
     told: Counter[str] = field(default_factory=Counter)  #: what jobs have done since then that do not reach the store
+    stray_items: int = 0  #: that workers have scraped for no batch: there is no part for them, and they are lost
     goal: str = ""  #: the goal that is reached: nothing more is begun
     stopped: str = ""  #: why it stopped before the end
     fault: BaseException | None = None  #: an internal error, never a node's

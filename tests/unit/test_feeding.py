@@ -68,7 +68,7 @@ def made_of(frontier: Any, folder: Path, notifier: Notifier | None = None, **set
     why: list[str] = []
 
     def fail(problem: str, _: Any) -> None:
-        frontier.feeder.stopped = True
+        frontier.feeder.stop()
         why.append(problem)
 
     nothing: Any = lambda salt: None  # noqa: E731 - no batch leads to anything
@@ -182,7 +182,7 @@ class Sites(Kept):
         self.asked.append(limit)
         has = self.has()
         order = sorted((slot for slot in self.left if self.left[slot] and slot not in enough), key=has.__getitem__)
-        self.feeder.stopped = not order
+        self.feeder._stopped = not order
         self.left.subtract(order[:limit])
         return [self.leased(self.size, slot) for slot in order[:limit]]
 
@@ -192,7 +192,7 @@ def taken(frontier: Kept, folder: Path, **settings: Any) -> Counter[str]:
 
     class Full(Notifier):
         async def wait(self, timeout: float | None = None) -> None:
-            frontier.feeder.stopped = True
+            frontier.feeder.stop()
 
     made, _ = made_of(frontier, folder, Full(), **settings)
     for batch in frontier.held.values():

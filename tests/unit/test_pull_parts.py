@@ -25,7 +25,7 @@ from scrapyd_dist.middlewares.worker.files import PartFile
 from scrapyd_dist.middlewares.worker.lease_client import MAY_RETURN, LeaseClient, Notifier, StoreLost
 from scrapyd_dist.middlewares.worker.lease_renewer import LeaseRenewer
 from scrapyd_dist.middlewares.worker.lease_session import introduce
-from scrapyd_dist.middlewares.worker.request_tracker import use_batch_filter
+from scrapyd_dist.middlewares.worker.request_tracker import use_marking_components
 from scrapyd_dist.middlewares.worker.work_unit import BATCH, BatchUnit, RequestLedger, UnitMark, WorkUnit, attempt_over
 
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState
@@ -181,8 +181,8 @@ def test_a_method_that_is_named_has_to_be_one(name: str) -> None:
 
 def test_each_attempt_has_a_filter_of_its_own_for_as_long_as_it_lives() -> None:
     settings = Settings()
-    use_batch_filter(settings)
-    use_batch_filter(settings)  # the add-on may be named, and the middleware as well
+    use_marking_components(settings)
+    use_marking_components(settings)  # the add-on may be named, and the middleware as well
     crawler = get_crawler(Plain, dict(settings.items()))
     crawler.spider = Plain.from_crawler(crawler)
     crawler._apply_settings()

@@ -1,0 +1,109 @@
+"""Calls the project's own handlers of `spider_idle` when a worker has nothing left of the batches that it has leased.
+
+Scrapy would call them when the worker gets no more work at all. By then its batches are acked, so what a handler makes
+of a list that callbacks have filled would be of no batch, and lost with its worker.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from pydispatch import dispatcher
+from scrapy import signals
+from scrapy.exceptions import CloseSpider, DontCloseSpider
+from twisted.python.failure import Failure
+
+from ..classifier import FoundRequests
+from ..engine_compat import close_spider, under_way
+from .batch_acker import BatchAcker
+from .lease_client import LeaseContext
+from .work_unit import IDLE, PAGE, BatchUnit, UnitMark
+
+logger = logging.getLogger(__name__)
+#: seconds between two calls of a handler that keeps the spider open and asks for nothing, as in Scrapy itself
+HEARTBEAT = 5.0
+#: such calls after which a worker goes on all the same
+MOST_HEARTBEATS = 12
+#: seconds until it is seen again whether Scrapy has come to rest
+SOON = 0.05
+
+
+class IdleHandlers:
+    """The handlers of one worker; the batches of a round are acked when they have nothing more to ask for."""
+
+    def __init__(self, context: LeaseContext, acker: BatchAcker) -> None:
+        self._context = context
+        self._acker = acker
+        self._finds: FoundRequests | None = None
+        self.stopped = False
+
+    def begin_round(self) -> None:
+        """Before batches are leased: hold their acks back where the project has handlers."""
+        self._acker.waits_for_idle = bool(find_handlers(self._context.crawler))
+
+    async def end_round(self) -> None:
+        """Call the handlers until they ask for nothing more, and let the batches be acked."""
+        if not self._acker.waits_for_idle:
+            return
+        heartbeats = 0
+        await self._rest()
+        while not self.stopped and heartbeats < MOST_HEARTBEATS and self._acker.held:
+            asked, stays_open = self._call()
+            if not asked and not stays_open:
+                break
+            if not asked:
+                heartbeats += 1
+                await self._context.notifier.wait(HEARTBEAT)
+            await self._rest()
+        if not self.stopped:  # else they are made again: no handler was asked about them
+            self._acker.end_round()
+
+    async def _rest(self) -> None:
+        """Wait until the batches are over, and Scrapy has nothing left."""
+        while not self.stopped and not self._is_quiet():
+            await self._context.notifier.wait(SOON)
+
+    def _is_quiet(self) -> bool:
+        return all(batch.over for batch in self._acker.held.values()) and not under_way(self._context.crawler)
+
+    def _call(self) -> tuple[bool, bool]:
+        """Whether a handler has asked for anything, and whether one wants the spider to stay open."""
+        crawler = self._context.crawler
+        batch = next(reversed(self._acker.held.values()))
+        finds = self._finds = self._finds or self._context.finds("idle:")
+        self._context.tracker.idle_finds = finds
+        token = PAGE.set(UnitMark(*batch.key, None, IDLE))
+        try:
+            answers = crawler.signals.send_catch_log(
+                signals.spider_idle, spider=crawler.spider, dont_log=(DontCloseSpider, CloseSpider)
+            )
+        finally:
+            PAGE.reset(token)
+        errors = [answer.value for _, answer in answers if isinstance(answer, Failure)]
+        for error in errors:
+            if isinstance(error, CloseSpider):
+                close_spider(crawler, error.reason or "cancelled")
+                self.stopped = True
+        asked = self._hand_over(finds, batch) or not self._is_quiet()
+        return asked, any(isinstance(error, DontCloseSpider) for error in errors)
+
+    def _hand_over(self, finds: FoundRequests, batch: BatchUnit) -> bool:
+        """Let what was asked for go to the fleet with the ack of a batch; whether there was anything."""
+        assert batch.finds is not None
+        asked = bool(finds.found)
+        batch.finds.found.extend(finds.found)
+        batch.finds.counts.update(finds.take_counts())
+        finds.found.clear()
+        return asked
+
+
+def find_handlers(crawler: Any) -> list[Callable[..., Any]]:
+    """The receivers of `spider_idle` that are neither Scrapy's nor this program's."""
+    receivers = dispatcher.liveReceivers(dispatcher.getAllReceivers(crawler, signals.spider_idle))
+    return [one for one in receivers if not _module_of(one).startswith(("scrapy.", "scrapyd_dist."))]
+
+
+def _module_of(receiver: Callable[..., Any]) -> str:
+    owner = getattr(receiver, "__self__", None)
+    module = getattr(type(owner) if owner is not None else receiver, "__module__", "")
+    return str(module)
