@@ -1,6 +1,7 @@
 """What a worker uses of Scrapy's engine, on every supported version of Scrapy."""
 
 from collections.abc import AsyncIterator, Callable, Iterable
+from functools import wraps
 from inspect import iscoroutinefunction
 from typing import Any
 
@@ -15,6 +16,7 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.spider import iterate_spider_output
 from twisted.internet.defer import Deferred
 
+from scrapyd_dist.batches import FinishReason
 from scrapyd_dist.errors import ConfigError
 
 from .codec import WAITS
@@ -87,6 +89,24 @@ def close_spider(crawler: Crawler, reason: str) -> None:
         deferred_from_coro(engine.close_spider_async(reason=reason))
     else:  # Scrapy 2.13
         engine.close_spider(spider, reason)
+
+
+def finish_when_done(crawler: Crawler, is_done: Callable[[], bool]) -> None:
+    """Let a process that is told to end when it has nothing to do close its spider as `finished`; call with an engine.
+
+    Scrapy calls it `shutdown`, which is what a spider's `closed` takes for the end of a crawl that was broken off.
+    """
+    engine = crawler.engine
+    name = "close_spider_async" if hasattr(engine, "close_spider_async") else "close_spider"  # Scrapy 2.13
+    close = getattr(engine, name)
+
+    @wraps(close)
+    def close_spider(*arguments: Any, **options: Any) -> Any:
+        if options.get("reason") == FinishReason.SHUTDOWN.value and is_done():
+            options["reason"] = FinishReason.FINISHED.value
+        return close(*arguments, **options)
+
+    setattr(engine, name, close_spider)  # on this instance only
 
 
 def is_closing(crawler: Crawler) -> bool:

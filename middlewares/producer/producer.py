@@ -33,6 +33,8 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         connect(self._item, signals.item_scraped)
         connect(self._dropped, signals.request_dropped)
         connect(self._idle, signals.spider_idle)
+        # A receiver that disconnects itself while it is called makes Scrapy pass over the next one.
+        connect(self._idle_again, signals.spider_idle)
 
     # what goes in
 
@@ -155,6 +157,9 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
     def _idle(self) -> None:
         if self._run is not None and self._run.hold():
             raise DontCloseSpider
+
+    def _idle_again(self) -> None:
+        self._idle()
 
 
 def _first_url(page: Response | Request) -> str:

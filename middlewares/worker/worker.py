@@ -20,7 +20,7 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.settings import SettingReader
 
 from ..assignment import Assignment
-from ..engine_compat import call_every, close_spider, share_robots_rules
+from ..engine_compat import call_every, close_spider, finish_when_done, share_robots_rules
 from ..watchdog import put_in as put_in_watchdog
 from .files import LOOK, FilesFolder, ReportFile, crawl_folder, remove_old
 from .lease_client import StoreLost
@@ -94,6 +94,7 @@ class Worker:
 
     def _started(self) -> None:
         share_robots_rules(self._crawler)
+        finish_when_done(self._crawler, self._is_done)
 
     def _opened(self) -> None:
         job = self._job
@@ -119,6 +120,11 @@ class Worker:
     def _has_work(self) -> bool:
         """Whether it works, or should; a worker that leases may be waiting for a batch."""
         return self._session is None or self._session.has_work
+
+    def _is_done(self) -> bool:
+        """Whether it has nothing to do, and nothing has gone wrong."""
+        has_failed = bool(self._reason or self._problem)
+        return isinstance(self._session, LeaseSession) and not self._session.has_work and not has_failed
 
     def _look_around(self) -> None:
         if self._folder is not None and (trouble := self._folder.trouble()):
