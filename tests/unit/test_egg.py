@@ -249,7 +249,7 @@ class TestWorkerHalf:
         assert ours >= PRODUCER_ONLY  # what is imported relatively and inside functions is seen
         dotted = {path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in modules}
         assert ours - dotted - PRODUCER_ONLY == set()
-        brought_by_scrapy = {"cryptography", "itemadapter", "protego", "tldextract", "twisted", "w3lib"}
+        brought_by_scrapy = {"cryptography", "itemadapter", "protego", "pydispatch", "tldextract", "twisted", "w3lib"}
         # redis travels along where the store is a Redis server
         allowed = {"scrapyd_dist", "scrapy", "redis", *brought_by_scrapy, *sys.stdlib_module_names}
         assert {name.partition(".")[0] for name in wanted} <= allowed
