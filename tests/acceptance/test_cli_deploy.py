@@ -48,6 +48,7 @@ def change(project: Project, name: str) -> None:
     project.spider("one", SPIDER.replace("one", name))
 
 
+@pytest.mark.real_start
 def test_all_nodes_get_one_version_and_the_second_time_nothing(
     run_cli: RunCommand, project: MakeProject, clean: list[ScrapydNode]
 ) -> None:

@@ -81,6 +81,7 @@ def checked(command: str, document: Any) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.real_start
 def test_a_job_that_fails_is_tried_again_on_another_node_with_its_settings(shop: Shop) -> None:
     told = shop.project.path / "told.json"
     words = ("flaky", "--retries", "2", "-s", "API_KEY=hush", "--label", "retried", "--on-finish", f"cat > {told}")

@@ -84,6 +84,7 @@ ACCOUNT = (
 
 
 @pytest.mark.black_box
+@pytest.mark.real_start
 def test_the_profile_changes_no_result(
     project: MakeProject, run_cli: RunCommand, fleet: StartFleet, site: StartSite
 ) -> None:

@@ -170,6 +170,7 @@ def test_the_work_of_a_node_that_dies_goes_elsewhere(scene: MakeScene, fleet: St
 
 
 @pytest.mark.black_box
+@pytest.mark.real_start
 def test_a_machine_that_is_named_while_a_crawl_runs_works_beside_the_first(scene: MakeScene, fleet: StartFleet) -> None:
     """N17: as many workers as there are slots."""
     one, two = fleet(2, max_proc=1, poll_interval=0.2)

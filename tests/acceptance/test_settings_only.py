@@ -13,6 +13,7 @@ from scrapy.settings import default_settings
 
 
 @pytest.mark.promise("Only its owner can read the state folder")
+@pytest.mark.real_start
 def test_one_line_and_targets_in_scrapy_cfg(
     project: MakeProject, run_scrapy: RunCommand, pair: list[ScrapydNode], site_now: SiteProcess
 ) -> None:
