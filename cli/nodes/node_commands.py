@@ -169,7 +169,7 @@ def list_(
     context: Context,
     node: Nodes = None,
     project: Annotated[
-        str | None, project_option("Whose versions are compared: \\[deploy] project, else BOT_NAME.")
+        str | None, project_option("Whose versions are compared: [deploy] project, else BOT_NAME.")
     ] = None,
     output: Listing,
     timeout: Timeout = TIMEOUT,
