@@ -205,6 +205,7 @@ def schedule(
     if all_nodes and any(wish.node for wish in wishes):
         raise ConfigError("--all-nodes, and a node named in the file: one of the two has to go.")
     nodes = context.nodes(node)
+    project = context.one_project(project, nodes)
     name = project_name(context.project, nodes, project)
     fleet = fleet_of(context, [replace(one, project=project or one.project or name) for one in nodes], timeout)
     fleet.ask(version)
