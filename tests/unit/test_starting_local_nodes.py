@@ -13,7 +13,7 @@ from scrapyd_dist.middlewares.producer import preflight
 from scrapyd_dist.middlewares.producer.crawl_request import CrawlRequest, find_project
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions
 
-from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.errors import ConfigError, NoNodeReachable
 
 
 def request_of(**options: object) -> CrawlRequest:
@@ -49,7 +49,7 @@ def test_an_error_with_nodes_that_were_started_names_them(no_nodes: Path, monkey
     (no_nodes / "shop/settings.py").touch()
     started = LocalNode(name="local1", port=1, password="p", slots=1, pid=1, folder=no_nodes).node
     monkeypatch.setattr(local_nodes, "up", lambda *_, **__: (started,))
-    with pytest.raises(preflight.NoNodeReachable, match="1 nodes that were started on this machine still run"):
+    with pytest.raises(NoNodeReachable, match="1 nodes that were started on this machine still run"):
         preflight.prepare(request_of(), ())
 
 
