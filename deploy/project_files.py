@@ -106,9 +106,12 @@ def _top_level(root: Path, settings_top: str) -> Iterator[tuple[str, bytes | Non
     for entry in sorted(root.iterdir()):
         name = entry.name
         if entry.is_dir():
-            package = name.isidentifier() and (entry / "__init__.py").is_file()
-            if (name == settings_top or package) and name not in _BUILD_FOLDERS:
-                yield from [(name, None)] if name == OWN_PACKAGE else _files(entry, root, (root.resolve(),))
+            if not name.isidentifier() or name in _BUILD_FOLDERS:
+                continue
+            if name != OWN_PACKAGE and (name == settings_top or (entry / "__init__.py").is_file()):
+                yield from _files(entry, root, (root.resolve(),))
+            elif name == OWN_PACKAGE or any(entry.glob("*.py")):
+                yield name, None
         elif name.endswith(".py") and name not in _TOOL_MODULES:
             yield from _files(entry, root, ()) if loose_modules else [(name, None)]
 

@@ -389,13 +389,14 @@ def test_names_that_are_not_ours_have_no_content_hash(name: str) -> None:
     [
         ("No module named 'helper'", "helper.py lies beside the packages"),
         ("No module named 'helper.sub'", "helper.py lies beside the packages"),
+        ("No module named 'common'", "The folder common has no __init__.py, and only packages travel: add one"),
         ("No module named 'numpy'", "Install what is missing on the node"),
         ("No module named 'pkg_resources'", "the setuptools on the node is too new"),
         ("SyntaxError: invalid syntax", "Correct the project"),
     ],
 )
 def test_what_to_do_about_a_refusal(shop: Path, said: str, text: str) -> None:
-    write(shop, {"helper.py": ""})
+    write(shop, {"helper.py": "", "common/words.py": ""})
     error = ApiRefused("node: refused")
     error.said = said
     told = why(error, build(shop, "shop.settings"))
