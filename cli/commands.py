@@ -1,6 +1,7 @@
 """The table of commands, how each ends, and their loading: a command's module is imported when it is called."""
 
 import importlib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -58,8 +59,10 @@ _ENDS: Mapping[tuple[int, ...], str] = {
 CODES = {path: codes for codes, paths in _ENDS.items() for path in paths.split(", ")}
 MOST_OPTIONS = 11  #: with more, the help of a command leaves some out
 LIST = "list"  #: the verb of a group that is called alone
-#: docstrings keep their lines, and backslash-escaped brackets stay brackets
+#: docstrings keep their lines
 MARKUP: Any = "rich"
+#: what Rich takes for a tag of its markup
+_TAG = re.compile(r"(?=\[[a-z#/@][^\[]*?\])")
 
 
 class CommandEntry(NamedTuple):
@@ -260,12 +263,19 @@ def _shorten(command: Any, path: str) -> None:
         command.epilog = f"Exit codes: {codes}\n\n{len(rare)} options more: sdist help --all {path}"
 
 
+def escape_markup(text: str) -> str:
+    """Return a help text in which Rich shows brackets, as in `[deploy]`, instead of taking them for markup."""
+    return _TAG.sub(r"\\", text)
+
+
 def _explain(command: Any, path: str) -> None:
-    """Leave the breaking of lines to the terminal, and put the exit codes below."""
+    """Leave the breaking of lines to the terminal, keep brackets, and put the exit codes below."""
     below = _below(command)
     if not below:
-        paragraphs = (command.help or "").split("\n\n")
+        paragraphs = escape_markup(command.help or "").split("\n\n")
         command.help = "\n\n".join(p if p.startswith("Example") else " ".join(p.split()) for p in paragraphs)
+        for one in command.params:
+            one.help = escape_markup(getattr(one, "help", None) or "")
         command.epilog = "\n".join(["Exit codes:", *(f"{code:>3}  {MEANINGS[code]}" for code in CODES.get(path, ()))])
     for name, one in below.items():
         _explain(one, f"{path} {name}")

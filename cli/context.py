@@ -41,18 +41,21 @@ from scrapyd_dist.errors import (
 from scrapyd_dist.keys import known_key, state_key
 from scrapyd_dist.nodes import Node, NodeRecord, distinct, is_address, names_of
 from scrapyd_dist.payload import PayloadError, RequestValue, decode
+from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.jobs import crawl_in
 from scrapyd_dist.settings import SETTINGS
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE, is_url
 from scrapyd_dist.store.address import chosen as store_address
-from scrapyd_dist.transports import CONNECT_TIMEOUT, Sender
+from scrapyd_dist.transports import CONNECT_TIMEOUT, Sender, sweep
 
 from .output import say
 
 SETTING = "DISTRIBUTED_STORE"
 #: the variable of the environment with the nodes of a command, in place of those of scrapy.cfg
 NODES = "SDIST_NODES"
+#: characters of a pattern
+GLOB = frozenset("*?[")
 #: of the [sdist] section in scrapy.cfg
 OPTION = "store"
 
@@ -352,9 +355,30 @@ class Context:
     ) -> tuple[str, tuple[Node, ...], dict[str, float]]:
         """The project's name on the nodes, the nodes, and `known_times`; a name that was asked for goes first."""
         nodes = self.nodes(patterns)
+        name = self.one_project(name, nodes)
         found = project_name(self.project, nodes, name)
         nodes = tuple(replace(node, project=name) for node in nodes) if name is not None else nodes
         return found, nodes, self.known_times(nodes, found)
+
+    def one_project(self, pattern: str | None, nodes: Sequence[Node]) -> str | None:
+        """Return the one project of the nodes that a pattern as in 'shop*' means; a plain name is returned as it is.
+
+        Raises:
+            NothingMatched: no node that answers has such a project.
+            ConfigError: there are several.
+        """
+        if pattern is None or not GLOB & {*pattern}:
+            return pattern
+        answers = sweep(nodes, lambda node: self.sender.send(node, api.listprojects(), timeout=api.TIMEOUT))
+        names = {name for answer in answers for name in answer.value or () if fnmatchcase(name, pattern)}
+        if not names:
+            raise NothingMatched(f"No node that answers has a project {pattern}. `sdist code projects` lists them.")
+        if len(names) > 1:
+            raise ConfigError(
+                f"-p {pattern} means several projects: {', '.join(sorted(names))}. A command is for one project: type"
+                " it once for each."
+            )
+        return names.pop()
 
     def nodes_or_all(self, patterns: Sequence[str] | None, *, everyone: bool, verb: str) -> tuple[Node, ...]:
         """The nodes that these names and globs mean, or all of them; refused without one of the two, or with both."""

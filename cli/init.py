@@ -130,7 +130,7 @@ def init(
     ] = None,
     name: Annotated[list[str] | None, option("The node's name, in the order of --node; else after its host.")] = None,
     project: Annotated[
-        str | None, option("Scrapyd's name of the project; else that of \\[deploy], or BOT_NAME.", "--project", "-p")
+        str | None, option("Scrapyd's name of the project; else that of [deploy], or BOT_NAME.", "--project", "-p")
     ] = None,
     node_conf: Annotated[bool, option("Print a scrapyd.conf for a node, and do nothing else.")] = False,
     dry_run: Annotated[bool, option("Print the lines that would be added.")] = False,

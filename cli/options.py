@@ -104,7 +104,7 @@ def project_option(help_: str) -> Any:
     return option(help_, "--project", "-p", envvar="SDIST_PROJECT", show_envvar=False)
 
 
-Project = Annotated[str | None, project_option("Scrapyd's name of the project: \\[deploy] project, else BOT_NAME.")]
+Project = Annotated[str | None, project_option("Scrapyd's name of the project: [deploy] project, else BOT_NAME.")]
 Nodes = Annotated[
     list[str] | None,
     option("Only these nodes: names, globs as in 'eu-*', or addresses; repeatable.", "--node", "-t", metavar="NAME",

@@ -1,8 +1,8 @@
 """Replaces the project's settings module inside an egg, and enables the add-on there. Standard library only.
 
-The egg builder copies this file into the egg under another name and appends a call of `start`. Scrapyd
-appends an egg to `sys.path`, so a `scrapyd_dist` installed on the node would be found first: the finder
-prevents that for this package only.
+The egg builder copies this file and `egg_folder` into the egg as a package, and appends a call of `start`. Scrapyd
+appends an egg to `sys.path`, so a `scrapyd_dist` installed on the node would be found first: the finder prevents that
+for this package only.
 """
 
 import json
@@ -11,17 +11,22 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from .egg_folder import NotUnpacked, unpack_egg
 
 PACKAGE = "scrapyd_dist"
 ADDON = f"{PACKAGE}.Addon"
 #: the add-on's priority in the documentation
 ADDON_PRIORITY = 500
+#: why the egg could not be unpacked; the add-on writes it to the log, which does not exist yet
+ZIPPED = "SCRAPYD_DIST_ZIPPED"
 
 
 class EggFinder:
-    """Finds `scrapyd_dist` and its submodules in one egg, and fails for those that the egg lacks.
+    """Finds `scrapyd_dist` and its submodules in one egg or its folder, and fails for those that it lacks.
 
     If a missing submodule was left to the next finder, it could come from an installed copy of another version.
     """
@@ -46,9 +51,17 @@ def start(*, settings_module: str, boot: str, egg: str) -> None:
     """Import the project's settings module in place of this one, and add the add-on to its `ADDONS`.
 
     A job with a batch becomes a worker; any other job is unaffected. `boot` is the name of this module in
-    `sys.modules`, `egg` the path of the egg, zipped or unpacked.
+    `sys.modules`, `egg` the path of the egg, zipped or unpacked. A zipped one is unpacked, if possible, and its folder
+    is used in its place.
     """
-    sys.meta_path.insert(0, EggFinder(egg))
+    folder = egg
+    problem = ""
+    try:
+        folder = str(unpack_egg(Path(egg)))
+    except NotUnpacked as error:
+        problem = str(error)
+    sys.path[:] = [folder if path and Path(path).absolute() == Path(egg) else path for path in sys.path]
+    sys.meta_path.insert(0, EggFinder(folder))
     # A .pth file or a plugin may have imported the node's installed copy already.
     for name in [name for name in sys.modules if name == PACKAGE or name.startswith(f"{PACKAGE}.")]:
         del sys.modules[name]
@@ -59,6 +72,8 @@ def start(*, settings_module: str, boot: str, egg: str) -> None:
         settings.ADDONS = {**addons, ADDON: ADDON_PRIORITY}  # type: ignore[attr-defined]  # any module
     # The egg lacks the producer's half: a job without a batch is an ordinary crawl.
     settings.DISTRIBUTED_ENABLED = False  # type: ignore[attr-defined]  # any module
+    if problem:
+        setattr(settings, ZIPPED, problem)
     if os.environ.get("SCRAPY_SETTINGS_MODULE") == boot:
         # Scrapy copies the variable into the setting SETTINGS_MODULE, which projects read.
         os.environ["SCRAPY_SETTINGS_MODULE"] = settings_module

@@ -1,7 +1,7 @@
 """Builds eggs: the project's packages and the worker half in one zip; the same content gives the same bytes.
 
-The worker half includes byte code, because Python caches none for modules imported from a zip file: each job would
-compile them again. A node with another Python version uses the source.
+The worker half includes byte code, so that the first job on a node need not compile it, nor every job where the egg
+stays a zip file. A node with another Python version uses the source.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ BOOT_PREFIX = "_sdist_boot_"
 #: top-level names of the Redis client, which travels with byte code and is not unpacked on this machine
 REDIS_CLIENT = ("redis", "async_timeout")
 #: folders whose byte code is included; that of the project may need another Python than this one
-_COMPILED = (f"{OWN_PACKAGE}/", *(f"{name}/" for name in REDIS_CLIENT))
+_COMPILED = (f"{OWN_PACKAGE}/", BOOT_PREFIX, *(f"{name}/" for name in REDIS_CLIENT))
 #: finds the settings module in the boot module
 _SETTINGS = re.compile(r"^start\(settings_module='([\w.]+)'", re.MULTILINE)
 #: slices are constants since Python 3.14, and only version 5 has them; version 2 does not depend on reference counts
@@ -97,12 +97,14 @@ def pack(project: ProjectFiles) -> Egg:
     """Make an egg of a project's files and the current worker half."""
     files = {**project.files, **worker_files(project.key)}
     call = f"start(settings_module={project.settings_module!r}, boot=__name__,"
-    call += " egg=os.path.dirname(os.path.abspath(__file__)))"
+    call += " egg=os.path.dirname(os.path.dirname(os.path.abspath(__file__))))"
     boot = _source("scrapyd_dist.deploy", "boot")[1] + f"\n\n{call}\n".encode()
+    egg_folder = _source("scrapyd_dist.deploy", "egg_folder")[1]
     sources = {name: content for name, content in files.items() if not name.endswith(".pyc")}
-    content_hash = _hash_of({**sources, "": boot + project.settings_module.encode()})
+    content_hash = _hash_of({**sources, "": boot + egg_folder + project.settings_module.encode()})
     entry = f"{BOOT_PREFIX}{content_hash}"
-    files[f"{entry}.py"] = boot
+    files[f"{entry}/__init__.py"] = boot
+    files[f"{entry}/egg_folder.py"] = egg_folder
     files.update(project.info)
     files.update(_egg_info(project, files, entry=entry, version=f"0+{content_hash}"))
 
@@ -120,8 +122,8 @@ def unpack(data: bytes) -> ProjectFiles:
     """
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         files = {entry.filename: archive.read(entry) for entry in archive.infolist() if not entry.is_dir()}
-    boots = [name for name in files if name.startswith(BOOT_PREFIX) and name.endswith(".py")]
-    named = _SETTINGS.search(files[boots[0]].decode("utf-8", "replace")) if boots else None
+    boot = b"".join(files[name] for name in files if name.startswith(BOOT_PREFIX) and name.endswith(".py"))
+    named = _SETTINGS.search(boot.decode("utf-8", "replace"))
     if named is None or any(name.startswith("/") or ".." in name.split("/") for name in files):
         raise ConfigError("The kept egg is none that a crawl can run: it has no worker half.")
     made = {name for name in files if name.startswith((f"{OWN_PACKAGE}/", INFO, BOOT_PREFIX))}

@@ -4,6 +4,8 @@ The last ten deployed eggs of each project are kept. The egg of a crawl is kept 
 exists, so that the crawl can be resumed with the same code.
 """
 
+import hashlib
+import io
 import re
 import zipfile
 from collections.abc import Iterable, Sequence
@@ -12,7 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from scrapyd_dist.config import write_file
-from scrapyd_dist.errors import NothingMatched
+from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.scrapyd.versions import HASH_DIGITS, hash_in, made_at, sanitised
 
 from .egg import Egg
@@ -53,6 +55,25 @@ class SavedEgg:
             raise NothingMatched(f"{self.path} is no egg that this program has built, so it is not sent. Deploy anew.")
         data = self.path.read_bytes()
         return Egg(make=lambda: data, content_hash=content_hash)
+
+
+def read_egg(path: Path) -> Egg:
+    """Read an egg that this program or another has built.
+
+    Raises:
+        ConfigError: it is no egg that Scrapyd takes.
+        OSError: the file cannot be read.
+    """
+    data = path.read_bytes()
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = archive.namelist()
+    except zipfile.BadZipFile:
+        names = []
+    if not {"EGG-INFO/PKG-INFO", "EGG-INFO/entry_points.txt"} <= {*names}:
+        raise ConfigError(f"{path} is no egg with Scrapy's settings among its entry points, so Scrapyd cannot use it.")
+    known = SavedEgg(version="", path=path).content_hash
+    return Egg(make=lambda: data, content_hash=known or hashlib.sha256(data).hexdigest()[:HASH_DIGITS])
 
 
 def folder_of(state: Path, project: str) -> Path:

@@ -24,9 +24,15 @@ OWN_PACKAGE = "scrapyd_dist"
 INFO = "EGG-INFO/"
 #: timeouts of setup.py, and of git and hg, in seconds
 SETUP_TIMEOUT, COMMIT_TIMEOUT = 300, 20
-#: caches of tools, left out without a message
-_CACHES = {"__pycache__", "node_modules", "CVS", "_darcs"}
-_CACHE_SUFFIXES = (".pyc", ".pyo", ".egg-info", ".dist-info", "~")
+#: what tools keep in a project: version control, caches, editors' files
+_TOOL_FILES = {
+    "__pycache__", "node_modules", "CVS", "_darcs", ".git", ".gitignore", ".gitattributes", ".hg", ".hgignore", ".svn",
+    ".bzr", ".fslckout", ".jj", ".tox", ".nox", ".eggs", ".cache", ".hypothesis", ".ipynb_checkpoints", ".idea",
+    ".vscode", ".DS_Store", ".scrapy", ".sdist",
+}  # fmt: skip
+_TOOL_SUFFIXES = (".pyc", ".pyo", ".egg-info", ".dist-info", "~")
+#: only of hidden ones: `.mypy_cache`, `.settings.py.swp`; a folder `price_cache` may be the project's own
+_HIDDEN_SUFFIXES = (*_TOOL_SUFFIXES, "_cache", ".swp")
 #: output of build tools beside the packages; inside a package these names are ordinary
 _BUILD_FOLDERS = {"build", "dist"}
 #: modules for tools, not for spiders
@@ -52,7 +58,7 @@ class ProjectFiles:
 
 
 def read_project(root: Path, settings_module: str) -> ProjectFiles:
-    """Read all packages of a project, including data files; `root` is the folder of scrapy.cfg.
+    """Read all packages of a project, including data files, hidden ones too; `root` is the folder of scrapy.cfg.
 
     Top-level modules are included only if the settings module is one of them. Raises ConfigError if there is no package
     or no such settings module, or a file is unreadable.
@@ -100,9 +106,12 @@ def _top_level(root: Path, settings_top: str) -> Iterator[tuple[str, bytes | Non
     for entry in sorted(root.iterdir()):
         name = entry.name
         if entry.is_dir():
-            package = name.isidentifier() and (entry / "__init__.py").is_file()
-            if (name == settings_top or package) and name not in _BUILD_FOLDERS:
-                yield from [(name, None)] if name == OWN_PACKAGE else _files(entry, root, (root.resolve(),))
+            if not name.isidentifier() or name in _BUILD_FOLDERS:
+                continue
+            if name != OWN_PACKAGE and (name == settings_top or (entry / "__init__.py").is_file()):
+                yield from _files(entry, root, (root.resolve(),))
+            elif name == OWN_PACKAGE or any(entry.glob("*.py")):
+                yield name, None
         elif name.endswith(".py") and name not in _TOOL_MODULES:
             yield from _files(entry, root, ()) if loose_modules else [(name, None)]
 
@@ -110,10 +119,10 @@ def _top_level(root: Path, settings_top: str) -> Iterator[tuple[str, bytes | Non
 def _files(entry: Path, root: Path, inside: tuple[Path, ...]) -> Iterator[tuple[str, bytes | None]]:
     """Generate a file, or those of a folder; `inside` are the real paths of the folders above."""
     name = entry.name
-    if name in _CACHES or name.endswith(_CACHE_SUFFIXES):
+    if _is_of_tool(name):
         return
     path = entry.relative_to(root).as_posix().encode(errors="backslashreplace").decode()
-    taken = not name.startswith(".") and path.endswith(name)  # a name that is no UTF-8 was replaced
+    taken = path.endswith(name)  # a name that is no UTF-8 was replaced
     # A link to a folder above would recurse endlessly.
     endless = entry.is_dir() and any(above.is_relative_to(entry.resolve()) for above in inside)
     if taken and entry.is_file():
@@ -123,6 +132,11 @@ def _files(entry: Path, root: Path, inside: tuple[Path, ...]) -> Iterator[tuple[
             yield from _files(one, root, (*inside, entry.resolve()))
     else:  # broken links, sockets and pipes, too
         yield path, None
+
+
+def _is_of_tool(name: str) -> bool:
+    suffixes = _HIDDEN_SUFFIXES if name.startswith(".") else _TOOL_SUFFIXES
+    return name in _TOOL_FILES or name.endswith(suffixes)
 
 
 def _is_environment(folder: Path) -> bool:

@@ -396,6 +396,8 @@ def why(error: ApiRefused, egg: Egg) -> str:
     remedy = "Correct the project"
     if missing and f"{missing[1]}.py" in egg.left_out:
         remedy = f"{missing[1]}.py lies beside the packages, and only packages travel: move it into one"
+    elif missing and missing[1] in egg.left_out:
+        remedy = f"The folder {missing[1]} has no __init__.py, and only packages travel: add one"
     elif "No module named" in words:
         remedy = "Install what is missing on the node"
     return f"the project cannot be imported there ({words}). {remedy}, and deploy again."

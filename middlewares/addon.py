@@ -26,7 +26,7 @@ from scrapy.utils.misc import build_from_crawler, load_object
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.settings import SETTINGS, complaints
 
-from .assignment import PROBE, Assignment, is_filler, is_producer, is_worker, looks_only
+from .assignment import PROBE, ZIPPED, Assignment, is_filler, is_producer, is_worker, looks_only
 from .goal_keeper import GoalKeeper, take_settings
 from .targets import NoTarget, find_target
 from .throttle.install import put_in as put_in_throttle
@@ -83,6 +83,15 @@ PRIORITY = 100
 FEED_FIELDS = ("%(crawl)s", "%(batch)s", "%(attempt)s")
 
 
+def warn_of_zip(settings: BaseSettings) -> None:
+    """Say in the log that this job runs from a zip file, if it does; the egg's boot module has no log yet."""
+    reason = settings.get(ZIPPED)
+    if reason:
+        logger.warning(
+            "The egg of this job could not be unpacked, so code that opens files beside itself finds none: %s.", reason
+        )
+
+
 class Addon:
     """Puts the middleware in, and gives a worker's batch its own feed."""
 
@@ -94,6 +103,7 @@ class Addon:
         return cls(crawler)
 
     def update_settings(self, settings: BaseSettings) -> None:
+        warn_of_zip(settings)
         # Before Scrapy 2.14 it is no default. It refuses any CONCURRENT_REQUESTS_PER_IP, of which get() would warn.
         if is_worker(settings) and str(settings["CONCURRENT_REQUESTS_PER_IP"] or 0) == "0":
             settings.set("SCHEDULER_PRIORITY_QUEUE", SITE_QUEUE, priority="addon")

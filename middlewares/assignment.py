@@ -31,6 +31,8 @@ STRATEGY = "DISTRIBUTED_STRATEGY"
 JOB, PULL = "DISTRIBUTED_JOB", "DISTRIBUTED_PULL"
 #: the setting of a process that only tries so many pages of each kind
 PROBE = "SCRAPYD_DIST_PROBE"
+#: the setting that says why this job's egg could not be unpacked; the egg's boot module sets it
+ZIPPED = "SCRAPYD_DIST_ZIPPED"
 
 
 def is_worker(settings: BaseSettings) -> bool:

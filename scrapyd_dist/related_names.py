@@ -68,7 +68,7 @@ SETTINGS_OF: Mapping[str, Mapping[str, str]] = {
     },
 }
 #: names that begin so are these systems', also those that are not listed
-_FAMILIES = {"HCF_": HCF, "FRONTERA_SCHEDULER_": HCF, "SEEDS_S3_": FRONTERA}
+_FAMILIES = {"HCF_": HCF, "FRONTERA_SCHEDULER_": HCF, "SEEDS_S3_": FRONTERA, "FRONTERA_": FRONTERA}
 #: settings whose value may name a class of these systems -> what to do instead
 CLASSES = {
     "SCHEDULER": "Remove it, with the two middlewares of it: DISTRIBUTED_TARGET_CALLBACKS and DISTRIBUTED_FRONTIER say"
@@ -117,7 +117,8 @@ def answers(settings: Mapping[str, Any], arguments: Mapping[str, Any] = {}) -> l
     raw = arguments.get(ARGUMENT)
     if raw is not None:
         said.append(
-            f"{ARGUMENT} is an argument of {HCF}, and nothing here reads it. Write -s NAME=VALUE for each setting."
+            f"{ARGUMENT} is an argument of {HCF}, and scrapyd-dist does not read it. Write -s NAME=VALUE for each"
+            " setting."
         )
     for inner in (_parsed(raw), arguments.get(ATTRIBUTE)):
         said += _answers(inner) if isinstance(inner, Mapping) else []
@@ -127,7 +128,7 @@ def answers(settings: Mapping[str, Any], arguments: Mapping[str, Any] = {}) -> l
 def meta_answer(key: str) -> str:
     """What to write instead of this key in a request's meta."""
     system, instead = META[key]
-    return f"The key {key!r} in a request's meta is of {system}, and nothing here reads it. {instead}."
+    return f"The key {key!r} in a request's meta is of {system}, and scrapyd-dist does not read it. {instead}."
 
 
 def option_answer(name: str) -> str:
@@ -163,9 +164,10 @@ def _answer(name: str, value: Any) -> str:
     for system, names in SETTINGS_OF.items():
         if name in names:
             instead = names[name].format(value=_shown(name, value))
-            return f"{name} is a setting of {system}, and nothing here reads it. {instead}."
+            said = f"{name} is a setting of {system}, and scrapyd-dist does not read it. {instead}."
+            return said if name.startswith(tuple(_FAMILIES)) else f"{said} If the project reads it itself, keep it."
     system = next(system for begin, system in _FAMILIES.items() if name.startswith(begin))
-    return f"{name} is a setting of {system}, and nothing here reads it. {_NOT_NEEDED}."
+    return f"{name} is a setting of {system}, and scrapyd-dist does not read it. {_NOT_NEEDED}."
 
 
 def _shown(name: str, value: Any) -> str:

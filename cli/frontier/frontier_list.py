@@ -65,12 +65,10 @@ def check_own_slot(name: str) -> None:
 
 def settings_of(ours: Mapping[str, Any]) -> "Settings":
     """The project's settings, with ours on top of them; its code runs in this process."""
-    from scrapyd_dist.middlewares.producer.process import broken, project_settings
+    from scrapyd_dist.middlewares.producer.process import project_code, project_settings
 
-    try:
+    with project_code():
         return project_settings(ours)
-    except Exception as error:
-        raise ConfigError(broken(error)) from error
 
 
 def list_(

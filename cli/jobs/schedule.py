@@ -40,6 +40,8 @@ from .job_memory import verdict_of
 from .jobs_table import verdict_row
 from .queue_runner import QueueOptions, QueueRunner, call_of, check_conditions, left_behind, sealed
 
+#: what an argument begins with that is a setting, as in `--arg setting=LOG_LEVEL=INFO`
+CLIENT_SETTING = "setting="
 #: what a column begins with that is a setting; one that is neither this nor known is a spider argument
 SETTING = "s:"
 #: … and that is a label
@@ -195,15 +197,15 @@ def schedule(
             )
         return _resume(context, timeout, finish, output)
     given = {name: str(limit) for name, limit in of_options(limits).items()}
-    settings = {**limits_in(context.project.options), **settings_in(setting), **given}
-    common = JobRow(
-        spider="", node=on, priority=priority, args=pairs("-a", arg), settings=settings, labels=checked_labels(label)
-    )
+    args, asked_settings = split_arguments(arg or (), setting or ())
+    settings = {**limits_in(context.project.options), **asked_settings, **given}
+    common = JobRow(spider="", node=on, priority=priority, args=args, settings=settings, labels=checked_labels(label))
     wishes = _wishes(spider or [], from_, common)
     complain_each(unknown({name for wish in wishes for name in wish.settings}))
     if all_nodes and any(wish.node for wish in wishes):
         raise ConfigError("--all-nodes, and a node named in the file: one of the two has to go.")
     nodes = context.nodes(node)
+    project = context.one_project(project, nodes)
     name = project_name(context.project, nodes, project)
     fleet = fleet_of(context, [replace(one, project=project or one.project or name) for one in nodes], timeout)
     fleet.ask(version)
@@ -227,6 +229,16 @@ def schedule(
     posted = sum(job.state != "skipped" for job in jobs)
     code = exit_code(posted + len(missed), [*(job.error for job in jobs), *missed])
     return _wait(context, jobs, code, finish) if on_finish else code
+
+
+def split_arguments(arg: Sequence[str], setting: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the spider's arguments and the settings of texts NAME=VALUE; ConfigError if one is not of that form.
+
+    An argument `setting=NAME=VALUE` is a setting, as for scrapyd-client.
+    """
+    args = [text for text in arg if not text.startswith(CLIENT_SETTING)]
+    theirs = [text.removeprefix(CLIENT_SETTING) for text in arg if text.startswith(CLIENT_SETTING)]
+    return pairs("-a", args), settings_in([*theirs, *setting])
 
 
 def _remember(context: Context, records: Sequence[JobRecord]) -> None:

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 from scrapyd_dist.deploy import egg as eggs
 from scrapyd_dist.deploy import requirements
 from scrapyd_dist.deploy.egg import Egg
-from scrapyd_dist.deploy.kept_eggs import SavedEgg, choose, kept_eggs
+from scrapyd_dist.deploy.kept_eggs import SavedEgg, choose, kept_eggs, read_egg
 from scrapyd_dist.deploy.project_files import describe, is_dirty
 from scrapyd_dist.deploy.requirements import redis_client
 from scrapyd_dist.deploy.rollout import NodeResult, RollOut, RollOutInterrupted, RollOutRequest, Step, ensure
 
-from scrapyd_dist.config import state_dir
+from scrapyd_dist.config import state_dir, write_file
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.nodes import Node, names_by
@@ -136,8 +136,11 @@ class DeployOptions(Output):
 
     project: Project = None
     version: Annotated[
-        str | None, _what("Name of the version; GIT or HG puts the commit's name behind time and content hash.")
+        str | None,
+        _what("Name of the version; GIT or HG puts the commit's name behind time and content hash.", "--version", "-v"),
     ] = None
+    egg: Annotated[Path | None, _what("Send this egg, and build nothing.", metavar="FILE")] = None
+    build_egg: Annotated[Path | None, _what("Write the egg to a file, and send nothing.", metavar="FILE")] = None
     only_missing: Annotated[bool, _what("Send the egg sent last to those that lack it; build nothing.")] = False
     include_dependencies: Annotated[bool, _what("Put the pure-Python packages of requirements.txt in the egg.")] = False
     use_setup_py: Annotated[bool, _what("Let the project's own setup.py build the egg, in a copy.")] = False
@@ -165,6 +168,14 @@ def deploy(
     Example: sdist deploy web1 'eu-*'
     Example: sdist deploy --all -p properties
     """
+    if asked.build_egg is not None:
+        if all_ or targets or asked.egg or asked.only_missing:
+            raise ConfigError("--build-egg sends nothing: leave out targets, --all, --egg and --only-missing.")
+        return _write_egg(_built(context, asked), asked.build_egg)
+    if asked.egg is not None and (asked.only_missing or asked.include_dependencies or asked.use_setup_py):
+        raise ConfigError(
+            "--egg is sent as it is: leave out --only-missing, --include-dependencies and --use-setup-py."
+        )
     if all_ and targets:
         raise ConfigError(f"--all is all nodes, and {' '.join(targets)} some of them: give one of the two.")
     return _deploy(context, None if all_ else targets or _usual(context), asked)
@@ -190,7 +201,7 @@ def _deploy(context: Context, targets: Sequence[str] | None, asked: DeployOption
         saved = _last_sent(name, state_dir(root), asked.version)
         egg, kept_name = saved.read(), saved.version
     else:
-        egg, kept_name = _built(context, asked), None
+        egg, kept_name = _given(asked.egg) if asked.egg is not None else _built(context, asked), None
     names = {node.name: kept_name or asked.version or node.version or "" for node in nodes}
     kinds = {label for label in names.values() if label in {"GIT", "HG"}}
     wish = RollOutRequest(
@@ -201,10 +212,14 @@ def _deploy(context: Context, targets: Sequence[str] | None, asked: DeployOption
         retries=asked.retries,
         dry_run=asked.dry_run,
         timeout=asked.timeout,
-        dirty=not asked.only_missing and is_dirty(root),
+        dirty=not (asked.only_missing or asked.egg) and is_dirty(root),
     )
     if not asked.quiet:
-        done = "Took the kept egg of" if asked.only_missing else "Built"
+        done = "Built"
+        if asked.egg is not None:
+            done = f"Took {asked.egg} for"
+        elif asked.only_missing:
+            done = "Took the kept egg of"
         say(f"{done} {name}, {len(egg.data) // 1024 + 1} KiB; asking {counted(len(nodes), 'node')} …")
     progress = not (asked.no_progress or asked.quiet)
     result = roll_out(root, name, nodes, egg, wish, progress=progress)
@@ -220,6 +235,24 @@ def _built(context: Context, asked: DeployOptions) -> Egg:
         extra.update(requirements.read_requirements(root))
     settings, key = context.project.settings_module, state_key(state_dir(root))
     return eggs.build(root, settings, key=key, requirements=extra, use_setup_py=asked.use_setup_py)
+
+
+def _given(path: Path) -> Egg:
+    """Read an egg that this program or another has built; ConfigError if Scrapyd would not take it for one."""
+    try:
+        return read_egg(path)
+    except OSError as error:
+        raise ConfigError(f"The egg {path} cannot be read: {error.strerror}.") from error
+
+
+def _write_egg(egg: Egg, path: Path) -> int:
+    """Write an egg, which may hold the project's key, for its owner only; gives the exit code."""
+    try:
+        write_file(path, egg.data)
+    except OSError as error:
+        raise ConfigError(f"The egg cannot be written to {path}: {error.strerror}.") from error
+    say(f"Wrote {path}, {len(egg.data) // 1024 + 1} KiB. Send it with: sdist deploy --all --egg {path}")
+    return 0
 
 
 def _last_sent(project: str, state: Path, version: str | None) -> SavedEgg:

@@ -175,7 +175,7 @@ def doctor(
     *,
     context: Context,
     node: Annotated[list[str] | None, argument("NODE", "Names of nodes, or globs; all if left out.", nodes)] = None,
-    project: Annotated[str | None, project_option("Whose code is tried: \\[deploy] project, else BOT_NAME.")] = None,
+    project: Annotated[str | None, project_option("Whose code is tried: [deploy] project, else BOT_NAME.")] = None,
     verbose: Annotated[bool, option("Show notes too.", "--verbose", "-v")] = False,
     timeout: Timeout = 15.0,
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT,

@@ -7,9 +7,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Annotated, Any
 
-from scrapyd_dist.config import MOST_JOBS, STATE_FOLDER, state_dir, with_netrc
+from scrapyd_dist.config import MOST_JOBS, STATE_FOLDER, find_root, state_dir, with_netrc
 from scrapyd_dist.diagnostics import NodeStatus
 from scrapyd_dist.errors import INTERRUPTED, TIME_UP, ConfigError, NodeError, NothingMatched
 from scrapyd_dist.nodes import Node, names_of
@@ -169,7 +170,7 @@ def list_(
     context: Context,
     node: Nodes = None,
     project: Annotated[
-        str | None, project_option("Whose versions are compared: \\[deploy] project, else BOT_NAME.")
+        str | None, project_option("Whose versions are compared: [deploy] project, else BOT_NAME.")
     ] = None,
     output: Listing,
     timeout: Timeout = TIMEOUT,
@@ -343,5 +344,9 @@ def down(context: Context) -> None:
     """
     from scrapyd_dist.deploy import local_nodes
 
-    stopped = local_nodes.down(context.root / STATE_FOLDER)
+    # A script without a scrapy.cfg has its state folder where it runs; and a broken one must not keep nodes alive.
+    root = find_root() or Path.cwd()
+    if not (root / STATE_FOLDER).is_dir():
+        root = context.root
+    stopped = local_nodes.down(root / STATE_FOLDER)
     say(f"Stopped {', '.join(stopped)}." if stopped else "No local node was running.")

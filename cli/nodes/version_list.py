@@ -102,6 +102,7 @@ def spiders(
     project: Project = None,
     node: Nodes = None,
     version: Annotated[str | None, option("Of this version; otherwise of each node's newest deployment.")] = None,
+    verbose: Annotated[bool, option("Project and spider on each line, for scripts.", "--verbose", "-v")] = False,
     timeout: Timeout = SLOW_TIMEOUT,
     output: Listing = Listing(),
 ) -> int:
@@ -125,7 +126,10 @@ def spiders(
          "reason": str(entry.error or "")}
         for entry in lists
     ]  # fmt: skip
-    if not output.rows({"project": name, "spiders": rows, "nodes": told}, "spiders", "spider") and good:
+    if verbose and not output.as_json:
+        for row in rows:
+            put(f"{name} {row['spider']}")
+    elif not output.rows({"project": name, "spiders": rows, "nodes": told}, "spiders", "spider") and good:
         cells = [(row["spider"], len(row["nodes"]), ", ".join(row["missing"]) or "-") for row in rows]
         table(("spider", "nodes", "missing on"), cells)
         for one, names in names_by((entry.version, entry.node) for entry in good).items():

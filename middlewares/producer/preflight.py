@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -96,15 +96,40 @@ def prepare(
             "The lists of nodes that were given (--node, DISTRIBUTED_NODES) name no node, so nothing was started. Put"
             " one on a line of its own, such as web1:6800; or leave the lists out: then scrapy.cfg says the nodes."
         )
-    started = not (nodes or dry_run)
-    if started:
-        nodes = local_nodes.up(request.project.state, LOCAL_NODES)
+    egg, key = (code.egg, code.files.key) if code.files is not None else _build(request)
+    if nodes or dry_run:
+        return _prepare(request, nodes, egg, key, code=code, dry_run=dry_run)
+    if options.deploy == "never":
+        raise ConfigError(
+            "No node is named, and new ones on this machine would not have the project's code, which DISTRIBUTED_DEPLOY"
+            ' = "never" keeps here. Nothing was started. Name the nodes that have it: DISTRIBUTED_TARGET_HOSTS, --node,'
+            " or sections [deploy:NAME] in scrapy.cfg."
+        )
+    nodes = local_nodes.up(request.project.state, LOCAL_NODES)
+    try:
+        prepared = _prepare(request, nodes, egg, key, code=code)
+    except DistError as error:
+        raise type(error)(
+            f"{error} The {len(nodes)} nodes that were started on this machine still run: sdist nodes down"
+        ) from error
+    started = f"started {len(nodes)} nodes on this machine; `sdist nodes down` stops them"
+    return replace(prepared, warnings=[*prepared.warnings, started])
+
+
+def _prepare(
+    request: CrawlRequest,
+    nodes: Sequence[Node],
+    egg: Egg | None,
+    key: bytes | None,
+    *,
+    code: CrawlCode,
+    dry_run: bool = False,
+) -> Prepared:
+    """See to it that these nodes have the egg; see `prepare`."""
+    options = request.options
     answers = {one.asked: one for one in sweep(nodes, partial(_serves_logs, timeout=options.limits.request_timeout))}
     probes = tuple(answers[node] for node in nodes)
     warnings = _check(probes, feed=options.target_feed_url is not None) if nodes else []
-    if started:
-        warnings.append(f"started {len(nodes)} nodes on this machine; `sdist nodes down` stops them")
-    egg, key = (code.egg, code.files.key) if code.files is not None else _build(request)
     if dry_run:
         return Prepared(probes=probes, members=_members(probes, {}), version=None, key=key, egg=egg, warnings=warnings)
     up = [p.asked for p in probes if p.error is None]

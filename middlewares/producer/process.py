@@ -12,8 +12,8 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Mapping
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -109,6 +109,17 @@ def broken(error: Exception) -> str:
     return f"The project cannot be loaded: {fault_of(error)}. Nothing was started.{hint}"
 
 
+@contextmanager
+def project_code() -> Iterator[None]:
+    """Raise a ConfigError that says where, if the project's code raises anything while it is loaded."""
+    try:
+        yield
+    except DistError:
+        raise
+    except Exception as error:
+        raise ConfigError(broken(error)) from error
+
+
 def project_settings(ours: Mapping[str, Any]) -> Settings:
     """The project's settings, with what the crawl was given and our add-on."""
     from scrapy.utils.project import get_project_settings
@@ -123,12 +134,17 @@ def project_settings(ours: Mapping[str, Any]) -> Settings:
 
 
 def check_known(settings: Settings, spider: str) -> type[Spider]:
-    """Return the spider of that name; `NothingMatched` when the project has none."""
+    """Return the spider of that name.
+
+    Raises:
+        NothingMatched: the project has none.
+        ConfigError: a module of the project cannot be imported.
+    """
     import warnings
 
     from scrapy.spiderloader import SpiderLoader
 
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught, project_code():
         warnings.simplefilter("always")
         loader = SpiderLoader.from_settings(settings)
         known = sorted(loader.list())

@@ -34,7 +34,7 @@ from scrapyd_dist.strategy.terms import StrategyTerms
 from ..codec import plain_request
 from ..slot_routing import SlotPlacement
 from .crawl_request import CrawlRequest, find_project
-from .process import check_known
+from .process import check_known, project_code
 from .producer_options import read_options
 from .read_ahead import read_ahead
 
@@ -142,7 +142,8 @@ class StrategyRunner:
     ) -> "StrategyRunner":
         """Make what the terms say of the project with these settings; DistError if that cannot be."""
         spider, options = check_known(settings, terms.spider), read_options(settings)
-        crawler = unstarted_crawler(spider, settings)
+        with project_code():
+            crawler = unstarted_crawler(spider, settings)
         request = CrawlRequest(spider=terms.spider, options=options, project=find_project(settings))
         placing = SlotPlacement(crawler.request_fingerprinter.fingerprint, None)
         return cls(

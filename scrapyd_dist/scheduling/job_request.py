@@ -72,11 +72,10 @@ def call_for(spec: JobRequest, out: JobRun, payload: Mapping[str, str], told: Ma
         **({"allowance": dict(out.allowance)} if out.allowance else {}),
         **told,
     }
-    args = {"batch": str(out.batch.number)}
+    args: Mapping[str, str] = {}
     if spec.rows:
-        words, own = row_in(payload)
+        words, args = row_in(payload)
         job["row"] = words[:ROW_WORDS]  # the arguments carry the rest; a setting has a size limit
-        args |= own
     return _post(spec, out, spec.version, {**spec.settings, **payload}, "DISTRIBUTED_JOB", job, args)
 
 

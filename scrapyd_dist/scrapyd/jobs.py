@@ -15,8 +15,6 @@ ARGUMENTS_BYTES = 1_900_000
 RESERVED_ARGS = frozenset(
     {"project", "spider", "jobid", "priority", "setting", "_version", "name", "spider_name", "self", "settings", "_job"}
 )
-#: spider arguments that jobs get from scrapyd-dist
-OUR_ARGS = frozenset({"batch"})
 _JOB_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}\Z")
 _OURS = re.compile(r"(?P<crawl>[A-Za-z0-9_-]{1,80})\.[bw][0-9]{1,16}\.a[0-9]{1,16}")
 _ID = re.compile(r".*-\d{8}T\d{6}Z-([0-9a-f]{12})-[0-9a-f]{8}")
@@ -46,14 +44,17 @@ def crawl_in(job: str) -> str | None:
     return found["crawl"] if found else None
 
 
-def check_args(args: Mapping[str, str], names: frozenset[str] = RESERVED_ARGS | OUR_ARGS) -> None:
-    """Refuse spider arguments that a job cannot be given: `ConfigError` when a name is Scrapyd's or ours."""
-    taken = sorted(names & args.keys())
-    if taken:
-        raise ConfigError(
-            f"The spider argument {taken[0]!r} cannot be given to jobs: Scrapyd or scrapyd-dist uses that name itself."
-            " Rename it in the spider and on the command line."
-        )
+def check_args(args: Mapping[str, str]) -> None:
+    """Refuse spider arguments that a job cannot be given: `ConfigError` when a name is Scrapyd's."""
+    taken = sorted(RESERVED_ARGS & args.keys())
+    if not taken:
+        return
+    remedy = "Rename it in the spider and on the command line."
+    if taken[0] == "setting":
+        remedy = "For a setting of Scrapy write -s NAME=VALUE."
+    raise ConfigError(
+        f"The spider argument {taken[0]!r} cannot be given to jobs: Scrapyd uses that name itself. {remedy}"
+    )
 
 
 def check_job(jobid: str, settings: Mapping[str, str], args: Mapping[str, str]) -> None:
@@ -63,7 +64,7 @@ def check_job(jobid: str, settings: Mapping[str, str], args: Mapping[str, str]) 
             f"{jobid!r} cannot be a job id: Scrapyd makes a file name of it and loses the job, and a process slot "
             "with it, if it cannot. Use letters, digits, _, - and single dots, at most 200."
         )
-    check_args(args, RESERVED_ARGS)
+    check_args(args)
     sizes = [_argument_bytes(name, value) for name, value in (*settings.items(), *args.items())]
     if sum(sizes) > ARGUMENTS_BYTES:
         raise ConfigError(

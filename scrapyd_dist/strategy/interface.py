@@ -6,7 +6,7 @@ Its methods have the names, arguments and moments of Frontera's `BaseCrawlingStr
 
 import base64
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -318,9 +318,10 @@ class CrawlingStrategy(ABC):
         """Make a request, for any site. It has no state until `refresh_states`, and depth 0 unless `meta` says so."""
         return Request(url, method, headers, cookies, meta, body)
 
-    def refresh_states(self, requests: Sequence[Request]) -> None:
-        """Set the states of requests to what they are now; one call to the store, however many there are."""
-        self.context.refresh_states(requests)
+    def refresh_states(self, requests: Request | Iterable[Request]) -> None:
+        """Set the states of a request, or of several, to what they are now; one call to the store for all."""
+        several = [requests] if isinstance(requests, Request) else requests
+        self.context.refresh_states(several)
 
     def now(self) -> float:
         """Seconds since the epoch, by the clock of the manager."""

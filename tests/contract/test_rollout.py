@@ -50,6 +50,7 @@ FACTS = "FACTS: "
 #: A spider without requests that logs where things came from.
 FACTS_SPIDER = f"""
 import importlib.resources, json, pkgutil, sys
+from pathlib import Path
 import scrapy
 
 class Facts(scrapy.Spider):
@@ -66,6 +67,7 @@ class Facts(scrapy.Spider):
             "word": settings["WORD"],
             "resource": importlib.resources.files("facts").joinpath("data/words.txt").read_text(),
             "pkgutil": pkgutil.get_data("facts", "data/words.txt").decode(),
+            "beside": open(Path(__file__).parents[1] / "data/words.txt").read(),
             "addons": [type(addon).__module__ for addon in self.crawler.addons.addons],
         }}
         self.logger.info({FACTS!r} + json.dumps(facts))
@@ -417,9 +419,10 @@ def check(node: ScrapydNode, made: Project, name: str) -> None:
     assert len(lines) == 1, log
     facts = json.loads(lines[0].partition(FACTS)[2])
     assert facts["version"] == scrapyd_dist.__version__
-    assert all(".egg/scrapyd_dist/" in file for file in facts["files"]), facts["files"]
+    folder = f"/eggs/{name}/.sdist-{os.geteuid()}/"
+    assert all(folder in file and "/scrapyd_dist/" in file for file in facts["files"]), facts["files"]
     assert (facts["key"], facts["settings_module"], facts["word"]) == ("k", "facts.settings", "told")
-    assert facts["resource"] == facts["pkgutil"] == "a word\n"
+    assert facts["resource"] == facts["pkgutil"] == facts["beside"] == "a word\n"
     assert facts["addons"] == ["scrapyd_dist.middlewares.addon"]
 
 

@@ -59,7 +59,7 @@ async def test_each_row_is_one_job_and_there_are_never_more_than_may_be(tmp_path
         await until(lambda: len(one.jobs) == 2, "two jobs")
         assert running(one) == ["a", "b"]
         job = one.jobs[f"{CRAWL}.b1.a1"]
-        assert (job.spider, job.args) == ("s", {"all": "1", "word": "a", "batch": "1"})
+        assert (job.spider, job.args) == ("s", {"all": "1", "word": "a"})
         assert job.told["row"] == '{"word": "a"}'
         finish(one, "a")
         await until(lambda: running(one) == ["b", "c"], "the next one")

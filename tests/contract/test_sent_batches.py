@@ -103,7 +103,7 @@ async def test_a_job_gets_its_place_its_version_and_the_arguments_of_the_crawl(t
         await b.seal_all(1)
         await b.ended()
         job = one.jobs["c.b1.a1"]
-        assert job.args == {"a": "=1", "batch": "1"}
+        assert job.args == {"a": "=1"}
         assert job.settings["LOG_LEVEL"] == "INFO"
         told = json.loads(job.settings["DISTRIBUTED_JOB"])
         assert (told["crawl"], told["batch"], told["attempt"], told["version"]) == (CRAWL, 1, 1, "v1")

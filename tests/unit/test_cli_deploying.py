@@ -1,16 +1,21 @@
 """How far a roll-out is, what came of it in words, and its exit code; no node is asked."""
 
 import json
+import stat
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rig.commands import Result
 from scrapyd_dist.cli.context import Context
 from scrapyd_dist.cli.nodes import deploy
 from scrapyd_dist.cli.output import Output
 from scrapyd_dist.deploy.rollout import BrokenEggError, NodeResult, RollOut, RollOutRequest, Step
 
-from scrapyd_dist.errors import AuthRefused, ConnectionRefused, DistError, NothingMatched
+from scrapyd_dist.errors import AuthRefused, ConfigError, ConnectionRefused, DistError, NothingMatched
 from scrapyd_dist.nodes import Node
 
 A, B, C = (Node.parse(f"{host}:6800", name=name) for host, name in (("a", "web-a"), ("b", "web-b"), ("c", "eu 1")))
@@ -114,3 +119,49 @@ def test_nodes_are_chosen_by_names_and_globs(context: Context, patterns: list[st
 def test_a_name_that_means_no_node_is_told(context: Context) -> None:
     with pytest.raises(NothingMatched, match=r"'WEB-a'\. The targets are: web-a, web-b, 'eu 1', alias"):
         context.nodes(["web-b", "WEB-a"])
+
+
+def test_an_egg_is_built_and_only_written(sdist: Callable[..., Result], root: Path) -> None:
+    (root / "shop").mkdir()
+    (root / "shop/settings.py").touch()
+    assert "Send it with" in sdist("deploy", "--build-egg", "x.egg").expect(0).err
+    assert stat.S_IMODE((root / "x.egg").stat().st_mode) == 0o600
+    assert "shop/settings.py" in zipfile.ZipFile(root / "x.egg").namelist()
+    sdist("deploy", "--build-egg", "no/x.egg").expect(2, "cannot be written")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--build-egg x.egg --all", "--build-egg sends nothing"),
+        ("--build-egg x.egg web", "--build-egg sends nothing"),
+        ("--egg x.egg --only-missing", "sent as it is"),
+        ("--egg x.egg --use-setup-py", "sent as it is"),
+        ("--egg x.egg -p shop", "x.egg cannot be read"),
+    ],
+)
+def test_eggs_of_files_are_for_themselves(sdist: Callable[..., Result], root: Path, words: str, said: str) -> None:
+    (root / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n[deploy:web]\nurl = http://127.0.0.1:1/\n")
+    sdist("deploy", *words.split()).expect(2, said)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [(None, None), ("any", "any"), ("shop*", "shop"), ("*", ConfigError), ("x*", NothingMatched)],
+)
+def test_a_pattern_means_one_project(
+    context: Context, monkeypatch: pytest.MonkeyPatch, pattern: str | None, expected: Any
+) -> None:
+    projects = {"web-a": ("shop",), "web-b": ("shop", "news")}
+
+    def send(node: Node, *_: object, **__: object) -> tuple[str, ...]:
+        if node.name not in projects:
+            raise ConnectionRefused.at("c")
+        return projects[node.name]
+
+    monkeypatch.setattr(context, "sender", SimpleNamespace(send=send))
+    if isinstance(expected, type):
+        with pytest.raises(expected, match="news, shop" if expected is ConfigError else "sdist code projects"):
+            context.one_project(pattern, (A, B, C))
+    else:
+        assert context.one_project(pattern, (A, B, C)) == expected

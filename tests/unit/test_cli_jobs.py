@@ -16,7 +16,7 @@ from scrapyd_dist.cli.jobs.job_list import listed_again, remembered
 from scrapyd_dist.cli.jobs.job_memory import JobMemory, Judged, still_there
 from scrapyd_dist.cli.jobs.logs import LogFilter, groups, reaches
 from scrapyd_dist.cli.jobs.queue_runner import QueueRunner
-from scrapyd_dist.cli.jobs.schedule import JobRow, _work_off, read_jobs
+from scrapyd_dist.cli.jobs.schedule import JobRow, _work_off, read_jobs, split_arguments
 from scrapyd_dist.cli.node_status import newest_of
 from scrapyd_dist.cli.nodes.node_commands import SILENT_LOOKS, DrainResult, clock
 from scrapyd_dist.cli.output import Output
@@ -341,3 +341,13 @@ def test_jobs_are_listed_also_when_the_store_cannot_be_written(
         JobMemory(store).learn([over])
         assert store.jobs() == [record]
     assert "not remembered: the disk is full." in capsys.readouterr().err
+
+
+def test_an_argument_may_be_a_setting_as_for_scrapyd_client() -> None:
+    args, settings = split_arguments(["a=1", "setting=LOG_LEVEL=INFO", "settings2=x"], ["LOG_LEVEL=DEBUG", "X=Y=Z"])
+    assert args == {"a": "1", "settings2": "x"}
+    assert settings == {"LOG_LEVEL": "DEBUG", "X": "Y=Z"}
+    with pytest.raises(ConfigError, match="NAME=VALUE"):
+        split_arguments(["setting=LOG_LEVEL"], [])
+    with pytest.raises(ConfigError, match="DISTRIBUTED_JOB_TIMEOUT"):
+        split_arguments(["setting=DISTRIBUTED_JOB_TIMEOUT=soon"], [])

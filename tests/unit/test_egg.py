@@ -80,14 +80,16 @@ class TestContents:
         assert carried(egg) == (files if inside is ... else inside)
         assert egg.left_out == left_out
 
-    def test_what_tools_and_people_hide_stays(self, shop: Path) -> None:
+    def test_hidden_files_travel_and_what_tools_keep_stays(self, shop: Path) -> None:
         hidden = [".git/config", ".sdist/eggs/x.egg", "build/__init__.py", "dist/__init__.py", "shop.egg-info/PKG-INFO"]
         hidden += ["shop/__pycache__/a.pyc", "shop/old.pyc", "shop/node_modules/x/index.js", "shop/CVS/Root", "shop/a~"]
-        told = ["shop/.env", "shop/.git/config", "shop/env/pyvenv.cfg", "shop/env/lib/x.py"]
-        write(shop, dict.fromkeys([*hidden, *told, "venv/pyvenv.cfg", "venv/__init__.py"], ""))
+        hidden += ["shop/.git/config", "shop/.gitignore", "shop/.mypy_cache/x", "shop/.cache/x", "shop/.words.txt.swp"]
+        told = ["shop/env/pyvenv.cfg", "shop/env/lib/x.py", "shop/.venv/pyvenv.cfg"]
+        theirs = {"shop/.env", "shop/.data/words.txt", "shop/price_cache/a.csv", "shop/words.swp"}
+        write(shop, dict.fromkeys([*hidden, *told, *theirs, "venv/pyvenv.cfg", "venv/__init__.py", ".env"], ""))
         egg = build(shop, "shop.settings")
-        assert carried(egg) == SHOP
-        assert egg.left_out == ("shop/.env", "shop/.git", "shop/env", "venv")
+        assert carried(egg) == SHOP | theirs
+        assert egg.left_out == ("shop/.venv", "shop/env", "venv")
 
     def test_links(self, shop: Path, tmp_path: Path) -> None:
         write(tmp_path, {"elsewhere/shared/__init__.py": "x = 1\n", "elsewhere/word.txt": "w"})
@@ -274,7 +276,9 @@ class TestWorkerHalf:
     def test_brings_byte_code_of_its_own_half_only(self, shop: Path) -> None:
         files = contents(build(shop, "shop.settings"))
         compiled = {name for name in files if name.endswith(".pyc")}
-        assert compiled == {f"{name}c" for name in worker_files() if name.endswith(".py")}
+        assert {name for name in compiled if not name.startswith("_sdist_boot_")} == {
+            f"{name}c" for name in worker_files() if name.endswith(".py")
+        }
         assert "scrapyd_dist/payload.pyc" in compiled
 
     def test_has_the_whole_store(self) -> None:
@@ -320,7 +324,7 @@ class TestBoot:
         code += "print(os.environ['SCRAPY_SETTINGS_MODULE'], settings.ADDONS)"
         assert run("A = 1\n", code) == ["shop.settings 1 True", "shop.settings {'scrapyd_dist.Addon': 500}"]
 
-    def test_key_and_folders_without_init_are_read_from_the_zip(self, run: Run, shop: Path) -> None:
+    def test_key_and_folders_without_init_are_found(self, run: Run, shop: Path) -> None:
         write(shop, {"shop/plain/script.py": "WORD = 'found'\n"})
         code = "from importlib.resources import files\nfrom shop.plain.script import WORD\n"
         code += f"print(WORD, files('scrapyd_dist').joinpath({EGG_FILE!r}).read_text())"
@@ -358,7 +362,7 @@ class TestBoot:
         code = "import scrapyd_dist.payload; print(scrapyd_dist.payload.__file__, scrapyd_dist.__file__)\n"
         code += "print('scrapyd_dist.extra' in sys.modules)"
         files, extra = run("", code, installed=installed, preload=preload)
-        assert all("x.egg/scrapyd_dist/" in file for file in files.split())
+        assert all(f"/.sdist-{os.geteuid()}/x-" in file for file in files.split())
         assert extra == "False"
 
     def test_what_the_egg_lacks_is_not_taken_elsewhere(self, run: Run) -> None:
@@ -385,13 +389,14 @@ def test_names_that_are_not_ours_have_no_content_hash(name: str) -> None:
     [
         ("No module named 'helper'", "helper.py lies beside the packages"),
         ("No module named 'helper.sub'", "helper.py lies beside the packages"),
+        ("No module named 'common'", "The folder common has no __init__.py, and only packages travel: add one"),
         ("No module named 'numpy'", "Install what is missing on the node"),
         ("No module named 'pkg_resources'", "the setuptools on the node is too new"),
         ("SyntaxError: invalid syntax", "Correct the project"),
     ],
 )
 def test_what_to_do_about_a_refusal(shop: Path, said: str, text: str) -> None:
-    write(shop, {"helper.py": ""})
+    write(shop, {"helper.py": "", "common/words.py": ""})
     error = ApiRefused("node: refused")
     error.said = said
     told = why(error, build(shop, "shop.settings"))

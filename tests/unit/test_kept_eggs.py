@@ -168,3 +168,30 @@ def test_the_eggs_of_crawls_are_found_but_never_rolled_back_to(tmp_path: Path) -
     eggs.write_egg(tmp_path / "crawls" / "easy-1", crawls, some_egg("b").data)
     assert [egg.version for egg in eggs.kept_eggs(tmp_path, "shop")] == [deployed]
     assert {egg.version for egg in eggs.all_eggs(tmp_path, "shop")} == {deployed, crawls}
+
+
+class TestGivenEgg:
+    """An egg from a file, of this program or of another."""
+
+    def test_ours_keeps_its_hash(self, tmp_path: Path) -> None:
+        egg = some_egg("word")
+        (tmp_path / "x.egg").write_bytes(egg.data)
+        given = eggs.read_egg(tmp_path / "x.egg")
+        assert (given.data, given.content_hash) == (egg.data, egg.content_hash)
+
+    def test_another_programs_gets_one_of_its_bytes(self, tmp_path: Path, project: MakeProject) -> None:
+        made = project()
+        first = made.plain_egg()
+        (made.package / "more.txt").touch()
+        hashes = set()
+        for content in (first, first, made.plain_egg()):
+            (tmp_path / "x.egg").write_bytes(content)
+            hashes.add(eggs.read_egg(tmp_path / "x.egg").content_hash)
+        assert {len(one) for one in hashes} == {12}
+        assert len(hashes) == 2
+
+    @pytest.mark.parametrize("content", [b"", b"text", b"PK\5\6" + bytes(18)])
+    def test_what_is_none(self, tmp_path: Path, content: bytes) -> None:
+        (tmp_path / "x.egg").write_bytes(content)
+        with pytest.raises(ConfigError, match="is no egg"):
+            eggs.read_egg(tmp_path / "x.egg")

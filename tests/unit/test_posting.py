@@ -45,7 +45,7 @@ def posted(
 
 def test_a_job_has_its_id_its_version_and_the_number_of_its_batch() -> None:
     fields, settings_ = posted(replace(SPEC, lease=30.0), told={"store": "/s.db"})
-    assert fields == {"project": "p", "spider": "s", "jobid": "c.b7.a3", "_version": "v1", "a": "1", "batch": "7"}
+    assert fields == {"project": "p", "spider": "s", "jobid": "c.b7.a3", "_version": "v1", "a": "1"}
     assert settings_.keys() == {"LOG_LEVEL", START_URLS, "DISTRIBUTED_JOB"}
     told = json.loads(settings_["DISTRIBUTED_JOB"])
     assert told == {
@@ -74,10 +74,10 @@ def test_settings_of_ours_win_over_those_of_the_crawl() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["batch", "project", "spider", "jobid", "_version", "setting", "name", "self", "_job", "priority"]
+    "name", ["project", "spider", "jobid", "_version", "setting", "name", "self", "_job", "priority"]
 )
 def test_argument_names_that_are_taken_are_refused_before_the_start(name: str) -> None:
-    check_args({"a": "=", "Batch": "1"})
+    check_args({"a": "=", "Batch": "1", "batch": "1"})
     with pytest.raises(ConfigError, match=f"argument '{name}'"):
         check_args({"fine": "1", name: "2"})
 

@@ -37,8 +37,12 @@ VALUES = {
 def test_a_setting_is_answered_with_its_system_and_what_to_write(system: str, name: str) -> None:
     value, expected = VALUES.get(name, ("x", ""))
     (said,) = answers({"LOG_LEVEL": "INFO", name: value})
-    assert said.startswith(f"{name} is a setting of {system}, and nothing here reads it. ")
+    assert said.startswith(f"{name} is a setting of {system}, and scrapyd-dist does not read it. ")
     assert expected in said
+    # Names that a project may well have for itself.
+    assert said.endswith("If the project reads it itself, keep it.") != name.startswith(
+        ("HCF_", "FRONTERA_", "SEEDS_S3_")
+    )
     assert "{" not in said.replace("{'parse': 'p/4'}", "")
     assert set(re.findall(r"DISTRIBUTED_[A-Z_]+", said)) <= SETTINGS.keys()
     assert answers({name: None}) == answers({name: ""}) == []

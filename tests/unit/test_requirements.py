@@ -79,7 +79,7 @@ class TestSetupPy:
             names = set(archive.namelist())
             entries = archive.read("EGG-INFO/entry_points.txt").decode()
             about = archive.read("EGG-INFO/PKG-INFO").decode()
-        assert {"shop/words.txt", "scrapyd_dist/__init__.py", f"_sdist_boot_{built.content_hash}.py"} <= names
+        assert {"shop/words.txt", "scrapyd_dist/__init__.py", f"_sdist_boot_{built.content_hash}/__init__.py"} <= names
         assert not {name for name in names if name.startswith("shop/") and name.endswith((".csv", ".pyc"))}
         assert f"settings = _sdist_boot_{built.content_hash}" in entries
         assert "[shop.plugins]\na = shop:a" in entries

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 from rig.strategy_memory import fingerprint_of
+from scrapy.settings import Settings
 from scrapyd_dist.middlewares.producer.strategy_process import SeedsStopped, StrategyRunner
 
 from scrapyd_dist.batches import Crawl
+from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.strategy import BasicStrategy, States
 from scrapyd_dist.strategy.terms import StrategyTerms
@@ -99,3 +101,22 @@ def test_the_first_process_waits_until_the_others_have_signed_off_or_are_lost(
     assert pauses.left == 0
     backlog = store.backlog("news")
     assert (backlog.producers, backlog.lost) == ((), ())
+
+
+@pytest.mark.parametrize("broken", ["spiders", "stats"])
+def test_code_of_the_project_that_cannot_be_imported_is_named(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = f"shop_{broken}"
+    (tmp_path / package / "spiders").mkdir(parents=True)
+    (tmp_path / package / "stats.py").write_text("import no_such_library\n")
+    first = "import no_such_library\n" if broken == "spiders" else ""
+    source = f"{first}import scrapy\nclass Page(scrapy.Spider):\n    name = 'page'\n"
+    (tmp_path / package / "spiders/page.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = Settings({"SPIDER_MODULES": [f"{package}.spiders"]})
+    if broken == "stats":
+        settings.set("STATS_CLASS", f"{package}.stats.Stats")
+    terms = StrategyTerms(path="scrapyd_dist.strategy:BasicStrategy", spider="page")
+    with pytest.raises(ConfigError, match=r"cannot be loaded: .*no_such_library.*Nothing was started"):
+        StrategyRunner.make(settings, "news", terms)
