@@ -19,7 +19,6 @@ from scrapyd_dist.batches import Shard
 from scrapyd_dist.diagnostics import LATE, POLL_REMEDY, is_local
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.forecast import CrawlShape, Probed, forecast
-from scrapyd_dist.goals import DEPTH
 from scrapyd_dist.items.sink import open_sink
 from scrapyd_dist.payload import describe as describe_payload
 from scrapyd_dist.payload import encode
@@ -51,7 +50,6 @@ PER_JOB = (
     "CLOSESPIDER_TIMEOUT",
     "CLOSESPIDER_TIMEOUT_NO_ITEM",
     "CLOSESPIDER_PAGECOUNT_NO_ITEM",
-    "DEPTH_LIMIT",
 )
 #: settings that name a folder of the machine that a job happens to run on
 LOCAL_FOLDERS = ("FILES_STORE", "IMAGES_STORE")
@@ -220,8 +218,7 @@ def _warnings(settings: BaseSettings, options: ProducerOptions, nodes: list[dict
         warnings.insert(
             0, f"no node is named: the crawl starts {LOCAL_NODES} on this machine, as `sdist nodes up` does."
         )
-    whole = {"DEPTH_LIMIT"} if settings.getint(DEPTH) else ()
-    counted = [name for name in PER_JOB if settings.getfloat(name) and name not in whole]
+    counted = [name for name in PER_JOB if settings.getfloat(name)]
     if counted:
         warnings.append(f"{', '.join(counted)}: counted over the whole crawl before, and in each job now.")
     if any(name.startswith("CLOSESPIDER") for name in counted):
