@@ -116,6 +116,11 @@ def _module(name: str, package: str) -> Any:
 # items
 
 
+def item_form(kind: type, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON form of an item with these packed fields; of a dict if its class cannot be made elsewhere."""
+    return {"$dict": fields} if _why_not(kind) else {ITEM: [kind.__module__, kind.__qualname__, fields]}
+
+
 def _pack_item(item: Any) -> list[Any]:
     kind: type = type(item)
     if why := _why_not(kind):

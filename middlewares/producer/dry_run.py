@@ -39,6 +39,7 @@ from .crawl_nodes import NodeSources, check_reach
 from .crawl_repository import asked_outputs
 from .crawl_request import CrawlRequest, check_crawl, find_project, for_target, shards_of, template_of
 from .discovery import IndexWalk
+from .feed_outputs import shown
 from .preflight import LOCAL_NODES, notes_on, prepare
 from .producer_options import ProducerOptions, read_options
 
@@ -148,10 +149,9 @@ def plan(
 
 def _paths(options: ProducerOptions, crawl: str) -> list[str]:
     """The merged files, and the address of feeds, without its account."""
-    paths = [str(one["path"]) for one in asked_outputs(options, crawl)]
+    paths = [shown(str(one["path"])) for one in asked_outputs(options, crawl)]
     if options.target_feed_url is not None:
-        parts = urlsplit(options.target_feed_url)
-        paths.append(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl())
+        paths.append(shown(options.target_feed_url))
     return paths
 
 
@@ -228,8 +228,6 @@ def _warnings(settings: BaseSettings, options: ProducerOptions, nodes: list[dict
     folders = [name for name in LOCAL_FOLDERS if "://" not in (settings.get(name) or "://")]
     if folders:
         warnings.append(f"{', '.join(folders)}: a folder of whichever node a job runs on; use a shared storage.")
-    if [uri for uri in settings.getdict("FEEDS") if "://" not in str(uri) or str(uri).startswith("file:")]:
-        warnings.append("FEEDS: jobs write these files on their nodes, too, and may overwrite each other's there.")
     return warnings
 
 
