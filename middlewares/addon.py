@@ -203,10 +203,11 @@ def apply_late(crawler: Crawler) -> None:
 def _leave_feeds(settings: BaseSettings) -> None:
     """Let a worker write none of the project's feeds: its items go home, and are written to them there.
 
-    What Scrapyd's items_dir asks for is the node's own affair, and a row of arguments is a whole run of its own.
+    What Scrapyd's items_dir asks for is the node's own affair. A row of arguments is a whole run of its own, and a
+    worker of another project than the crawl's writes the feeds of its own project.
     """
     job = Assignment.from_settings(settings)
-    if job is not None and job.row:
+    if job is not None and (job.row or job.foreign or job.introduce):
         return
     if (settings.getpriority("FEEDS") or 0) < CMDLINE:
         settings.set("FEEDS", json.dumps({}), priority="cmdline")

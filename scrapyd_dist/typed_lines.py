@@ -4,6 +4,7 @@ Part of the worker half: imports the standard library only.
 """
 
 import json
+from pathlib import Path
 from typing import Any
 
 #: begins that field, the last one of its line; JSON encoders put a space behind the colon, so no other field does
@@ -24,6 +25,17 @@ def plain_line(line: bytes) -> bytes:
 
 
 def form_on(line: bytes) -> tuple[Any, bool]:
-    """Return the item on a line as JSON, and whether that has its class and typed values."""
+    """Return the item on a line as JSON, and whether that has its class and values, as `typed_json` packs them."""
     _, typed, form = line.partition(TYPED)
     return json.loads(form.removesuffix(b"}") if typed else line), bool(typed)
+
+
+def plain_copy(path: Path) -> Path:
+    """Return a file with the same items without their classes and typed values: the file itself if it has none."""
+    with path.open("rb") as file:
+        if not any(TYPED in line for line in file):
+            return path
+    copy = path.with_suffix(".plain")
+    with path.open("rb") as file, copy.open("wb") as plain:
+        plain.writelines(plain_line(line.rstrip(b"\n")) + b"\n" for line in file)
+    return copy

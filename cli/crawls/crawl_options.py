@@ -84,13 +84,13 @@ class SpiderOptions(JobLimits):
     ] = None  # fmt: skip
     add_to: Annotated[
         list[str] | None,
-        _option("At the end, add the items to this file: .jl, .jsonl, .json, .csv; - is standard output.", "-o",
-                "--output", panel=_ITEMS, metavar="FILE"),
+        _option("At the end, add the items to this file or address, in any format of the project; - is standard"
+                " output.", "-o", "--output", panel=_ITEMS, metavar="FILE|URI"),
     ] = None  # fmt: skip
     overwrite: Annotated[
         list[str] | None,
         _option(
-            "The same, and replace a file that is there.", "-O", "--overwrite-output", panel=_ITEMS, metavar="FILE"
+            "The same, and replace a file that is there.", "-O", "--overwrite-output", panel=_ITEMS, metavar="FILE|URI"
         ),
     ] = None
     deliver: Annotated[str | None, _setting("DELIVER", metavar="DIR|URL")] = None

@@ -5,9 +5,11 @@ what could not be stored is an error.
 """
 
 import asyncio
+import json
 import logging
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
@@ -28,6 +30,7 @@ from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.items.delivery import Delivery, deliver
 from scrapyd_dist.items.json_lines import Items
 from scrapyd_dist.items.merging import is_elsewhere
+from scrapyd_dist.typed_lines import form_on, plain_line
 
 from ..typed_json import unpack
 from .feed_outputs import CrawlOutputs, shown
@@ -123,8 +126,9 @@ class MergedFeeds:
 
     def __init__(self, crawler: Any, feeds: Mapping[str, Mapping[str, Any]]) -> None:
         self._crawler, self._feeds = crawler, dict(feeds)
-        self.problems: list[str] = []  #: why items are not in a feed
         self.lost = 0  #: items that are not in every feed where they should be
+        self.why_lost = Counter[str]()
+        self.problems = Counter[str]()  #: why items are dicts there
         self._check()
 
     def _check(self) -> None:
@@ -166,31 +170,34 @@ class MergedFeeds:
         try:
             exporter.item_scraped(item, self._crawler.spider)
         except Exception as error:
-            self._lose(f"{type(error).__name__}: {error}")
+            self.lost += 1
+            self.why_lost[f"{type(error).__name__}: {error}"] += 1
             logger.exception("An item cannot be exported: %r", item)
 
     def _items(self, items: Items) -> Iterator[Any]:
         """The items as the spiders made them, by their classes."""
         package = type(self._crawler.spider).__module__.partition(".")[0]
-        for form, is_typed in items.forms():
-            try:
-                item = unpack(form, package) if is_typed else form
-            except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
-                self._lose(str(error))
+        for line in items.typed_lines():
+            form, is_typed = form_on(line)
+            if not is_typed:
+                yield form
                 continue
+            try:
+                item = unpack(form, package)
+            except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
+                self.problems[str(error)] += 1
+                item = json.loads(plain_line(line))
             yield item
 
     def warnings(self) -> list[str]:
-        """What is to be said of items that are not in a feed."""
-        if not self.lost:
-            return []
-        places, why = ", ".join(map(shown, self._feeds)), "; ".join(self.problems[:REASONS])
-        return [f"{self.lost:,} items could not be written to {places}: {why}."]
-
-    def _lose(self, why: str) -> None:
-        self.lost += 1
-        if why not in self.problems:
-            self.problems.append(why)
+        """What is to be said of items that are not in a feed, or not as the spider made them."""
+        places, said = ", ".join(map(shown, self._feeds)), list[str]()
+        if self.lost:
+            said.append(f"{self.lost:,} items could not be written to {places}: {_most(self.why_lost)}.")
+        if self.problems:
+            count = sum(self.problems.values())
+            said.append(f"{count:,} items were written to {places} as dicts of JSON: {_most(self.problems)}.")
+        return said
 
     def _failed(self) -> int:
         stats = self._crawler.stats.get_stats()
@@ -206,6 +213,11 @@ class MergedFeeds:
         crawler = copy(self._crawler)
         crawler.settings = with_feeds
         return exporter_class(settings)(crawler)
+
+
+def _most(reasons: Counter[str]) -> str:
+    """The most frequent reasons."""
+    return "; ".join(why for why, _ in reasons.most_common(REASONS))
 
 
 def _storages(settings: BaseSettings) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from scrapyd_dist.batches import Attempt
-from scrapyd_dist.typed_lines import TYPED, form_on, plain_line
+from scrapyd_dist.typed_lines import TYPED, plain_line
 
 #: runs of items in a part or feed, in order: (index of the first item, count)
 Runs = list[tuple[int, int]]
@@ -117,9 +117,9 @@ class Items:
         """Yield each item as its line, without the line feed."""
         return (line for line, _ in self._pass())
 
-    def forms(self) -> Iterator[tuple[Any, bool]]:
-        """Yield each item as JSON, and whether that has its class and typed values, as `typed_json` packs them."""
-        return (form_on(line) for line, _ in self._pass(typed=True))
+    def typed_lines(self) -> Iterator[bytes]:
+        """Yield the same with the class and the typed values of items that have them: see `typed_lines`."""
+        return (line for line, _ in self._pass(typed=True))
 
     def values(self) -> Iterator[dict[str, Any]]:
         for line, value in self._pass():

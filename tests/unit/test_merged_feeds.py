@@ -27,6 +27,8 @@ from scrapyd_dist.middlewares.producer.merged_feeds import FeedHost, FeedsNotSto
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.items.delivery import Delivery
 from scrapyd_dist.items.json_lines import Items
+from scrapyd_dist.items.tail_reader import LocalFile, TailSource
+from scrapyd_dist.typed_lines import plain_copy, with_form
 
 
 def upper(value: str) -> str:
@@ -123,13 +125,13 @@ def part(tmp_path: Path) -> Path:
     return path
 
 
-def outputs_of(feeds: dict[str, Any], spider: Spider | None = None, **more: Any) -> tuple[Settings, Any]:
+def outputs_of(feeds: dict[Any, Any], spider: Spider | None = None, **more: Any) -> tuple[Settings, Any]:
     settings = Settings({"FEEDS": feeds, "FEED_STORAGES": STORAGES, **more})
     take_feeds(settings, spider or Spider("shop"))
     return settings, crawl_outputs(settings.getlist("DISTRIBUTED_OUTPUTS"), settings)
 
 
-def write_feeds(part: Path, feeds: dict[str, Any], spider: Spider | None = None, **more: Any) -> Delivery:
+def write_feeds(part: Path, feeds: dict[Any, Any], spider: Spider | None = None, **more: Any) -> Delivery:
     """What is left when a crawl with one part has ended, as a crawl without a reactor writes it."""
     settings, outputs = outputs_of(feeds, spider, **more)
     host = FeedHost(settings, spider or Spider("shop"))
@@ -252,6 +254,23 @@ def test_items_that_an_exporter_does_not_take_are_counted(part: Path) -> None:
     left = write_feeds(part, {"a.bin": {"format": "marshal"}})
     assert (left.items, left.lost) == (len(ITEMS), 5)
     assert left.warnings[0].startswith("5 items could not be written to ")
+
+
+def test_an_item_whose_class_is_not_here_is_a_dict_and_that_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "foreign.jl"
+    path.write_bytes(with_form(b'{"id": 1}', {"$item": ["other.items", "Car", {"id": 1}]}) + b"\n")
+    left = write_feeds(path, {"a.loud": {"format": "loud"}}, FEED_EXPORTERS={"loud": Loud})
+    assert Path("a.loud").read_text() == "dict {'id': 1}\n"
+    assert (left.lost, len(left.warnings)) == (0, 1)
+    assert "1 items were written to" in left.warnings[0]
+    assert "other.items" in left.warnings[0]
+
+
+def test_what_is_delivered_or_shown_has_plain_lines_only(part: Path) -> None:
+    copy = plain_copy(part)
+    assert copy.read_bytes().splitlines() == list(Items([part]).lines())
+    assert plain_copy(copy) == copy
+    assert TailSource(LocalFile(path=part)).more() == list(Items([part]).lines())
 
 
 @pytest.mark.parametrize(
