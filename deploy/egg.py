@@ -34,12 +34,13 @@ if TYPE_CHECKING:
 WORKER_MODULES = {
     "scrapyd_dist": (
         "__init__", "batches", "config", "errors", "escapes", "goals", "job_record", "keys", "nodes", "payload",
-        "related_names", "settings", "version",
+        "related_names", "settings", "typed_lines", "version",
     ),
     "scrapyd_dist.frontier": ("__init__", "backlog", "intake", "slots"),
     "scrapyd_dist.middlewares": (
-        "__init__", "addon", "assignment", "classifier", "codec", "engine_compat", "goal_keeper", "pause_gate",
-        "slot_routing", "store_access", "targets", "watchdog",
+        "__init__", "addon", "assignment", "classifier", "codec", "engine_compat", "goal_keeper", "item_lines",
+        "pause_gate",
+        "slot_routing", "store_access", "targets", "typed_json", "watchdog",
     ),
     "scrapyd_dist.strategy": ("__init__", "links"),
     "scrapyd_dist.throttle": ("__init__", "domain_status", "permits"),

@@ -76,6 +76,8 @@ def leave_what_stays() -> None:
 logger = logging.getLogger(__name__)
 #: lets no slow site fill the downloader: a queue for each, the next request from that with the fewest under way
 SITE_QUEUE = "scrapy.pqueues.DownloaderAwarePriorityQueue"
+#: Scrapy's priority of -s, with which Scrapyd gives FEEDS
+CMDLINE = 40
 #: close to the engine, so that what it sees already has its depth, its referer and its rule
 PRIORITY = 100
 #: what makes the files of two crawls, batches and attempts differ; each is added to a feed URL that lacks it. What a
@@ -130,13 +132,14 @@ class Addon:
             from .worker.request_tracker import use_marking_components
 
             use_marking_components(settings)
+            _leave_feeds(settings)
             _give_feed(settings)
             return
         if not is_filler(settings):  # whose own items go to its own feeds
-            from .producer.item_exporters import take_outputs
+            from .producer.feed_outputs import take_feeds
 
             crawler = self._crawler
-            take_outputs(settings, (crawler.spider or crawler.spidercls) if crawler else None)
+            take_feeds(settings, (crawler.spider or crawler.spidercls) if crawler else None)
 
     def _stay_local(self, settings: BaseSettings) -> None:
         """Leave a spider without a target to Scrapy, unless a distributed crawl was asked for by its name."""
@@ -205,6 +208,20 @@ def apply_late(crawler: Crawler) -> None:
     with contextlib.suppress(NotConfigured):  # no feed is left to this process
         others.append((type(old) if old is not None else FeedExporter).from_crawler(crawler))
     crawler.extensions.middlewares = tuple(others)  # the signals hold it only weakly
+
+
+def _leave_feeds(settings: BaseSettings) -> None:
+    """Let a worker write none of the project's feeds: its items go home, and are written to them there.
+
+    What Scrapyd's items_dir asks for is the node's own affair. A row of arguments is a whole run of its own, and a
+    worker of another project than the crawl's writes the feeds of its own project.
+    """
+    job = Assignment.from_settings(settings)
+    if job is not None and (job.row or job.foreign or job.introduce):
+        return
+    if (settings.getpriority("FEEDS") or 0) < CMDLINE:
+        settings.set("FEEDS", json.dumps({}), priority="cmdline")
+    settings.set("FEED_URI", None, priority="cmdline")
 
 
 def _give_feed(settings: BaseSettings) -> None:

@@ -117,6 +117,7 @@ class Assignment(WorkerRequest):
     foreign: bool = False  #: the crawl is another project's
     key_sealed: str = ""  #: the key of such a crawl, sealed for this code
     goals: Mapping[str, float] = field(default_factory=dict)  #: of the whole crawl, as `Goals.limits`
+    typed: bool = False  #: items keep their classes, and values that JSON lacks
 
     # a job that is sent a batch
     batch: int = 0

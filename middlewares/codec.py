@@ -3,10 +3,8 @@
 Part of the worker half: imports Scrapy and the standard library only.
 """
 
-import base64
 import inspect
 from collections.abc import Callable, Iterable
-from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -16,8 +14,9 @@ from scrapy.http import JsonRequest, XmlRpcRequest
 from scrapy.spiders import CrawlSpider
 
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY
-from scrapyd_dist.goals import DEPTH
 from scrapyd_dist.payload import RequestValue
+
+from .typed_json import NoJsonForm, UnknownClass, pack, unpack
 
 #: request meta: the slots of this one request
 PREFIX, NUMBER = "frontier_slot_prefix", "frontier_number_of_slots"
@@ -30,10 +29,11 @@ AGAIN = "distributed_again"
 #: request meta: it waits for its turn outside of the queue: for a permit, or by a goal of the crawl
 WAITS = "distributed_waits"
 #: request meta that only means something in the process that set it
-LOCAL_META = frozenset({"depth", "is_start_request", "distribute", PERMIT, AGAIN, WAITS, PREFIX, NUMBER, FINGERPRINT})
-DEPTH_META, NOTHING = frozenset({"depth"}), frozenset[str]()
+LOCAL_META = frozenset({"is_start_request", "distribute", PERMIT, AGAIN, WAITS, PREFIX, NUMBER, FINGERPRINT})
 #: the same of a rule's request, which travels with the rule's number
 RULE_META = LOCAL_META | {"rule"}
+#: meta that means nothing to another spider
+SPIDER_META = frozenset({"depth"})
 #: the callback of a request that names none
 DEFAULT_CALLBACK = "parse"
 #: the same of a CrawlSpider, where it is not what `parse` would be
@@ -72,18 +72,12 @@ def to_value(request: Request, spider: Spider) -> RequestValue:
         value: RequestValue = {"url": request.url, "callback": callback}
         if errback is not None:
             value["errback"] = _name(errback, spider)
-        return {**value, **_fields(request, LOCAL_META - _kept(spider))}
+        return {**value, **_fields(request, LOCAL_META)}
     value = {"url": request.url, "rule": rule}
     if errback != getattr(spider, "_errback", None):  # process_request of the rule gave it another one
         value["errback"] = None if errback is None else _name(errback, spider)
     usual = {"link_text"} if request.meta.get("link_text") == "" else set()  # what a rule's request has anyway
-    return {**value, **_fields(request, (RULE_META | usual) - _kept(spider))}
-
-
-def _kept(spider: Spider) -> frozenset[str]:
-    """What travels all the same: the depth, where it is limited for the whole crawl."""
-    settings = getattr(spider, "settings", None)
-    return DEPTH_META if settings and str(settings.get(DEPTH) or 0) != "0" else NOTHING
+    return {**value, **_fields(request, RULE_META | usual)}
 
 
 def to_value_for_other(request: Request, spider: Spider, callback: str | None) -> RequestValue:
@@ -100,7 +94,8 @@ def to_value_for_other(request: Request, spider: Spider, callback: str | None) -
     for name in (callback, value.get("errback")):
         if name is not None and not name.isidentifier():
             raise CannotTravel(f"{name!r} cannot be the name of a method of another spider")
-    return {**value, **_fields(request, RULE_META | {"link_text"} if is_rules else LOCAL_META)}
+    left = RULE_META | {"link_text"} if is_rules else LOCAL_META
+    return {**value, **_fields(request, left | SPIDER_META)}
 
 
 def _fields(request: Request, left: frozenset[str]) -> RequestValue:
@@ -137,20 +132,26 @@ def _fields(request: Request, left: frozenset[str]) -> RequestValue:
 
 def from_value(value: RequestValue, spider: Spider) -> Request:
     """The request that `to_value` described; CannotTravel if the spider has no such rule or method."""
-    meta = _unpack(value.get("meta", {}))
+    meta = _unpack(value.get("meta", {}), spider)
     callback, errback = _targets(value, spider, meta)
-    return _request(value, meta, callback, errback)
+    return _request(value, spider, meta, callback, errback)
 
 
 def plain_request(value: RequestValue) -> Request:
     """The same without its callbacks, where there is no spider."""
-    return _request(value, _unpack(value.get("meta", {})))
+    return _request(value, None, _unpack(value.get("meta", {}), None))
 
 
-def _request(value: RequestValue, meta: dict[str, Any], callback: Any = None, errback: Any = None) -> Request:
+def _request(
+    value: RequestValue,
+    spider: Spider | None,
+    meta: dict[str, Any],
+    callback: Any = None,
+    errback: Any = None,
+) -> Request:
     # Most requests have an address and little else: only what is there is looked at.
     given = {name: value[name] for name in _AS_THEY_ARE if name in value}
-    given.update({name: _unpack(value[name]) for name in _PACKED if name in value})
+    given.update({name: _unpack(value[name], spider) for name in _PACKED if name in value})
     if "headers" in value:
         given["headers"] = {
             name.encode("latin-1"): [item.encode("latin-1") for item in items]
@@ -176,7 +177,7 @@ def set_attributes(value: RequestValue, spider: Spider) -> None:
     packed = value.get(ATTRIBUTES, {})
     for name in spider.settings.getlist("DISTRIBUTED_SPIDER_ATTRIBUTES"):
         if name in packed:
-            setattr(spider, name, _unpack(packed[name]))
+            setattr(spider, name, _unpack(packed[name], spider))
 
 
 def rule_of(request: Request, spider: Spider) -> int | None:
@@ -230,31 +231,19 @@ def _method(name: Any, spider: Spider) -> Any:
 
 
 def _pack(item: Any, where: str) -> Any:
-    """JSON for what JSON has; bytes and tuples under a one-key object whose key starts with `$`."""
-    if item is None or type(item) in (str, bool, int, float):
-        return item
-    if isinstance(item, str) and not isinstance(item, Enum):
-        return str(item)  # such as what lxml finds
-    if type(item) is bytes:
-        return {"$bytes": base64.b64encode(item).decode()}
-    # Of lists and objects only the plain ones: a namedtuple would come back without its names.
-    if type(item) is tuple:
-        return {"$tuple": [_pack(entry, where) for entry in item]}
-    if type(item) is list:
-        return [_pack(entry, where) for entry in item]
-    if type(item) is dict and all(type(name) is str for name in item):
-        packed = {name: _pack(entry, where) for name, entry in item.items()}
-        return {"$dict": packed} if any(name.startswith("$") for name in packed) else packed
-    raise CannotTravel(f"its {where} has a {type(item).__name__}, which JSON cannot carry")
+    try:
+        return pack(item)
+    except NoJsonForm as error:
+        raise CannotTravel(f"its {where} has a {error}, which JSON cannot carry") from None
 
 
-def _unpack(item: Any) -> Any:
-    if isinstance(item, list):
-        return [_unpack(entry) for entry in item]
-    if not isinstance(item, dict):
-        return item
-    if "$bytes" in item:
-        return base64.b64decode(item["$bytes"], validate=True)
-    if "$tuple" in item:
-        return tuple(_unpack(entry) for entry in item["$tuple"])
-    return {name: _unpack(entry) for name, entry in item.get("$dict", item).items()}
+def _unpack(item: Any, spider: Spider | None) -> Any:
+    package = "" if spider is None else type(spider).__module__.partition(".")[0]
+    try:
+        return unpack(item, package)
+    except UnknownClass as error:
+        if spider is None:
+            return item  # a process without the project; what it does not call is of no matter to it
+        raise CannotTravel(str(error)) from error
+    except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
+        raise CannotTravel(f"it has a value that cannot be made here: {error}") from error

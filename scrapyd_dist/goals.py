@@ -22,7 +22,7 @@ COUNTED = "goal."
 CLOSESPIDER = "DISTRIBUTED_CLOSESPIDER"
 #: the setting that has those of Scrapy as the project gives them, once they count for the whole
 GIVEN = "SCRAPYD_DIST_CLOSESPIDER"
-#: DEPTH_LIMIT for the whole crawl: the depth of a request travels with it
+#: DEPTH_LIMIT for the whole crawl: the depth of a request travels with it, as all its meta
 DEPTH = "DISTRIBUTED_GOAL_DEPTH"
 #: goal -> the setting of Scrapy that says the same of one process
 SCRAPYS = {

@@ -35,7 +35,7 @@ OPEN_FIELDS = frozenset(
 )
 #: the field of a retried request: the batch in which it failed, and its index there, from 0
 REPLACES = "replaces"
-OPEN_META = frozenset({"link_text"})
+OPEN_META = frozenset({"link_text", "depth"})
 
 #: a request as JSON: at least `url`; see `scrapyd_dist.middlewares.codec` for the fields
 RequestValue = dict[str, Any]

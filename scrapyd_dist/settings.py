@@ -226,8 +226,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
 "Workers that lease": (
     _s("MODE", _CHOICE, "auto", "how batches reach the nodes: `pull`, long-lived workers there lease them from the"
        " store ([more](../howto/frontier.md#workers)); `push`, each is sent as a job; `auto`, leased, and sent to"
-       " nodes whose workers do not reach the store, or to all with a feed URL, with FEEDS that are uploaded, and"
-       " without waiting", option="--pull/--push", choices=("auto", "push", "pull")),
+       " nodes whose workers do not reach the store, or to all with a feed URL, and without waiting",
+       option="--pull/--push", choices=("auto", "push", "pull")),
     _s("START", _CHOICE, "skip", "the spider's own start requests in a worker: `skip`, or made `first`, before its"
        " first batch", choices=("skip", "first")),
     _s("MAX_BATCHES", _WHOLE, 0, "batches after which a worker ends and another one takes its place; 0: no limit",
@@ -259,8 +259,8 @@ GROUPS: dict[str, tuple[Setting, ...]] = {
        " `articles0` to `articles3`", must_be=_CALLBACKS, travels=_SLOTS),
 ),
 "Items and the end": (
-    _s("OUTPUTS", _FILES, None, "the merged files; with `scrapy crawl`, its own `-o` and local `FEEDS` are taken",
-       option="-o"),
+    _s("OUTPUTS", _FILES, None, "the files and addresses that all items go to at the end; `-o`, `-O` and `FEEDS` are"
+       " taken", option="-o"),
     _s("DELIVER", _TEXT, None, "a folder, or an address (`s3://bucket/path`, `gs://…`, `abfs://…`, `sftp://host/path`,"
        " `ftp://…`), to which items are delivered as batches are done, in whole files that a manifest lists"
        " ([more](../howto/unattended.md#results-where-they-are-wanted)). One with a password belongs in settings.py",

@@ -84,13 +84,13 @@ class SpiderOptions(JobLimits):
     ] = None  # fmt: skip
     add_to: Annotated[
         list[str] | None,
-        _option("At the end, add the items to this file: .jl, .jsonl, .json, .csv; - is standard output.", "-o",
-                "--output", panel=_ITEMS, metavar="FILE"),
+        _option("At the end, add the items to this file or address, in any format of the project; - is standard"
+                " output.", "-o", "--output", panel=_ITEMS, metavar="FILE|URI"),
     ] = None  # fmt: skip
     overwrite: Annotated[
         list[str] | None,
         _option(
-            "The same, and replace a file that is there.", "-O", "--overwrite-output", panel=_ITEMS, metavar="FILE"
+            "The same, and replace a file that is there.", "-O", "--overwrite-output", panel=_ITEMS, metavar="FILE|URI"
         ),
     ] = None
     deliver: Annotated[str | None, _setting("DELIVER", metavar="DIR|URL")] = None
@@ -268,19 +268,40 @@ def stdout_for(
 def outputs_of(folder: Path, new: Sequence[str] | None, over: Sequence[str] | None) -> list[dict[str, Any]]:
     """What `-o FILE` (new) and `-O FILE` (over) ask for, as DISTRIBUTED_OUTPUTS has it; `FILE:csv` names a format.
 
-    As with Scrapy, -o adds to a file that is there. A format that is not known, or cannot be added to, is refused.
+    As with Scrapy, -o adds to a file that is there. Addresses, and formats that the project may have, are judged by the
+    crawl's process.
     """
-    from scrapyd_dist.items.merging import ItemOutput, check_folder
-
     outputs: list[dict[str, Any]] = []
     for text, overwrite in [*((text, False) for text in new or ()), *((text, True) for text in over or ())]:
-        name, _, kind = text.rpartition(":")
-        if kind not in _NAMES_OF_FORMATS:
-            name, kind = text, ""
-        path = folder / name
-        ItemOutput.named(path, format=kind or None, overwrite=overwrite)
-        check_folder(path.parent)
-        if any(path.resolve() == Path(other["path"]).resolve() for other in outputs):
-            raise ConfigError(f"{path} is named twice. Name each file of -o and -O once.")
-        outputs.append({"path": str(path.absolute()), "format": kind or None, "overwrite": overwrite})
+        output = _output_of(folder, text, overwrite=overwrite)
+        if any(output["path"] == other["path"] for other in outputs):
+            raise ConfigError(f"{output['path']} is named twice. Name each file of -o and -O once.")
+        outputs.append(output)
     return outputs
+
+
+def _output_of(folder: Path, text: str, *, overwrite: bool) -> dict[str, Any]:
+    from scrapyd_dist.items.merging import is_elsewhere
+
+    name, _, kind = text.rpartition(":")
+    if not (name and kind.isidentifier()):
+        name, kind = text, ""
+    if not is_elsewhere(name):
+        return _file_of(folder / name, kind, overwrite=overwrite)
+    if password_in(name):
+        raise ConfigError(
+            "An address of -o or -O has a password, which every user of this machine could read in the process list."
+            " Put it into FEEDS of the project's settings, and leave the option out."
+        )
+    return {"path": name, "format": kind or None, **({"overwrite": True} if overwrite else {})}
+
+
+def _file_of(path: Path, kind: str, *, overwrite: bool) -> dict[str, Any]:
+    """A file of this machine; ConfigError if it has no format, cannot be added to, or cannot be made there."""
+    from scrapyd_dist.items.merging import FORMATS, ItemOutput, check_folder
+
+    is_known = kind in _NAMES_OF_FORMATS if kind else path.suffix.lower() in FORMATS
+    if is_known or not (kind or path.suffix):
+        ItemOutput.named(path, format=kind or None, overwrite=overwrite)
+    check_folder(path.parent)
+    return {"path": str(path.absolute()), "format": kind or None, "overwrite": overwrite}

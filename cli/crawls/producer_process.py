@@ -152,9 +152,14 @@ def anew(row: Crawl) -> dict[str, Any]:
     A file that this crawl made itself is replaced. One that it only added to may hold the items of others: then
     there will be one beside it that has all of this crawl.
     """
+    from scrapyd_dist.items.merging import is_elsewhere
+
     settings = dict(row.options["settings"])
     outputs = []
     for output in settings.get("DISTRIBUTED_OUTPUTS") or []:
+        if is_elsewhere(output["path"]):
+            outputs.append({**output, "overwrite": True})
+            continue
         path = Path(output["path"])
         if not output.get("overwrite") and not row.options.get("own_outputs"):
             path = path.with_name(f"{path.stem}-{row.id}{path.suffix}")

@@ -11,7 +11,7 @@ from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, home_
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.items.delivery import PARTS, fields_of, own_parts
 from scrapyd_dist.items.json_lines import FoundItem, Items, Runs, item_in
-from scrapyd_dist.items.merging import ItemOutput
+from scrapyd_dist.items.merging import ItemOutput, is_elsewhere
 from scrapyd_dist.items.merging import merge as write
 from scrapyd_dist.items.tail_reader import LocalFile, RemotePart, TailSource, shares
 from scrapyd_dist.joblogs.worker_report import part_path
@@ -66,6 +66,8 @@ def merge(
 def _merge(
     context: Context, name: Sequence[str], asked: Sequence[Mapping[str, Any]], key: Sequence[str] | None, report: Output
 ) -> int:
+    if away := [one["path"] for one in asked if is_elsewhere(one["path"])]:
+        raise ConfigError(f"Items are merged into files of this machine, and {', '.join(away)} is none; name a file.")
     outputs = [ItemOutput.named(one["path"], overwrite=one["overwrite"], format=one["format"]) for one in asked]
     crawls, files, problems = _asked(context, name)
     # The parts of a crawl have a hash that was right; what comes from elsewhere is looked into, line by line.

@@ -23,8 +23,7 @@ from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.errors import INTERRUPTED, PARTIAL, TIME_UP, ConfigError, DistError, StoreError
 from scrapyd_dist.frontier.backlog import UNFAIR
 from scrapyd_dist.goals import in_words
-from scrapyd_dist.items.delivery import deliver
-from scrapyd_dist.items.merging import ItemOutput
+from scrapyd_dist.items.merging import is_elsewhere
 from scrapyd_dist.progress import Snapshot, exit_code, told
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.scrapyd.jobs import check_args
@@ -37,7 +36,9 @@ from .completion_hooks import read_on_finish, refusal, tell
 from .crawl_nodes import CrawlNodes
 from .crawl_repository import CrawlRepository, find_row, open_thread
 from .crawl_request import CrawlRequest, check_mode, check_parts, check_spider, find_project
+from .feed_outputs import CrawlOutputs, shown
 from .lifecycle import Lifecycle
+from .merged_feeds import FeedHost, MergedFeeds, deliver_to
 from .process import check_known
 from .producer_options import read_options
 from .status_reporter import FrontierReporter
@@ -131,10 +132,11 @@ class ConsumeProcess:
             check_mode(self._request.options, settings)
             check_parts(settings)
         nodes = await CrawlNodes.prepare(self._request, repository)
-        spec = await nodes.job_request(settings, rows=self.rows)
+        outputs = repository.outputs(settings) if self.merge else CrawlOutputs()
+        host = self._host(outputs)
+        spec = await nodes.job_request(settings, rows=self.rows, typed=bool(outputs.feeds))
         scheduler = nodes.scheduler(spec, sender=sender, staffing=self.scaling)
         await _check_mine(repository)
-        outputs = repository.outputs(settings) if self.merge else []
         publisher = await repository.publisher()
         away = await _parts_away(repository) if self.merge else ""
         if away and self._request.options.outputs:
@@ -144,7 +146,9 @@ class ConsumeProcess:
         warnings = [*complaints(settings, self._request.args), *endangered, *nodes.prepared.warnings]
         if away:
             warnings.append(f"no file of all items is written: {away}")
-            outputs = []
+            outputs = CrawlOutputs()
+        if settings.getdict("FEEDS") and not self.rows:
+            warnings.append("FEEDS: nothing is written there; -o FILE names the file of a frontier's items.")
         snapshot = Snapshot(scheduler=scheduler.state, unheeded=why_not_heeded(settings), warnings=warnings)
         reporter = FrontierReporter(
             repository=repository, scheduler=scheduler, snapshot=snapshot, publisher=publisher, show=self.show,
@@ -154,13 +158,27 @@ class ConsumeProcess:
         for warning in warnings:
             logger.warning("%s", warning)
         await reporter.tell(CrawlState.WORKING, version=nodes.prepared.version, spider=self.spider)
-        run = ConsumeRun(self, nodes, reporter, outputs)
+        run = ConsumeRun(self, nodes, reporter, outputs, host)
         if not self.interrupted.is_set():
             if self.strategy is not None:
                 await repository.thread(self.strategy.begin, repository.thread.store)
                 run.strategy = StrategyThread(self.strategy)
             scheduler.start()
         return run
+
+    def _host(self, outputs: CrawlOutputs) -> FeedHost | None:
+        """What Scrapy's exporter is given in place of a crawler, if it is needed; ConfigError if it cannot work."""
+        if not outputs.feeds:
+            return None
+        away = [shown(uri) for uri in outputs.feeds if is_elsewhere(uri)]
+        if away:
+            raise ConfigError(
+                f"The items of a frontier are written to files of this machine, and {', '.join(away)} is none. Name a"
+                " file with -o, or deliver parts there as they come: --deliver."
+            )
+        host = FeedHost.of(check_known(self.settings, self.spider), self.settings, self.args)
+        MergedFeeds(host, outputs.feeds)
+        return host
 
     def _listen(self) -> None:
         """Let Ctrl-C end the work in good order; a second one ends this process as it stands."""
@@ -213,12 +231,17 @@ class ConsumeRun(Lifecycle):
     """The consumption of a frontier that has begun."""
 
     def __init__(
-        self, wanted: ConsumeProcess, nodes: CrawlNodes, reporter: FrontierReporter, outputs: list[ItemOutput]
+        self,
+        wanted: ConsumeProcess,
+        nodes: CrawlNodes,
+        reporter: FrontierReporter,
+        outputs: CrawlOutputs,
+        host: FeedHost | None,
     ) -> None:
         super().__init__()
         self._wanted, self._nodes = wanted, nodes
         self._reporter, self._repository, self._scheduler = reporter, reporter.repository, reporter.scheduler
-        self._outputs, self._interrupted = outputs, wanted.interrupted
+        self._outputs, self._host, self._interrupted = outputs, host, wanted.interrupted
         self._failure = asyncio.Event()
         self.strategy: StrategyThread | None = None
 
@@ -293,9 +316,7 @@ class ConsumeRun(Lifecycle):
             message = f"{undelivered} All else is done; the same command delivers them: {self._wanted.command}"
             return await self._let_go(CrawlState.STOPPED, PARTIAL, message)
         stored = await repository.for_delivery(self._nodes.prepared.key)
-        delivered = await asyncio.to_thread(
-            deliver, repository.folder, own=[], outputs=self._outputs, feed_url=None, **stored
-        )
+        delivered = await deliver_to(self._outputs, self._host, repository.folder, own=[], feed_url=None, **stored)
         reporter.note_files(delivered)
         reporter.warn(*delivered.warnings)
         if self._scheduler.incomplete:

@@ -14,7 +14,6 @@ from pathlib import Path
 from socket import gethostname
 from typing import Any
 
-from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings
 
 from scrapyd_dist.batches import (
@@ -34,7 +33,6 @@ from scrapyd_dist.errors import ForeignRow, NameTaken, NothingMatched
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.frontier.intake import add_unseen
 from scrapyd_dist.items.delivery import PARTS
-from scrapyd_dist.items.merging import ItemOutput
 from scrapyd_dist.items.publisher import PartPublisher
 from scrapyd_dist.items.sink import open_sink
 from scrapyd_dist.keys import state_key
@@ -47,7 +45,7 @@ from scrapyd_dist.store.worker_thread import StoreThread
 
 from .crawl_code import keep
 from .crawl_request import CrawlRequest
-from .item_exporters import item_outputs
+from .feed_outputs import CrawlOutputs, crawl_outputs, outputs_to_keep
 from .preflight import Prepared
 from .producer_options import ProducerOptions
 
@@ -84,7 +82,7 @@ async def find_row(thread: StoreThread, request: CrawlRequest) -> Crawl:
 def _kept(request: CrawlRequest, outputs: list[dict[str, Any]]) -> dict[str, Any]:
     """The options with which a producer goes on with this crawl, where no command has kept them."""
     return {
-        "settings": {"DISTRIBUTED_OUTPUTS": [{**one, "path": str(Path(one["path"]).absolute())} for one in outputs]},
+        "settings": {"DISTRIBUTED_OUTPUTS": outputs_to_keep(outputs)},
         "spider_settings": {name: value for name, value in request.given.items() if name not in OUTPUT_SETTINGS},
         "args": dict(request.args),
         "cwd": str(Path.cwd()),
@@ -288,6 +286,6 @@ class CrawlRepository:
         await asyncio.to_thread(publisher.begin, await self.accepted())
         return publisher
 
-    def outputs(self, settings: BaseSettings, crawler: Crawler | None = None) -> list[ItemOutput]:
-        """The merged files, by the FEED_EXPORT_… of these settings; some exporters are made from a crawler."""
-        return item_outputs(asked_outputs(self._options, self.id), settings, crawler)
+    def outputs(self, settings: BaseSettings) -> CrawlOutputs:
+        """The merged files, and the feeds that Scrapy's exporter writes, by these settings."""
+        return crawl_outputs(asked_outputs(self._options, self.id), settings)

@@ -19,10 +19,10 @@ from scrapyd_dist import config
 from scrapyd_dist.batches import Shard
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.goals import DEPTH
-from scrapyd_dist.items.merging import check_folder
+from scrapyd_dist.items.merging import check_folder, is_elsewhere
 from scrapyd_dist.scheduling.job_request import passed_on
 from scrapyd_dist.scrapyd.jobs import check_args
-from scrapyd_dist.settings import LABELS, SettingReader, Travels, judge, limits_in, travelling, uploading_feeds
+from scrapyd_dist.settings import LABELS, SettingReader, Travels, judge, limits_in, travelling
 from scrapyd_dist.shards import ShardTemplate, check_page, shards_of_pages, shards_of_urls
 from scrapyd_dist.store.address import chosen
 from scrapyd_dist.transports import AsyncSender
@@ -32,7 +32,8 @@ from ..slot_routing import SlotRouting, hides_addon
 from ..targets import Target
 from ..throttle.throttle_options import SWITCH, options_of
 from ..throttle.throttle_options import given as throttle_given
-from .item_exporters import item_outputs
+from .feed_outputs import crawl_outputs, shown
+from .merged_feeds import FeedHost, MergedFeeds
 from .producer_options import CMDLINE, ProducerOptions
 
 #: Scrapy's own part for each setting that may name another one
@@ -168,9 +169,26 @@ def check_crawl(options: ProducerOptions, settings: BaseSettings, spider: Spider
     """Raise ConfigError if a crawl of this spider cannot work with these settings, or write its items."""
     check_mode(options, settings)
     check_parts(settings)
-    for output in item_outputs(options.outputs, settings, None):
-        check_folder(output.path.parent)
+    check_outputs(options, settings, spider)
     check_spider(spider, settings)
+
+
+def check_outputs(options: ProducerOptions, settings: BaseSettings, spider: Spider) -> None:
+    """Raise ConfigError if the items cannot be written where they shall go."""
+    outputs = crawl_outputs(options.outputs, settings)
+    folders = [file.path.parent for file in outputs.files]
+    folders += [Path(uri.partition("%(")[0]).parent for uri in outputs.feeds if not is_elsewhere(uri)]
+    for folder in folders:
+        check_folder(folder)
+    if not outputs.feeds:
+        return
+    if options.target_feed_url is not None:
+        raise ConfigError(
+            f"With a feed URL (--feed, DISTRIBUTED_TARGET_FEED_URL) items come back as lines of JSON, and"
+            f" {', '.join(map(shown, outputs.feeds))} needs more than these (-o, -O, FEEDS): their classes, or Scrapy's"
+            " own exporter. Leave out one of the two."
+        )
+    MergedFeeds(FeedHost(settings, spider), outputs.feeds)
 
 
 def for_target(options: ProducerOptions, target: Target) -> ProducerOptions:
@@ -183,7 +201,7 @@ def for_target(options: ProducerOptions, target: Target) -> ProducerOptions:
         return options
     wrong = "index pages (--index, --start-urls) are the producer's" if options.sharded else ""
     if not options.leases:
-        wrong = "batches that are sent (--push, --feed, a feed that a job uploads) have no way to hand on links"
+        wrong = "batches that are sent (--push, --feed) have no way to hand on links"
     if wrong:
         raise ConfigError(
             f"To the nodes go {target.how}; but {wrong}. Name the pages that workers fetch without following their"
@@ -211,13 +229,6 @@ def check_mode(options: ProducerOptions, settings: BaseSettings) -> None:
         raise ConfigError(
             "Start requests that go to the workers (DISTRIBUTED_SEEDS) leave the finding to them, each for itself, and"
             " a limit (--limit, DISTRIBUTED_LIMIT) counts what the producer finds. Leave out one of the two."
-        )
-    uploads = uploading_feeds(settings)
-    if uploads:
-        raise ConfigError(
-            f"The setting FEEDS has {', '.join(uploads)}, which a job uploads when it closes. A worker that leases"
-            " (--pull, DISTRIBUTED_MODE) closes after many batches, and those that it lost on the way would be in the"
-            " upload all the same. Take it out of FEEDS, or crawl without --pull."
         )
 
 

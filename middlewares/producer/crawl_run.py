@@ -19,7 +19,6 @@ from scrapy.crawler import Crawler
 from scrapyd_dist.batches import NOT_MADE, CrawlState, FinishReason, Miss, meaning
 from scrapyd_dist.errors import INTERRUPTED, PARTIAL, ConfigError, DistError
 from scrapyd_dist.goals import in_words
-from scrapyd_dist.items.delivery import deliver
 from scrapyd_dist.progress import Snapshot, exit_code
 from scrapyd_dist.scheduling.batcher import BatchDraft, Demand, portions
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet
@@ -49,6 +48,7 @@ from .crawl_request import (
 from .discovery import IndexWalk, OwnItems, new_capture
 from .lifecycle import TICK, Fault, Lifecycle, ending, signals
 from .lifecycle import exit_code as process_exit
+from .merged_feeds import FeedsNotStored, deliver_to
 from .producer_options import read_options
 from .status_reporter import StatusReporter
 
@@ -99,9 +99,15 @@ class CrawlStart:
         nodes = await CrawlNodes.prepare(request, repository, code)
         kept, options = await repository.keep_code(nodes.prepared), nodes.request.options
         index = IndexWalk(await repository.take_shards(shards), template_of(options))
-        own = OwnItems(repository.parts)
-        feed = options.target_feed_url is not None
-        spec = await nodes.job_request(settings, feed=feed, lease=options.scaling.terms.lease, ways=nodes.ways)
+        outputs = repository.outputs(settings)
+        own = OwnItems(repository.parts, typed=bool(outputs.feeds))
+        spec = await nodes.job_request(
+            settings,
+            feed=options.target_feed_url is not None,
+            typed=bool(outputs.feeds),
+            lease=options.scaling.terms.lease,
+            ways=nodes.ways,
+        )
         scheduler = nodes.scheduler(spec, sender=sender, counts=partial(_own_counts, index, own))
 
         def demand() -> Demand:
@@ -365,15 +371,20 @@ class CrawlRun(Lifecycle):
             await self._stop(undelivered, PARTIAL)  # before any output is written: -o adds to a file that is there
             return
         stored = await repository.for_delivery(self._nodes.prepared.key)
-        stored |= {"outputs": repository.outputs(self._crawler.settings, self._crawler)}
-        delivered = await asyncio.to_thread(
-            deliver,
-            repository.folder,
-            own=self._own.parts(),
-            own_items=self._own.count,
-            feed_url=options.target_feed_url,
-            **stored,
-        )
+        try:
+            delivered = await deliver_to(
+                repository.outputs(self._crawler.settings),
+                self._crawler,
+                repository.folder,
+                own=self._own.parts(),
+                own_items=self._own.count,
+                feed_url=options.target_feed_url,
+                **stored,
+            )
+        except FeedsNotStored as error:
+            await self._scheduler.left()
+            await self._stop(str(error), PARTIAL)
+            return
         reporter.note_files(delivered)
         reporter.warn(*delivered.warnings, *self._left_out(stored["misses"]))
         where = ", ".join(reporter.snapshot.output) or "the feeds that its manifest lists"

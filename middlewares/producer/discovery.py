@@ -9,7 +9,6 @@ from typing import IO, Any, cast
 
 from scrapy import Request
 from scrapy.crawler import Crawler
-from scrapy.exporters import JsonLinesItemExporter
 
 from scrapyd_dist.batches import Miss, Shard, ShardState
 from scrapyd_dist.items.delivery import OWN, own_parts
@@ -19,6 +18,7 @@ from scrapyd_dist.scheduling.fingerprints import FingerprintSet
 from scrapyd_dist.shards import ShardTemplate
 
 from ..classifier import Disposition, FrontierFeed
+from ..item_lines import line_writer
 from ..slot_routing import SlotRouting
 from .producer_options import ProducerOptions
 
@@ -78,11 +78,11 @@ def new_capture(
 
 
 class OwnItems:
-    """Writes the producer's items below the folder of parts."""
+    """Writes the producer's items below the folder of parts; with `typed` as a worker's `PartFile` does."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._files: dict[int, tuple[IO[bytes], JsonLinesItemExporter]] = {}
+    def __init__(self, folder: Path, *, typed: bool = False) -> None:
+        self._folder, self._typed = folder, typed
+        self._files: dict[int, tuple[IO[bytes], Callable[[Any], None]]] = {}
         self.count = 0
 
     def recall(self, *, keep: bool) -> None:
@@ -97,8 +97,8 @@ class OwnItems:
         if shard not in self._files:
             self._folder.mkdir(parents=True, exist_ok=True)
             file = (self._folder / f"{OWN}{shard}.jl").open("wb")
-            self._files[shard] = (file, JsonLinesItemExporter(cast("BytesIO", file), encoding="utf-8"))
-        self._files[shard][1].export_item(item)
+            self._files[shard] = (file, line_writer(cast("BytesIO", file), typed=self._typed))
+        self._files[shard][1](item)
         self.count += 1
 
     def flush(self) -> None:

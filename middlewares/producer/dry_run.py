@@ -19,7 +19,6 @@ from scrapyd_dist.batches import Shard
 from scrapyd_dist.diagnostics import LATE, POLL_REMEDY, is_local
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.forecast import CrawlShape, Probed, forecast
-from scrapyd_dist.goals import DEPTH
 from scrapyd_dist.items.sink import open_sink
 from scrapyd_dist.payload import describe as describe_payload
 from scrapyd_dist.payload import encode
@@ -40,6 +39,7 @@ from .crawl_nodes import NodeSources, check_reach
 from .crawl_repository import asked_outputs
 from .crawl_request import CrawlRequest, check_crawl, find_project, for_target, shards_of, template_of
 from .discovery import IndexWalk
+from .feed_outputs import shown
 from .preflight import LOCAL_NODES, notes_on, prepare
 from .producer_options import ProducerOptions, read_options
 
@@ -51,7 +51,6 @@ PER_JOB = (
     "CLOSESPIDER_TIMEOUT",
     "CLOSESPIDER_TIMEOUT_NO_ITEM",
     "CLOSESPIDER_PAGECOUNT_NO_ITEM",
-    "DEPTH_LIMIT",
 )
 #: settings that name a folder of the machine that a job happens to run on
 LOCAL_FOLDERS = ("FILES_STORE", "IMAGES_STORE")
@@ -150,10 +149,9 @@ def plan(
 
 def _paths(options: ProducerOptions, crawl: str) -> list[str]:
     """The merged files, and the address of feeds, without its account."""
-    paths = [str(one["path"]) for one in asked_outputs(options, crawl)]
+    paths = [shown(str(one["path"])) for one in asked_outputs(options, crawl)]
     if options.target_feed_url is not None:
-        parts = urlsplit(options.target_feed_url)
-        paths.append(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl())
+        paths.append(shown(options.target_feed_url))
     return paths
 
 
@@ -220,8 +218,7 @@ def _warnings(settings: BaseSettings, options: ProducerOptions, nodes: list[dict
         warnings.insert(
             0, f"no node is named: the crawl starts {LOCAL_NODES} on this machine, as `sdist nodes up` does."
         )
-    whole = {"DEPTH_LIMIT"} if settings.getint(DEPTH) else ()
-    counted = [name for name in PER_JOB if settings.getfloat(name) and name not in whole]
+    counted = [name for name in PER_JOB if settings.getfloat(name)]
     if counted:
         warnings.append(f"{', '.join(counted)}: counted over the whole crawl before, and in each job now.")
     if any(name.startswith("CLOSESPIDER") for name in counted):
@@ -231,8 +228,6 @@ def _warnings(settings: BaseSettings, options: ProducerOptions, nodes: list[dict
     folders = [name for name in LOCAL_FOLDERS if "://" not in (settings.get(name) or "://")]
     if folders:
         warnings.append(f"{', '.join(folders)}: a folder of whichever node a job runs on; use a shared storage.")
-    if [uri for uri in settings.getdict("FEEDS") if "://" not in str(uri) or str(uri).startswith("file:")]:
-        warnings.append("FEEDS: jobs write these files on their nodes, too, and may overwrite each other's there.")
     return warnings
 
 

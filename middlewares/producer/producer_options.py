@@ -16,7 +16,7 @@ from scrapyd_dist.items.sink import REVEALED, password_in, split
 from scrapyd_dist.scheduling.base import SchedulerLimits
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
-from scrapyd_dist.settings import AUTO, SETTINGS, SettingReader, judge, uploading_feeds
+from scrapyd_dist.settings import AUTO, SETTINGS, SettingReader, judge
 
 from ..throttle.throttle_options import ThrottleOptions
 
@@ -98,8 +98,8 @@ def read_options(settings: BaseSettings) -> ProducerOptions:
     throttle = ThrottleOptions.from_settings(settings)
     read, values = reader.value, reader.values_for(ProducerOptions)
     crawl, mode, feed_url, adapts = values["crawl"], values["mode"], values["target_feed_url"], _adapts(reader)
-    # What a job uploads when it closes would have items of lost leases; without waiting, all is sent at once.
-    may_lease = not (feed_url or uploading_feeds(settings)) and read("DISTRIBUTED_WAIT")
+    # What a job writes to a feed URL would have items of lost leases; without waiting, all is sent at once.
+    may_lease = not feed_url and read("DISTRIBUTED_WAIT")
     options = ProducerOptions(**{
         **values,
         "crawl": check_crawl_name(crawl) if crawl else None,

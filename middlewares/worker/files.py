@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from scrapy import Item
-from scrapy.exporters import JsonLinesItemExporter
 
 from scrapyd_dist.batches import FinishReason
 from scrapyd_dist.version import PACKAGE_FILE, __version__
+
+from ..item_lines import line_writer
 
 logger = logging.getLogger(__name__)
 
@@ -67,19 +68,22 @@ def _is_there(handle: int, path: Path) -> bool:
 
 
 class PartFile:
-    """The items of one attempt, one JSON line each: `<job>.jl.part` while it grows, `<job>.jl` when it is whole."""
+    """The items of one attempt, one JSON line each: `<job>.jl.part` while it grows, `<job>.jl` when it is whole.
 
-    def __init__(self, folder: Path, name: str) -> None:
+    With `typed` a line also has what JSON lacks of its item.
+    """
+
+    def __init__(self, folder: Path, name: str, *, typed: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path, self._growing = folder / f"{name}.jl", folder / f"{name}.jl.part"
         self._file, self._hash = self._growing.open("wb"), hashlib.sha256()
-        self._exporter = JsonLinesItemExporter(cast("BytesIO", self), encoding="utf-8")
+        self._export = line_writer(cast("BytesIO", self), typed=typed)
         self.items = self._bytes = 0
         self._fields = dict[str, None]()  #: that items declare, filled or not
         self._kinds = set[type]()
 
     def add(self, item: Any) -> None:
-        self._exporter.export_item(item)
+        self._export(item)
         self.items += 1
         kind = type(item)
         if kind not in self._kinds:

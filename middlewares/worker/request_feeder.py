@@ -223,7 +223,7 @@ class RequestFeeder:
             self._ready = self._at_once + (0 if one_site else self._ahead)
         # One small batch among large ones must not make this worker take all the rest.
         self._size = max(1, min(len(values), self._of_a_site), self._size // 2)
-        part = PartFile(self._folder, f"{job.crawl}.b{row.number}.a{leased.attempt}")
+        part = PartFile(self._folder, f"{job.crawl}.b{row.number}.a{leased.attempt}", typed=job.typed)
         finds = self._context.finds(f"b{row.number}:")
         kind = StrategyBatch if self._context.strategy else BatchUnit
         batch = kind(row.number, leased.attempt, values, part, finds=finds, slot=row.slot, size=row.size)

@@ -51,7 +51,7 @@ class SentSession:
                 "A job that is sent a batch cannot tell a strategy of it: crawls with a strategy need workers that"
                 " lease. Name nodes that reach the store, and set DISTRIBUTED_MODE to pull."
             )
-        part = None if folder is None or self._job.feed else PartFile(folder, self._job.name)
+        part = None if folder is None or self._job.feed else PartFile(folder, self._job.name, typed=self._job.typed)
         self.has_work = True  #: till it ends
         self._batch = BatchUnit(self._job.batch, self._job.attempt, values, part, row=self._job.row, sent=True)
         self._notifier, self._feeds = Notifier(), list[str]()

@@ -2,7 +2,7 @@
 
 import ftplib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -88,16 +88,19 @@ def deliver(
     attempts: Sequence[Attempt],
     misses: Sequence[Miss],
     outputs: Sequence[ItemOutput],
+    write_feeds: Callable[[Items], tuple[int, list[str]]] | None = None,
     feed_url: str | None,
 ) -> Delivery:
     """Write everything that a finished crawl leaves behind, from its folder in the state folder.
 
     `own` are the files of part 0, the producer's `own_items`; of `attempts` only the accepted ones count; `feed_url` is
-    the feed URL that batches wrote to, None if they wrote parts.
+    the feed URL that batches wrote to, None if they wrote parts. `write_feeds` writes other feeds than files, and
+    returns how many items are not in them, with warnings; they come first, since what it raises is tried again.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    merges = bool(outputs or write_feeds)
     accepted = accepted_of(attempts)
-    gone = [a for a in accepted if a.part and not (folder / PARTS / a.part).is_file()] if outputs else []
+    gone = [a for a in accepted if a.part and not (folder / PARTS / a.part).is_file()] if merges else []
     home = [a for a in accepted if a.part and a not in gone]
     parts = [*own, *(folder / PARTS / a.part for a in home)]
     out = left_out(accepted)
@@ -108,7 +111,7 @@ def deliver(
         in_feeds = {uri: out[batch] for uri, batch in feeds.items() if batch in out}
         document = {"schema": 1, "feeds": list(feeds), "replaced": in_feeds}
         (folder / MANIFEST).write_text(json.dumps(document, indent=1), "utf-8")
-        copies, warnings = read_back(feeds, feed_url, folder / FEEDS) if outputs else ([], [])
+        copies, warnings = read_back(feeds, feed_url, folder / FEEDS) if merges else ([], [])
         parts += [path for _, path in copies]
         skip |= {path: in_feeds[uri] for uri, path in copies if uri in in_feeds}
     lost = sum(a.report.get("items", 0) - number(out.get(a.batch, ())) for a in gone)
@@ -117,14 +120,19 @@ def deliver(
             f"{lost:,} items are lost: {len(gone):,} parts that came home are not in {folder / PARTS} any more. `sdist"
             f" items pull {crawl_in(gone[0].job)}` fetches those that their nodes still have."
         )
-    if outputs and (away := own_items - sum(map(count_lines, own))) > 0:
+    if merges and (away := own_items - sum(map(count_lines, own))) > 0:
         lost += away
         warnings.append(
             f"{away:,} items are lost: those of the crawl's own pages are not in {folder / PARTS} any more. Only"
             " another crawl brings them."
         )
-    if outputs:
-        items = merge(Items(parts, skip=skip), outputs, fields_of(accepted))
+    if merges:
+        found = Items(parts, skip=skip)
+        if write_feeds is not None:
+            unwritten, problems = write_feeds(found)
+            lost += unwritten
+            warnings += problems
+        items = merge(found, outputs, fields_of(accepted))
     else:
         items = sum(a.report.get("items", 0) - number(out.get(a.batch, ())) for a in accepted)
     return Delivery(

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from scrapyd_dist.batches import Attempt
+from scrapyd_dist.typed_lines import TYPED, plain_line
 
 #: runs of items in a part or feed, in order: (index of the first item, count)
 Runs = list[tuple[int, int]]
@@ -116,24 +117,28 @@ class Items:
         """Yield each item as its line, without the line feed."""
         return (line for line, _ in self._pass())
 
+    def typed_lines(self) -> Iterator[bytes]:
+        """Yield the same with the class and the typed values of items that have them: see `typed_lines`."""
+        return (line for line, _ in self._pass(typed=True))
+
     def values(self) -> Iterator[dict[str, Any]]:
         for line, value in self._pass():
             yield json.loads(line) if value is None else value
 
-    def _pass(self) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+    def _pass(self, *, typed: bool = False) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
         self.found = []
         with closing(_keys_on_disk()) as seen:
             for path in self._paths:
                 found = FoundItem(path=path)
                 self.found.append(found)
-                for line, value in self._of_file(found):
+                for line, value in self._of_file(found, typed=typed):
                     if value is not None and self._known(value, seen):
                         found.duplicates += 1
                         continue
                     found.items += 1
                     yield line, value
 
-    def _of_file(self, found: FoundItem) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+    def _of_file(self, found: FoundItem, *, typed: bool) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
         look = self._check or bool(self._key)
         with found.path.open("rb") as file:
             lines: Iterator[tuple[int, bytes]] = enumerate(file, 1)
@@ -142,6 +147,8 @@ class Items:
                 found.replaced = number(runs)
             for at, raw in lines:
                 line = raw.rstrip(b"\r\n")
+                if TYPED in line and not typed:
+                    line = plain_line(line)
                 if not line.strip():
                     continue
                 ends = raw.endswith(b"\n")

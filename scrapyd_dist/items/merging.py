@@ -10,12 +10,12 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeAlias
+from typing import IO, Any
 
 from scrapyd_dist.errors import ConfigError, DistError, NodeError
 from scrapyd_dist.items.json_lines import Items
@@ -32,19 +32,13 @@ LONGEST, SLOWEST = 120.0, 1024
 FULL = 64 * 1024 * 1024
 #: file name ending -> format of the merged file
 FORMATS = {".jl": "jsonlines", ".jsonl": "jsonlines", ".jsonlines": "jsonlines", ".json": "json", ".csv": "csv"}
+#: Scrapy's names of the formats -> ours
+_NAMES = {"jsonlines": "jsonlines", "jl": "jsonlines", "jsonl": "jsonlines", "json": "json", "csv": "csv"}
 
 
-class ItemExporter(Protocol):
-    """The part of Scrapy's exporters that a merge uses."""
-
-    def start_exporting(self) -> None: ...
-    def export_item(self, item: Any) -> None: ...
-    def finish_exporting(self) -> None: ...
-
-
-#: makes the exporter of a merged file, given the columns of a CSV file, where the settings name no fields, and of these
-#: those of its header, where it has one
-MakeExporter: TypeAlias = Callable[[IO[bytes], Sequence[str], Sequence[str]], ItemExporter]
+def is_elsewhere(place: str) -> bool:
+    """Whether an output is no file of this machine: an address, or standard output."""
+    return place.startswith("stdout:") or ("://" in place and not place.startswith("file:"))
 
 
 class PartLost(DistError):
@@ -118,9 +112,8 @@ class ItemOutput:
     """The merged item file that a user asked for."""
 
     path: Path
-    format: str  #: jsonlines, json or csv; another where there is an exporter
+    format: str  #: jsonlines, json or csv
     overwrite: bool = True  #: False adds to a file that is there
-    exporter: MakeExporter | None = None  #: writes the items; without one the lines of the parts are taken as they are
 
     @classmethod
     def named(
@@ -129,15 +122,14 @@ class ItemOutput:
         *,
         overwrite: bool = True,
         format: str | None = None,  # noqa: A002 - Scrapy's word
-        exporter: MakeExporter | None = None,
     ) -> ItemOutput:
         """The output of this name; `ConfigError` when its format is not known, or no file can be made there."""
-        found = format or FORMATS.get(Path(path).suffix.lower())
-        if found is None or (exporter is None and found not in FORMATS.values()):
+        found = _NAMES.get(format or "") or FORMATS.get(Path(path).suffix.lower())
+        if found is None or (format and format not in _NAMES):
             raise ConfigError(
                 f"Items can be merged into .jl, .jsonl, .json and .csv files, and {str(path)!r} is none of them."
             )
-        output = cls(path=Path(path), format=found, overwrite=overwrite, exporter=exporter)
+        output = cls(path=Path(path), format=found, overwrite=overwrite)
         try:
             is_folder, is_there = output.path.is_dir(), output.path.exists()
         except OSError as error:  # its name is too long, or a folder above cannot be looked into
@@ -172,9 +164,7 @@ def merge(items: Items, outputs: Sequence[ItemOutput], fields: Sequence[str] = (
     """
     for output in outputs:
         with _replacing(output) as file:
-            if output.exporter is not None:
-                _export(items, file, output, fields, output.exporter)
-            elif output.format == "csv":
+            if output.format == "csv":
                 _write_csv(items, file, _header(output), fields)
             elif output.format == "json":
                 _write_json(items, file)
@@ -193,7 +183,7 @@ def _replacing(output: ItemOutput) -> Iterator[IO[bytes]]:
         else:
             shutil.copyfile(output.path, growing)
         with growing.open("ab") as file:
-            if output.format in FORMATS.values() and not _ends_with_line(growing):
+            if not _ends_with_line(growing):
                 file.write(b"\n")
             yield file
             file.flush()
@@ -217,16 +207,6 @@ def _header(output: ItemOutput) -> list[str]:
         return []
     with output.path.open(newline="", encoding="utf-8") as file:
         return next(csv.reader(file), [])
-
-
-def _export(items: Items, file: IO[bytes], output: ItemOutput, fields: Sequence[str], make: MakeExporter) -> None:
-    header = _header(output) if output.format == "csv" else []
-    columns = list(_columns(items, [*header, *fields])) if output.format == "csv" else []
-    exporter = make(file, columns, header)
-    exporter.start_exporting()
-    for item in items.values():
-        exporter.export_item(item)
-    exporter.finish_exporting()
 
 
 def _columns(items: Items, first: Sequence[str]) -> dict[str, None]:

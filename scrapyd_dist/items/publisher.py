@@ -19,6 +19,7 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.items.json_lines import AGAIN, left_out, number
 from scrapyd_dist.items.merging import sha256_of
 from scrapyd_dist.items.sink import Sink
+from scrapyd_dist.typed_lines import plain_copy
 
 logger = logging.getLogger(__name__)
 
@@ -195,13 +196,16 @@ class PartPublisher:
                 self._write(complete=ended)
 
     def _put(self, part: AcceptedPart) -> None:
-        size, digest = part.path.stat().st_size, sha256_of(part.path)
+        path = plain_copy(part.path)
+        size, digest = path.stat().st_size, sha256_of(path)
         self._allowed = size / SLOWEST
         try:
-            self._sink.put(part.name, part.path, self._hear)
+            self._sink.put(part.name, path, self._hear)
             self._heard = time.monotonic()
         finally:
             self._allowed = 0.0
+            if path != part.path:
+                path.unlink()
         self._entries[part.name] = _entry(part.name, part.items, size, digest)
         self._note(part)
         self._unwritten = True

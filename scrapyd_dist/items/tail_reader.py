@@ -8,6 +8,7 @@ from scrapyd_dist.joblogs.log_reads import BLOCK
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports import Sender
+from scrapyd_dist.typed_lines import plain_line
 
 #: maximum bytes of a line; longer lines are skipped
 LINE_MAX = 16 * 1024 * 1024
@@ -104,7 +105,7 @@ class TailSource:
         self._rest += rest
         if len(self._rest) > LINE_MAX:
             self._rest, self._passing = bytearray(), True
-        return [line for line in lines if line.strip()]
+        return [plain_line(line) for line in lines if line.strip()]
 
 
 def shares(available: Sequence[int], total: int) -> list[int]:

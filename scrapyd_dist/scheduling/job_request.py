@@ -40,6 +40,7 @@ class JobRequest:
     settings: Mapping[str, str] = field(default_factory=dict)
     args: Mapping[str, str] = field(default_factory=dict)
     feed: bool = False  #: items go to a feed URL
+    typed: bool = False  #: items keep their classes, and values that JSON lacks
     collected: tuple[str, ...] = ()  #: folders of other crawls, whose files on the nodes may be deleted
     shared: Mapping[str, str] = field(default_factory=dict)  #: settings that workers of other projects get as well
     lease: float = 0.0  #: seconds for which workers that reach the store lease their attempts; 0: no leases
@@ -123,6 +124,7 @@ def _post(
         "start_by": round(out.start_by + out.member.skew, 1),
         "version": version or "",
         **({"goals": dict(spec.goals)} if spec.goals else {}),
+        **({"typed": True} if spec.typed else {}),
         **own,
     }
     return api.schedule(

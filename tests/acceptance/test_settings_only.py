@@ -2,6 +2,7 @@
 
 import csv
 import json
+from decimal import Decimal
 
 import pytest
 from rig.crawls import ADDON, NEWS, QUICK, assert_each_page_once, crawls, last_crawl
@@ -49,6 +50,76 @@ def test_feeds_of_the_settings_become_the_merged_output(
     run_scrapy(it, "crawl", "easy", code=0)
     with (it.path / "all easy.csv").open(newline="") as file:
         assert site_now.differences(csv.DictReader(file)) == {}
+
+
+KINDS = """
+    from dataclasses import dataclass
+    from decimal import Decimal
+
+    import scrapy
+
+
+    class Product(scrapy.Item):
+        number, price = scrapy.Field(), scrapy.Field()
+
+
+    @dataclass
+    class Review:
+        number: int
+        price: Decimal
+
+
+    class Lines:
+        def __init__(self, file, **options):
+            self.file = file
+
+        def start_exporting(self): ...
+
+        def finish_exporting(self): ...
+
+        def export_item(self, item):
+            self.file.write(f"{type(item).__name__} {item['number']} {item['price']!r}\\n".encode())
+
+
+    class Kinds(scrapy.Spider):
+        name = "kinds"
+
+        async def start(self):
+            yield scrapy.Request(self.settings["START_URL"])
+
+        def parse(self, response):
+            for number, link in enumerate(response.xpath("//*[contains(@itemprop, 'url')]/@href").getall()):
+                yield response.follow(link, self.parse_item, cb_kwargs={"seen": Review(number, Decimal(number) / 4)})
+
+        def parse_item(self, response, seen):
+            yield seen
+            yield Product(number=seen.number, price=seen.price)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.black_box
+@pytest.mark.parametrize("mode", ["push", "pull"])
+def test_feeds_of_classes_batches_and_exporters_are_written_once_at_home(
+    mode: str, project: MakeProject, run_cli: RunCommand, pair: list[ScrapydNode], site_now: SiteProcess
+) -> None:
+    it = project(nodes=pair, spiders={"kinds": KINDS}, settings={"START_URL": site_now.start_url, **QUICK})
+    kinds = f"{it.name}.spiders.kinds"
+    feeds = {
+        "out/products.lines": {"format": "lines", "item_classes": [f"{kinds}.Product"]},
+        "out/%(name)s-%(batch_id)d.jl": {
+            "format": "jsonlines",
+            "item_classes": [f"{kinds}.Review"],
+            "batch_item_count": 20,
+        },
+    }
+    it.settings(FEEDS=feeds, FEED_EXPORTERS={"lines": f"{kinds}.Lines"})
+    run_cli(it, "crawl", "kinds", "--callback", "parse_item", f"--{mode}", "-O", "all-%(name)s.jl", code=0)
+    prices = sorted((it.path / "out" / "products.lines").read_text().splitlines())
+    assert prices == sorted(f"Product {number} {Decimal(number) / 4!r}" for number in range(30))
+    assert [len(list(it.items(f"out/kinds-{batch}.jl"))) for batch in (1, 2)] == [20, 10]
+    assert len(list(it.items("all-kinds.jl"))) == 60
+    assert not [path for node in pair for path in node.work.rglob("out")]
 
 
 @pytest.mark.black_box

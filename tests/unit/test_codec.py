@@ -3,20 +3,37 @@
 import json
 import string
 from collections import ChainMap, OrderedDict, defaultdict, namedtuple
-from datetime import datetime, timezone
+from dataclasses import InitVar, dataclass, make_dataclass
+from dataclasses import field as dataclass_field
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
 from enum import Enum
 from functools import partial
+from pathlib import Path
 from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scrapy import FormRequest, Item, Request, Spider
+from pydantic import BaseModel
+from pydantic import Field as PydanticField
+from scrapy import Field, FormRequest, Item, Request, Selector, Spider
 from scrapy.http import HtmlResponse, JsonRequest, XmlRpcRequest
 from scrapy.linkextractors import LinkExtractor
 from scrapy.settings import Settings
 from scrapy.spiders import CrawlSpider, Rule, SitemapSpider
-from scrapyd_dist.middlewares.codec import CannotTravel, WatchedDict, from_value, rule_of, to_value
+from scrapyd_dist.middlewares.codec import (
+    CannotTravel,
+    WatchedDict,
+    from_value,
+    plain_request,
+    rule_of,
+    to_value,
+    to_value_for_other,
+)
 from scrapyd_dist.middlewares.targets import find_target, only_rule
 
 from scrapyd_dist.errors import ConfigError
@@ -123,14 +140,18 @@ def test_urls_are_not_quoted_twice_and_scrapys_own_kinds_travel_as_what_they_sen
 
 def test_a_plain_request_is_only_its_url_and_its_callback() -> None:
     assert to_value(Request("http://web/"), SPIDER) == {"url": "http://web/", "callback": "parse"}
-    assert to_json([to_value(Request("http://web/", meta={"depth": 3}), SPIDER)]) == (
+    assert to_json([to_value(Request("http://web/", meta={"distribute": True}), SPIDER)]) == (
         '{"common":{"callback":"parse"},"requests":["http://web/"]}'
     )
 
 
 def test_meta_that_means_something_here_only_stays_here() -> None:
     meta = {"depth": 2, "is_start_request": True, "distribute": True, "mine": 1}
-    assert there_and_back(Request("http://web/", meta=meta)).meta == {"mine": 1}
+    assert there_and_back(Request("http://web/", meta=meta)).meta == {"depth": 2, "mine": 1}
+
+
+def test_the_depth_means_nothing_to_another_spider() -> None:
+    assert "meta" not in to_value_for_other(Request("http://web/", meta={"depth": 2}), SPIDER, None)
 
 
 JSON = st.recursive(
@@ -174,7 +195,109 @@ class Kind(str, Enum):
 
 
 class Car(Item):
-    """An item."""
+    """An item whose own __init__ must not be called again."""
+
+    colour, wheels = Field(), Field()
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**{"wheels": 4, **fields})
+
+
+@dataclass(frozen=True)
+class Price:
+    amount: Decimal
+    at: InitVar[str] = "x"
+    since: date = dataclass_field(default=date(2026, 1, 2), init=False)
+
+
+@attrs.define
+class Shop:
+    name: str = attrs.field(converter=str)
+    _open: tuple[time, ...] = ()
+
+
+class Offer(BaseModel):
+    price: Decimal = PydanticField(alias="Price")
+    tags: set[str] = set()
+
+
+class Outer:
+    @dataclass
+    class Inner:
+        a: Any
+
+
+def local_item() -> Any:
+    return make_dataclass("Local", ["a"])(1)
+
+
+def marked_item() -> Any:
+    item = Outer.Inner(1)
+    item.mark = 1  # type: ignore[attr-defined]
+    return item
+
+
+IN_BERLIN = datetime(2026, 1, 2, tzinfo=ZoneInfo("Europe/Berlin"))
+TYPED: dict[str, Any] = {
+    "Decimal": [Decimal("1.50"), Decimal("-Infinity")],
+    "date": [
+        datetime.fromisoformat("2026-01-02"),
+        date(2026, 1, 2),
+        datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=timezone.utc),
+        time(1, 2),
+    ],
+    "aware datetime": datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=-3))),
+    "timedelta": timedelta(days=-1, microseconds=1),
+    "UUID": UUID(int=5),
+    "sets": [{1}, set(), frozenset({(1, b"x")})],
+    "keys that are no text": {1: {None: True}, (1, 2): "$", b"": 1.5},
+    "Item": Car(colour={"$item": 1}),
+    "empty Item": Item(),
+    "frozen dataclass": Price(Decimal(1)),
+    "attrs": [Shop("a", (time(8),))],
+    "pydantic": Offer(Price=Decimal(2), tags={"x"}),
+    "class in a class": Outer.Inner(Outer.Inner({date(2026, 1, 2): Car()})),
+}
+
+
+@pytest.mark.parametrize("value", TYPED.values(), ids=TYPED)
+def test_items_and_values_that_json_lacks_travel(value: Any) -> None:
+    check_same(Request("http://web/", meta={"a": value}, cb_kwargs={"b": [value]}))
+
+
+@pytest.mark.parametrize(
+    ("form", "why"),
+    [
+        ({"$item": ["os", "system", {}]}, "not the class of an item"),
+        ({"$item": ["subprocess", "Popen", {"args": "x"}]}, "not the class of an item"),
+        ({"$item": ["scrapy", "Spider", {}]}, "not the class of an item"),
+        ({"$item": ["antigravity", "fly", {}]}, "antigravity is no module of the project"),
+        ({"$item": ["test_codec.gone", "Item", {}]}, "test_codec.gone"),
+        ({"$item": [__name__, "Gone", {}]}, "no class"),
+        ({"$item": [__name__, "Car", {"speed": 1}]}, "speed"),
+        ({"$item": "x"}, "cannot be made here"),
+        ({"$date": "yesterday"}, "yesterday"),
+        ({"$decimal": "x"}, "cannot be made here"),
+        ({"$set": [[]]}, "unhashable"),
+    ],
+)
+def test_nothing_but_items_and_values_is_made_of_what_comes(form: Any, why: str) -> None:
+    with pytest.raises(CannotTravel, match=why):
+        from_value({"url": "http://web/", "meta": {"a": form}}, SPIDER)
+
+
+def test_an_item_class_of_the_project_is_imported_when_it_is_met(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lateproj").mkdir()
+    (tmp_path / "lateproj" / "items.py").write_text("import scrapy\nclass Late(scrapy.Item):\n    a = scrapy.Field()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spider = type("Own", (Plain,), {"__module__": "lateproj.spiders"})()
+    value = {"url": "http://web/", "meta": {"a": {"$item": ["lateproj.items", "Late", {"a": 1}]}}}
+    with pytest.raises(CannotTravel, match="no module of the project"):
+        from_value(value, SPIDER)
+    assert plain_request(value).meta == value["meta"]
+    assert type(from_value(value, spider).meta["a"]).__name__ == "Late"
 
 
 def function(response: Any) -> None: ...
@@ -194,15 +317,17 @@ CANNOT: dict[str, tuple[Request, str]] = {
     "private method": (Request("http://web/", callback=SPIDER.hidden()), "__hidden"),
     "subclass": (Own("http://web/"), "Own is a class of its own"),
     "subclass with attributes": (OwnAttributes("http://web/"), "OwnAttributes"),
-    "set": (Request("http://web/", meta={"a": [{1}]}), "its meta has a set"),
-    "datetime": (Request("http://web/", cb_kwargs={"a": datetime.now(timezone.utc)}), "its cb_kwargs has a datetime"),
     "object": (Request("http://web/", meta={"a": object()}), "its meta has a object"),
-    "item": (Request("http://web/", meta={"a": Car()}), "its meta has a Car"),
+    "object in an item": (Request("http://web/", meta={"a": Car(colour=object())}), "its meta has a object"),
+    "item of a local class": (Request("http://web/", meta={"a": local_item()}), "no class of an importable module"),
+    "item with more than its fields": (Request("http://web/", meta={"a": marked_item()}), "that are no fields"),
+    "time zone of a place": (Request("http://web/", meta={"a": IN_BERLIN}), "time zone Europe/Berlin"),
+    "selector": (Request("http://web/", cb_kwargs={"a": Selector(text="<a>")}), "its cb_kwargs has a Selector"),
     "namedtuple": (Request("http://web/", meta={"a": Pair(1, 2)}), "its meta has a Pair"),
     "ordered dict": (Request("http://web/", meta={"a": OrderedDict()}), "its meta has a OrderedDict"),
     "default dict": (Request("http://web/", meta={"a": defaultdict(int)}), "its meta has a defaultdict"),
     "enum": (Request("http://web/", meta={"a": Kind.A}), "its meta has a Kind"),
-    "keys that are no text": (Request("http://web/", meta={"a": {1: 2}}), "its meta has a dict"),
+    "key that cannot travel": (Request("http://web/", meta={"a": {Kind.A: 2}}), "its meta has a Kind"),
     "itself": (Request("http://web/", meta={"a": LOOP}), "contains itself"),
     "priority": (Request("http://web/", priority=1 << 63), "its priority is 9223372036854775808"),
     "method as a value": (Request("http://web/", meta={"a": SPIDER.parse}), "its meta has a method"),

@@ -1,4 +1,4 @@
-"""Parts and feeds become one item file, by the exporters of the project; feeds are read from its own place only."""
+"""Parts and feeds become one item file; feeds are read from its own place only."""
 
 import csv
 import json
@@ -7,16 +7,14 @@ import tracemalloc
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rig.ftp import FtpServer
 from scrapy import Field, Item
-from scrapy.exporters import BaseItemExporter, CsvItemExporter
-from scrapy.settings import Settings
-from scrapyd_dist.middlewares.producer.item_exporters import exporter_for, take_outputs
+from scrapy.exporters import CsvItemExporter
 from scrapyd_dist.middlewares.worker.files import PartFile
 
 from scrapyd_dist.errors import ConfigError
@@ -70,11 +68,9 @@ def test_every_item_is_there_once_and_in_order_whatever_was_there(
         output.path.write_text("old")
 
 
-@pytest.mark.parametrize("exports", [False, True], ids=["as they are", "exported"])
 @pytest.mark.parametrize("name", ["a.jl", "a.json", "a.csv"])
-def test_memory_does_not_grow_with_the_number_of_items(tmp_path: Path, name: str, exports: bool) -> None:
-    wish = {"format": Path(name).suffix[1:].replace("jl", "jsonlines"), "fields": ["id"]}
-    output = ItemOutput.named(tmp_path / name, exporter=exporter_for(wish, Settings(), None) if exports else None)
+def test_memory_does_not_grow_with_the_number_of_items(tmp_path: Path, name: str) -> None:
+    output = ItemOutput.named(tmp_path / name)
 
     def peak(count: int) -> int:
         items = Items(parts_of(tmp_path / "parts", [[{"id": number} for number in range(count)]]))
@@ -198,79 +194,6 @@ def test_a_crawl_whose_name_begins_like_the_producers_own_files(tmp_path: Path) 
     for name in (*own, *others):
         (tmp_path / name).touch()
     assert [path.name for path in own_parts(tmp_path)] == own
-
-
-LINES = '{"name": "ü", "price": 2, "tags": ["a", "b"]}\n{"name": "b", "more": {"x": "ü"}}\n'
-
-
-class Shouting(BaseItemExporter):
-    """An exporter of a project."""
-
-    def __init__(self, file: IO[bytes], **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._file = file
-
-    def export_item(self, item: Any) -> None:
-        self._file.write(str(item["name"]).upper().encode() + b"!")
-
-
-def merged(folder: Path, name: str, settings: dict[str, Any], **output: Any) -> bytes:
-    """What becomes of LINES in a file of this name."""
-    part, path = folder / "part.jl", folder / name
-    part.write_text(LINES, "utf-8")
-    output.setdefault("format", {"jl": "jsonlines"}.get(path.suffix[1:], path.suffix[1:]))
-    overwrite = output.setdefault("overwrite", True)
-    make = exporter_for(output, Settings(settings), None)
-    merge(Items([part]), [ItemOutput.named(path, overwrite=overwrite, format=output["format"], exporter=make)])
-    return path.read_bytes()
-
-
-@pytest.mark.parametrize("kind", ["jsonlines", "json", "csv"])
-@pytest.mark.parametrize("settings", [{}, {"FEED_EXPORT_ENCODING": "utf-8"}])
-def test_without_a_wish_the_lines_of_the_parts_are_taken_as_they_are(kind: str, settings: dict[str, Any]) -> None:
-    assert exporter_for({"format": kind}, Settings(settings), None) is None
-
-
-def test_fields_encoding_and_indent(tmp_path: Path) -> None:
-    assert merged(tmp_path, "a.jl", {"FEED_EXPORT_FIELDS": ["name"]}) == b'{"name": "\\u00fc"}\n{"name": "b"}\n'
-    renamed = merged(tmp_path, "a.csv", {"FEED_EXPORT_FIELDS": {"price": "Price", "name": "Name"}})
-    assert renamed.decode() == "Price,Name\r\n2,ü\r\n,b\r\n"
-    latin = merged(tmp_path, "b.csv", {"FEED_EXPORT_ENCODING": "latin-1"}).decode("latin-1")
-    assert latin == "name,price,tags,more\r\nü,2,\"a,b\",\r\nb,,,{'x': 'ü'}\r\n"
-    text = merged(tmp_path, "a.json", {"FEED_EXPORT_INDENT": 2, "FEED_EXPORT_ENCODING": "utf-8"}).decode()
-    assert json.loads(text) == [json.loads(line) for line in LINES.splitlines()]
-    assert '\n  "name": "ü",\n' in text
-
-
-def test_what_one_feed_says_counts_before_the_settings(tmp_path: Path) -> None:
-    names = merged(tmp_path, "a.csv", {"FEED_EXPORT_FIELDS": ["price"]}, fields=["name"]).decode()
-    assert names == "name\r\nü\r\nb\r\n"
-    semicolons = merged(tmp_path, "b.csv", {}, item_export_kwargs={"delimiter": ";"}).decode()
-    assert semicolons.startswith("name;price;tags;more\r\nü;2;a,b;\r\n")
-
-
-def test_rows_that_are_added_get_no_second_header(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("name\r\nx\r\n")
-    settings = {"FEED_EXPORT_FIELDS": ["name"]}
-    assert merged(tmp_path, "a.csv", settings, overwrite=False).decode() == "name\r\nx\r\nü\r\nb\r\n"
-
-
-def test_an_exporter_of_the_project(tmp_path: Path) -> None:
-    settings = {"FEED_EXPORTERS": {"loud": f"{__name__}.Shouting", "csv": Shouting}}
-    assert merged(tmp_path, "a.loud", settings).decode() == merged(tmp_path, "a.csv", settings).decode() == "Ü!B!"
-    assert merged(tmp_path, "a.xml", {}).startswith(b"<?xml")
-
-
-def test_feeds_in_any_format_of_the_project_become_merged_files() -> None:
-    feeds = {"a.xml": {"format": "xml", "fields": ["name"]}, "b.loud": {"format": "loud"}, "c.no": {"format": "no"}}
-    settings = Settings({"FEEDS": feeds, "FEED_EXPORTERS": {"loud": Shouting}})
-    take_outputs(settings, None)
-    outputs = settings.getlist("DISTRIBUTED_OUTPUTS")
-    assert [(output["format"], output.get("fields")) for output in outputs] == [("xml", ["name"]), ("loud", None)]
-    assert settings.getdict("FEEDS") == {"c.no": {"format": "no"}}
-    lost = Settings({"FEEDS": {"b.loud": {"format": "loud"}}, "FEED_EXPORTERS": {"loud": "no.such.Exporter"}})
-    with pytest.raises(ImportError):
-        take_outputs(lost, None)
 
 
 @pytest.fixture

@@ -237,7 +237,7 @@ def exists(module: str) -> bool:
 PRODUCER_ONLY = {
     "scrapyd_dist.middlewares.producer.filler",
     "scrapyd_dist.middlewares.producer.crawl_request",
-    "scrapyd_dist.middlewares.producer.item_exporters",
+    "scrapyd_dist.middlewares.producer.feed_outputs",
     "scrapyd_dist.middlewares.producer.producer",
     "scrapyd_dist.middlewares.producer.probe",
 }

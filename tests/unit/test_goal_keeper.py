@@ -11,7 +11,6 @@ from rig.scheduling import run
 from scrapy import Request, Spider, signals
 from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
-from scrapyd_dist.middlewares.codec import from_value, to_value
 from scrapyd_dist.middlewares.goal_keeper import GoalKeeper, GoalReached, goals_of, take_settings
 from scrapyd_dist.middlewares.worker import work_unit
 
@@ -271,10 +270,3 @@ def test_a_request_that_is_put_off_is_neither_done_nor_failed() -> None:
     assert (report["done"], report["missed"], report["errors"]) == (1, 0, 0)
     assert [row["url"] for row in report["put-off"]] == ["http://web/0", "http://web/2"]
     assert report["missed_requests"] == [[0, "put-off", [[0, 1]]], [2, "put-off", []]]
-
-
-@pytest.mark.parametrize(("depth", "there"), [(0, None), (3, 2)])
-def test_the_depth_travels_where_it_is_limited_for_the_whole_crawl(depth: int, there: int | None) -> None:
-    spider = Spider.from_crawler(get_crawler(Spider, {"DISTRIBUTED_GOAL_DEPTH": depth}), name="s")
-    value = to_value(Request("http://web/", meta={"depth": 2}), spider)
-    assert from_value(value, spider).meta.get("depth") == there

@@ -78,7 +78,7 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
 #: what builds, checks or is compared with, and is promised to no user
 TOOLS = {
     "scrapy-redis", "setuptools", "ruff", "mypy", "pytest", "pytest-timeout", "pytest-twisted", "pytest-xdist",
-    "hypothesis", "pyftpdlib", "check-jsonschema", "uv", "twine", "sphinx", "myst-parser", "furo",
+    "hypothesis", "pydantic", "pyftpdlib", "check-jsonschema", "uv", "twine", "sphinx", "myst-parser", "furo",
 }  # fmt: skip
 BOUNDS = sorted(set(re.findall(r'"([a-z-]+)>=([\d.]+)"', (ROOT / "pyproject.toml").read_text("utf-8"))))
 

@@ -1,0 +1,262 @@
+"""Scrapy's feed exporter, fed at the end of a crawl with the items of all its workers.
+
+The rule it keeps: what lies elsewhere is written before what is local, a local file is renamed when it is whole, and
+what could not be stored is an error.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from scrapy import Spider
+from scrapy.exceptions import NotConfigured
+from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
+from scrapy.settings import BaseSettings, Settings
+from scrapy.signalmanager import SignalManager
+from scrapy.statscollectors import MemoryStatsCollector
+from scrapy.utils.misc import load_object
+
+from scrapyd_dist.errors import ConfigError, DistError
+from scrapyd_dist.items.delivery import Delivery, deliver
+from scrapyd_dist.items.json_lines import Items
+from scrapyd_dist.items.merging import is_elsewhere
+from scrapyd_dist.typed_lines import form_on, plain_line
+
+from ..typed_json import unpack
+from .feed_outputs import CrawlOutputs, shown
+
+logger = logging.getLogger(__name__)
+#: items between two turns of the event loop
+TURN = 100
+#: reasons that are shown
+REASONS = 3
+#: the schemes of local files, whose storage is ours if the project has none of its own
+_LOCAL = ("", "file")
+_FAILED = "feedexport/failed_count/"
+
+
+class FeedsNotStored(DistError):
+    """A feed could not be stored; the items are all at home."""
+
+
+class WholeFileStorage(FileFeedStorage):
+    """A local file that gets its name when it is whole."""
+
+    def open(self, spider: Spider) -> IO[bytes]:
+        path = Path(self.path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._growing = path.with_name(f".{path.name}.part")
+        self._growing.write_bytes(b"")
+        if self.write_mode == "ab" and path.exists():
+            shutil.copyfile(path, self._growing)
+        return self._growing.open("ab")
+
+    def store(self, file: IO[bytes]) -> None:
+        if not file.closed:
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+        self._growing.replace(self.path)
+
+
+@dataclass
+class FeedHost:
+    """What exporters and storages need of a crawler, in a process without one."""
+
+    settings: BaseSettings
+    spider: Spider
+    signals: SignalManager = field(default_factory=SignalManager)
+
+    def __post_init__(self) -> None:
+        self.stats = MemoryStatsCollector(self)  # type: ignore[arg-type]
+
+    @classmethod
+    def of(cls, kind: type[Spider], settings: BaseSettings, args: Mapping[str, str]) -> "FeedHost":
+        """The host with a new spider of this class."""
+        host = cls(settings, Spider(name=kind.name))
+        host.spider = kind.from_crawler(host, **args)  # type: ignore[arg-type]
+        return host
+
+
+class _Complaints(logging.Handler):
+    """Collects what Scrapy's exporter logs as an error."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        said = record.getMessage().rstrip(".")
+        self.texts.append(f"{said} ({type(error).__name__}: {error})" if error else said)
+
+
+@contextmanager
+def _complaints() -> Iterator[_Complaints]:
+    """Collect what Scrapy's exporter complains of meanwhile."""
+    log, complaints = logging.getLogger(FeedExporter.__module__), _Complaints()
+    log.addHandler(complaints)
+    try:
+        yield complaints
+    finally:
+        log.removeHandler(complaints)
+
+
+class MergedFeeds:
+    """The feeds of a crawl, by URI, with their options as in FEEDS.
+
+    Args:
+        crawler: Scrapy's, or a `FeedHost`; it has the spider.
+        feeds: at least one.
+
+    Raises:
+        ConfigError: one of them cannot be written: its options make no sense, or a storage, driver or format is
+            missing.
+    """
+
+    def __init__(self, crawler: Any, feeds: Mapping[str, Mapping[str, Any]]) -> None:
+        self._crawler, self._feeds = crawler, dict(feeds)
+        self.lost = 0  #: items that are not in every feed where they should be
+        self.why_lost = Counter[str]()
+        self.problems = Counter[str]()  #: why items are dicts there
+        self._check()
+
+    def _check(self) -> None:
+        with _complaints() as complaints:
+            try:
+                self._exporter(self._feeds)
+            except (NotConfigured, ImportError, NameError, AttributeError, TypeError, ValueError) as error:
+                why = "; ".join(complaints.texts) or f"{type(error).__name__}: {error}"
+                raise ConfigError(
+                    f"The items cannot be written to {', '.join(map(shown, self._feeds))}: {why.rstrip('.')}. Correct"
+                    " -o, -O or FEEDS; nothing was started."
+                ) from error
+
+    async def write(self, items: Items) -> None:
+        """Write all feeds, in the event loop.
+
+        Raises:
+            FeedsNotStored: one could not be stored; others may be.
+        """
+        elsewhere = {uri: feed for uri, feed in self._feeds.items() if is_elsewhere(uri)}
+        local = {uri: feed for uri, feed in self._feeds.items() if uri not in elsewhere}
+        for feeds in filter(None, (elsewhere, local)):
+            await self._write(feeds, items)
+
+    async def _write(self, feeds: Mapping[str, Mapping[str, Any]], items: Items) -> None:
+        spider, failed = self._crawler.spider, self._failed()
+        with _complaints() as complaints:
+            exporter = self._exporter(feeds)
+            exporter.open_spider(spider)
+            for number, item in enumerate(self._items(items)):
+                if number % TURN == 0:
+                    await asyncio.sleep(0)
+                self._export(exporter, item)
+            await exporter.close_spider(spider)
+        if self._failed() > failed:
+            raise FeedsNotStored(f"A feed could not be stored: {'; '.join(complaints.texts)}.")
+
+    def _export(self, exporter: FeedExporter, item: Any) -> None:
+        try:
+            exporter.item_scraped(item, self._crawler.spider)
+        except Exception as error:
+            self.lost += 1
+            self.why_lost[f"{type(error).__name__}: {error}"] += 1
+            logger.exception("An item cannot be exported: %r", item)
+
+    def _items(self, items: Items) -> Iterator[Any]:
+        """The items as the spiders made them, by their classes."""
+        package = type(self._crawler.spider).__module__.partition(".")[0]
+        for line in items.typed_lines():
+            form, is_typed = form_on(line)
+            if not is_typed:
+                yield form
+                continue
+            try:
+                item = unpack(form, package)
+            except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
+                self.problems[str(error)] += 1
+                item = json.loads(plain_line(line))
+            yield item
+
+    def warnings(self) -> list[str]:
+        """What is to be said of items that are not in a feed, or not as the spider made them."""
+        places, said = ", ".join(map(shown, self._feeds)), list[str]()
+        if self.lost:
+            said.append(f"{self.lost:,} items could not be written to {places}: {_most(self.why_lost)}.")
+        if self.problems:
+            count = sum(self.problems.values())
+            said.append(f"{count:,} items were written to {places} as dicts of JSON: {_most(self.problems)}.")
+        return said
+
+    def _failed(self) -> int:
+        stats = self._crawler.stats.get_stats()
+        return sum(count for name, count in stats.items() if name.startswith(_FAILED))
+
+    def _exporter(self, feeds: Mapping[str, Mapping[str, Any]]) -> FeedExporter:
+        """An exporter of these feeds that hears no signals: it is given the items here."""
+        settings = self._crawler.settings
+        with_feeds = Settings(settings.copy())
+        with_feeds.set("FEEDS", {uri: dict(feed) for uri, feed in feeds.items()}, priority="cmdline")
+        with_feeds.set("FEED_URI", None, priority="cmdline")
+        with_feeds.set("FEED_STORAGES", _storages(settings), priority="cmdline")
+        crawler = copy(self._crawler)
+        crawler.settings = with_feeds
+        return exporter_class(settings)(crawler)
+
+
+def _most(reasons: Counter[str]) -> str:
+    """The most frequent reasons."""
+    return "; ".join(why for why, _ in reasons.most_common(REASONS))
+
+
+def _storages(settings: BaseSettings) -> dict[str, Any]:
+    """FEED_STORAGES, with ours for local files where Scrapy's would be used."""
+    own = settings.getdict("FEED_STORAGES")
+    storages = settings.getwithbase("FEED_STORAGES")
+    ours = {scheme: WholeFileStorage for scheme in _LOCAL if load_object(storages[scheme]) is FileFeedStorage}
+    return {**own, **ours}
+
+
+def exporter_class(settings: BaseSettings) -> type[FeedExporter]:
+    """The project's own feed exporter, where EXTENSIONS has one; else Scrapy's."""
+    for path, order in settings.getwithbase("EXTENSIONS").items():
+        found = load_object(path) if order is not None else None
+        if isinstance(found, type) and issubclass(found, FeedExporter) and found is not FeedExporter:
+            return found
+    return FeedExporter
+
+
+async def deliver_to(outputs: CrawlOutputs, crawler: Any, folder: Path, **found: Any) -> Delivery:
+    """Write everything that a finished crawl leaves behind: its feeds, and then what `delivery.deliver` writes.
+
+    Args:
+        outputs: where the items go.
+        crawler: as for `MergedFeeds`.
+        folder: the crawl's folder in the state folder.
+        found: what `deliver` needs besides.
+
+    Raises:
+        FeedsNotStored: a feed could not be stored; nothing else is written then.
+    """
+    work = partial(deliver, folder, outputs=outputs.files, **found)
+    if not outputs.feeds:
+        return await asyncio.to_thread(work)
+    feeds, loop = MergedFeeds(crawler, outputs.feeds), asyncio.get_running_loop()
+
+    def write(items: Items) -> tuple[int, list[str]]:
+        asyncio.run_coroutine_threadsafe(feeds.write(items), loop).result()
+        return feeds.lost, feeds.warnings()
+
+    left = await asyncio.to_thread(partial(work, write_feeds=write))
+    return replace(left, outputs=outputs.shown)

@@ -1,0 +1,241 @@
+"""Python values as JSON and back without loss: what JSON lacks is an object with one key, which begins with `$`.
+
+Rule: nothing is called that the JSON names. A class is that of an item, and its objects are made without its code.
+Part of the worker half: imports Scrapy and the standard library only.
+"""
+
+import base64
+import importlib
+import sys
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum
+from functools import cache, reduce
+from typing import Any
+from uuid import UUID
+
+from itemadapter import ItemAdapter
+from itemadapter.adapter import AttrsAdapter, DataclassAdapter, PydanticAdapter, ScrapyItemAdapter
+from scrapy import Item
+
+#: types that JSON has
+_PLAIN = frozenset({type(None), str, bool, int, float})
+#: the kinds of item classes whose objects are no more than their fields
+_ADAPTERS = (ScrapyItemAdapter, DataclassAdapter, AttrsAdapter, PydanticAdapter)
+#: where an object of pydantic keeps what is no field
+_PYDANTICS_OWN = ("__pydantic_private__", "__pydantic_extra__")
+#: the tag of a value of an item class: its module, its name there, and its fields
+ITEM = "$item"
+
+
+class NoJsonForm(ValueError):
+    """A value cannot become JSON and come back as it was; the message is the name of its type."""
+
+
+class UnknownClass(ValueError):
+    """No item class of this name can be found here."""
+
+
+def pack(value: Any) -> Any:
+    """Return the JSON form of a value.
+
+    Raises:
+        NoJsonForm: it, or a value in it, cannot come back as it was.
+        RecursionError: it contains itself.
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    # Of containers only the plain ones: a namedtuple would come back without its names.
+    if kind is list:
+        return [pack(entry) for entry in value]
+    if kind is dict and all(type(name) is str for name in value):
+        packed = {name: pack(entry) for name, entry in value.items()}
+        return {"$dict": packed} if any(name.startswith("$") for name in packed) else packed
+    if isinstance(value, str) and not isinstance(value, Enum):
+        return str(value)  # such as what lxml finds
+    if kind in _FORMS:
+        tag, to_json = _FORMS[kind]
+        return {tag: to_json(value)}
+    if ItemAdapter.is_item_class(kind):
+        return {ITEM: _pack_item(value)}
+    raise NoJsonForm(kind.__name__)
+
+
+def unpack(form: Any, package: str = "") -> Any:
+    """Return the value of this JSON form.
+
+    Args:
+        form: what `pack` returned.
+        package: the project's top-level package; modules below it may be imported for their item classes.
+
+    Raises:
+        UnknownClass: the class of an item is not here.
+        ValueError: `form` is no such JSON.
+    """
+    if isinstance(form, list):
+        return [unpack(entry, package) for entry in form]
+    if not isinstance(form, dict):
+        return form
+    if len(form) == 1:
+        tag, inner = next(iter(form.items()))
+        if tag in _VALUES:
+            return _VALUES[tag](inner, package)
+    return {name: unpack(entry, package) for name, entry in form.items()}
+
+
+def find_item_class(module: str, name: str, package: str) -> type:
+    """Return the item class with this qualified name.
+
+    Args:
+        module: one that is imported already, or lies below the package.
+        name: its qualified name in the module.
+        package: the project's top-level package; empty: nothing is imported.
+
+    Raises:
+        UnknownClass: there is no such module or class, or it is not the class of an item.
+    """
+    try:
+        found = reduce(getattr, name.split("."), _module(module, package))
+    except (ImportError, AttributeError) as error:
+        raise UnknownClass(f"there is no class {module}.{name} here ({error})") from error
+    if not isinstance(found, type) or not ItemAdapter.is_item_class(found):
+        raise UnknownClass(f"{module}.{name} is not the class of an item")
+    return found
+
+
+def _module(name: str, package: str) -> Any:
+    if name not in sys.modules and package and name.partition(".")[0] == package:
+        importlib.import_module(name)
+    if name not in sys.modules:
+        raise ImportError(f"{name} is no module of the project {package}".rstrip())
+    return sys.modules[name]
+
+
+# items
+
+
+def item_form(kind: type, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON form of an item with these packed fields; of a dict if its class cannot be made elsewhere."""
+    return {"$dict": fields} if _why_not(kind) else {ITEM: [kind.__module__, kind.__qualname__, fields]}
+
+
+def _pack_item(item: Any) -> list[Any]:
+    kind: type = type(item)
+    if why := _why_not(kind):
+        raise NoJsonForm(why)
+    fields = dict(ItemAdapter(item))
+    if _has_more(item, fields):
+        raise NoJsonForm(f"{kind.__name__} with attributes that are no fields")
+    return [kind.__module__, kind.__qualname__, {name: pack(value) for name, value in fields.items()}]
+
+
+@cache
+def _why_not(kind: type) -> str:
+    """Why another process could not make an object of this class, or would not find it; empty if it can."""
+    if not any(adapter.is_item_class(kind) for adapter in _ADAPTERS):
+        return kind.__name__
+    try:
+        is_found = find_item_class(kind.__module__, kind.__qualname__, "") is kind
+    except UnknownClass:
+        is_found = False
+    if kind.__module__ == "__main__" or not is_found:
+        return f"{kind.__name__} that is no class of an importable module"
+    return ""
+
+
+def _has_more(item: Any, fields: dict[str, Any]) -> bool:
+    """Whether an object has attributes that are not among its fields."""
+    if isinstance(item, Item):
+        return False
+    if any(getattr(item, name, None) for name in _PYDANTICS_OWN):
+        return True
+    return any(name not in fields for name in getattr(item, "__dict__", ()))
+
+
+def _unpack_item(form: Any, package: str) -> Any:
+    module, name, packed = form
+    kind = find_item_class(module, name, package)
+    fields = {name: unpack(value, package) for name, value in packed.items()}
+    if issubclass(kind, Item):
+        return _fill_item(kind, fields)
+    if PydanticAdapter.is_item_class(kind):
+        construct = getattr(kind, "model_construct", None) or kind.construct  # type: ignore[attr-defined]
+        return construct(**fields)
+    # As `copy` makes it: without __init__, which may have other parameters than the fields.
+    made = kind.__new__(kind)
+    for name, value in fields.items():
+        object.__setattr__(made, name, value)  # a frozen class has no other way
+    return made
+
+
+def _fill_item(kind: type[Item], fields: dict[str, Any]) -> Item:
+    item = kind.__new__(kind)
+    Item.__init__(item)
+    for name, value in fields.items():
+        item[name] = value
+    return item
+
+
+# values of fixed types
+
+
+def _pack_datetime(value: datetime) -> str:
+    if not (value.tzinfo is None or type(value.tzinfo) is timezone) or value.fold:
+        raise NoJsonForm(f"datetime of the time zone {value.tzinfo}")
+    return value.isoformat()
+
+
+def _pack_time(value: time) -> str:
+    if value.tzinfo is not None or value.fold:
+        raise NoJsonForm(f"time of the time zone {value.tzinfo}")
+    return value.isoformat()
+
+
+def _pack_all(values: Any) -> list[Any]:
+    return [pack(entry) for entry in values]
+
+
+def _pack_pairs(values: dict[Any, Any]) -> list[Any]:
+    return [[pack(name), pack(entry)] for name, entry in values.items()]
+
+
+def _unpack_pairs(form: Any, package: str) -> dict[Any, Any]:
+    return {unpack(name, package): unpack(entry, package) for name, entry in form}
+
+
+def _unpack_dict(form: Any, package: str) -> dict[str, Any]:
+    return {name: unpack(entry, package) for name, entry in form.items()}
+
+
+#: type -> tag, and what makes the JSON below it
+_FORMS: dict[type, tuple[str, Callable[[Any], Any]]] = {
+    bytes: ("$bytes", lambda value: base64.b64encode(value).decode()),
+    tuple: ("$tuple", _pack_all),
+    set: ("$set", _pack_all),
+    frozenset: ("$frozenset", _pack_all),
+    dict: ("$pairs", _pack_pairs),  # one with keys that are no text
+    Decimal: ("$decimal", str),
+    datetime: ("$datetime", _pack_datetime),
+    date: ("$date", date.isoformat),
+    time: ("$time", _pack_time),
+    timedelta: ("$timedelta", lambda value: [value.days, value.seconds, value.microseconds]),
+    UUID: ("$uuid", str),
+}
+#: tag -> what makes the value of what is below it, given the project's package too
+_VALUES: dict[str, Callable[[Any, str], Any]] = {
+    "$bytes": lambda form, _: base64.b64decode(form, validate=True),
+    "$tuple": lambda form, package: tuple(unpack(entry, package) for entry in form),
+    "$set": lambda form, package: {unpack(entry, package) for entry in form},
+    "$frozenset": lambda form, package: frozenset(unpack(entry, package) for entry in form),
+    "$pairs": _unpack_pairs,
+    "$dict": _unpack_dict,
+    "$decimal": lambda form, _: Decimal(form),
+    "$datetime": lambda form, _: datetime.fromisoformat(form),
+    "$date": lambda form, _: date.fromisoformat(form),
+    "$time": lambda form, _: time.fromisoformat(form),
+    "$timedelta": lambda form, _: timedelta(*form),
+    "$uuid": lambda form, _: UUID(form),
+    ITEM: _unpack_item,
+}
