@@ -122,9 +122,11 @@ class Addon:
             use_batch_filter(settings)
             _give_feed(settings)
             return
-        if not is_filler(settings):  # whose own items go to its own feeds
+        if not is_filler(settings):  # whose own items go to its own feeds, and whose queue may be on disk
             from .producer.item_exporters import take_outputs
+            from .producer.set_aside import set_aside
 
+            set_aside(settings)
             crawler = self._crawler
             take_outputs(settings, (crawler.spider or crawler.spidercls) if crawler else None)
 

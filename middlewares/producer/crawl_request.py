@@ -17,6 +17,7 @@ from w3lib.url import safe_url_string
 
 from scrapyd_dist import config
 from scrapyd_dist.batches import Shard
+from scrapyd_dist.differences import DIFFERENCES, Trait, by_trait
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.goals import DEPTH
 from scrapyd_dist.items.merging import check_folder
@@ -27,11 +28,12 @@ from scrapyd_dist.shards import ShardTemplate, check_page, shards_of_pages, shar
 from scrapyd_dist.store.address import chosen
 from scrapyd_dist.transports import AsyncSender
 
-from ..engine_compat import spider_method
+from ..engine_compat import has_own_filter, spider_method
 from ..slot_routing import SlotRouting, hides_addon
 from ..targets import Target
 from ..throttle.throttle_options import SWITCH, options_of
 from ..throttle.throttle_options import given as throttle_given
+from .difference_finder import find_differences, refuse_differences
 from .item_exporters import item_outputs
 from .producer_options import CMDLINE, ProducerOptions
 
@@ -118,7 +120,7 @@ def check_parts(settings: BaseSettings) -> None:
 def _problem_of(settings: BaseSettings, name: str) -> str:
     """What is wrong with the part that this setting names, in a paragraph; empty if nothing is."""
     part = settings[name]
-    text = part if isinstance(part, str) else f"{part.__module__}.{part.__qualname__}"
+    text = _import_path(part)
     try:
         kind = load_object(part)
     except Exception as error:  # noqa: BLE001 - the import of a project's module can fail in any way
@@ -126,18 +128,16 @@ def _problem_of(settings: BaseSettings, name: str) -> str:
     bases = getattr(kind, "__mro__", ())  # not issubclass(): to Scrapy, whatever has the methods is a scheduler
     if name == "SCHEDULER" and Scheduler not in bases:
         return (
-            f"SCHEDULER is {text}, which is not Scrapy's own scheduler nor made from it. A distributed crawl keeps its"
-            " requests in its own store, and its processes need a scheduler in memory: one that keeps them elsewhere"
-            " cannot take them, or mixes those of different jobs. Take SCHEDULER out of the settings (sdist shares the"
-            " requests by itself), or crawl without sdist: -s DISTRIBUTED_ENABLED=0 with scrapy crawl."
+            f"SCHEDULER is {text}, which is not Scrapy's own scheduler nor made from it."
+            f" {DIFFERENCES['SCHEDULER'].sentence}"
         )
     if name == "DUPEFILTER_CLASS" and any(base.__module__.split(".")[0] == _SHARED for base in bases):
-        return (
-            f"DUPEFILTER_CLASS is {text}, which keeps what was seen on a Redis server, in one set for all processes"
-            " that start in the same second: jobs would drop each other's requests, and none leaves while that server"
-            " is away. Take DUPEFILTER_CLASS out of the settings: sdist sees to it that no page is crawled twice."
-        )
+        return f"DUPEFILTER_CLASS is {text}. {DIFFERENCES['duplicate filter of scrapy-redis'].sentence}"
     return ""
+
+
+def _import_path(part: Any) -> str:
+    return part if isinstance(part, str) else f"{part.__module__}.{part.__qualname__}"
 
 
 def asked_for(settings: BaseSettings) -> tuple[dict[str, str], dict[str, str]]:
@@ -171,16 +171,20 @@ def check_crawl(options: ProducerOptions, settings: BaseSettings, spider: Spider
     for output in item_outputs(options.outputs, settings, None):
         check_folder(output.path.parent)
     check_spider(spider, settings)
+    refuse_differences(find_differences(settings, type(spider)))
 
 
-def for_target(options: ProducerOptions, target: Target) -> ProducerOptions:
+def for_target(options: ProducerOptions, target: Target, settings: BaseSettings) -> ProducerOptions:
     """The options of a crawl with this target: workers that follow rules must lease, since links go to the store.
 
     Raises:
-        ConfigError: the options ask for something else.
+        ConfigError: the options ask for something else, or the workers would need one filter of duplicates.
     """
     if not target.follows:
         return options
+    if has_own_filter(settings):
+        row = by_trait(Trait.OWN_FILTER_FOLLOWS)
+        raise ConfigError(f"DUPEFILTER_CLASS is {_import_path(settings['DUPEFILTER_CLASS'])}. {row.sentence}")
     wrong = "index pages (--index, --start-urls) are the producer's" if options.sharded else ""
     if not options.leases:
         wrong = "batches that are sent (--push, --feed, a feed that a job uploads) have no way to hand on links"

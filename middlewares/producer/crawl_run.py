@@ -46,6 +46,7 @@ from .crawl_request import (
     shards_of,
     template_of,
 )
+from .difference_finder import find_differences, told_differences
 from .discovery import IndexWalk, OwnItems, new_capture
 from .lifecycle import TICK, Fault, Lifecycle, ending, signals
 from .lifecycle import exit_code as process_exit
@@ -76,7 +77,8 @@ class CrawlStart:
             raise ConfigError(problem)
         sender = loop_sender(settings)
         target = find_target(spider, settings)
-        options = for_target(options, target)
+        options = for_target(options, target, settings)
+        differences = told_differences(find_differences(settings, type(spider)))
         args, given = asked_for(settings)
         project = find_project(settings)
         request = CrawlRequest(spider=spider.name, options=options, project=project, args=args, given=given)
@@ -93,7 +95,7 @@ class CrawlStart:
         rules = await self._rules(repository, heeds=options.heeds)
         guessed = [f"no target is named, so to the nodes go {target.how}"] if target.follows else []
         warnings = [*complaints(settings, vars(spider)), *await thread(thread.store.warnings), *rules, *guessed]
-        for warning in warnings:
+        for warning in (*differences, *warnings):
             logger.warning("%s", warning)
         code = await thread(code_of, row, repository.folder, project.root, request.store)
         nodes = await CrawlNodes.prepare(request, repository, code)
@@ -118,6 +120,7 @@ class CrawlStart:
             earlier_versions=repository.earlier_versions,
             code=[*nodes.prepared.code, *note_on_process(code, row, repository.folder)],
             unheeded=why_not_heeded(settings),
+            differences=differences,
             warnings=warnings,
         )
         reporter = StatusReporter(
