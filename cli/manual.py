@@ -19,10 +19,11 @@ _NOTE = "<!-- Made from the code by `make manual`. Change the help texts of the 
 _DIFFERENCES_NOTE = "<!-- Made by `make manual` from scrapyd_dist/differences.py. Change the table there. -->"
 _DIFFERENCES_HEAD = """# What changes in many processes
 
-A spider stays as it is, and most of what a project uses means what it means with `scrapy crawl`: *same*. Where many processes make a
-difference, the crawl is *refused* before anything starts, or it is *told*: by `sdist plan`, at the start of `sdist crawl` (and in the log of
-`scrapy crawl`), at its end, and in its report. This page lists all that is noticed, how, and what to do. In the JSON of
-`sdist plan` and of a [crawl's summary](summary.md) the rows that concern a project are `differences`."""
+A spider stays as it is, and most of what a project uses means what it means with `scrapy crawl`: *same*.
+Where many processes make a difference, the crawl is *refused* before anything starts, or it is *told*: by
+`sdist plan`, at the start of `sdist crawl` (in the log of `scrapy crawl`), at its end, and in its report.
+This page lists all that is noticed, how, and what to do. In the JSON of `sdist plan` and of a
+[crawl's summary](summary.md) the rows that concern a project are `differences`."""
 #: the tree of the site
 _TREE = "```{toctree}\n:hidden:\n:glob:\n\n*\n```"
 _EXAMPLES = re.compile(r"^Example: (.*\n(?:Example: .*\n)*)", re.MULTILINE)

@@ -39,7 +39,7 @@ WORKER_MODULES = {
     "scrapyd_dist.frontier": ("__init__", "backlog", "intake", "slots"),
     "scrapyd_dist.middlewares": (
         "__init__", "addon", "assignment", "classifier", "codec", "engine_compat", "goal_keeper", "pause_gate",
-        "slot_routing", "store_access", "targets", "watchdog",
+        "session_cookies", "slot_routing", "store_access", "targets", "watchdog",
     ),
     "scrapyd_dist.strategy": ("__init__", "links"),
     "scrapyd_dist.throttle": ("__init__", "domain_status", "permits"),

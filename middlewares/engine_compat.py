@@ -52,7 +52,8 @@ def is_seen(crawler: Crawler, request: Request) -> bool:
     """Whether the engine's own filter of duplicates has seen a request; from now on it has."""
     slot = crawler.engine._slot  # noqa: SLF001 - before Scrapy 2.19 nothing else leads to the scheduler
     assert slot
-    return bool(slot.scheduler.df.request_seen(request))
+    scheduler: Any = slot.scheduler
+    return bool(scheduler.df.request_seen(request))
 
 
 def is_offsite(crawler: Crawler, request: Request) -> bool:

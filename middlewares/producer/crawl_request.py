@@ -17,7 +17,7 @@ from w3lib.url import safe_url_string
 
 from scrapyd_dist import config
 from scrapyd_dist.batches import Shard
-from scrapyd_dist.differences import DIFFERENCES, Trait, by_trait
+from scrapyd_dist.differences import DIFFERENCES, FoundDifference, Trait, by_trait
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.goals import DEPTH
 from scrapyd_dist.items.merging import check_folder
@@ -33,7 +33,7 @@ from ..slot_routing import SlotRouting, hides_addon
 from ..targets import Target
 from ..throttle.throttle_options import SWITCH, options_of
 from ..throttle.throttle_options import given as throttle_given
-from .difference_finder import find_differences, refuse_differences
+from .difference_finder import find_differences, refuse_differences, told_differences
 from .item_exporters import item_outputs
 from .producer_options import CMDLINE, ProducerOptions
 
@@ -164,14 +164,20 @@ def job_settings(given: Mapping[str, str], options: ProducerOptions) -> dict[str
     return settings
 
 
-def check_crawl(options: ProducerOptions, settings: BaseSettings, spider: Spider) -> None:
-    """Raise ConfigError if a crawl of this spider cannot work with these settings, or write its items."""
+def check_crawl(options: ProducerOptions, settings: BaseSettings, spider: Spider) -> list[FoundDifference]:
+    """What differs from `scrapy crawl`, of which people are told.
+
+    Raises:
+        ConfigError: a crawl of this spider cannot work with these settings, or write its items.
+    """
     check_mode(options, settings)
     check_parts(settings)
     for output in item_outputs(options.outputs, settings, None):
         check_folder(output.path.parent)
     check_spider(spider, settings)
-    refuse_differences(find_differences(settings, type(spider)))
+    found = find_differences(settings, type(spider))
+    refuse_differences(found)
+    return told_differences(found)
 
 
 def for_target(options: ProducerOptions, target: Target, settings: BaseSettings) -> ProducerOptions:

@@ -46,7 +46,6 @@ from .crawl_request import (
     shards_of,
     template_of,
 )
-from .difference_finder import find_differences, told_differences
 from .discovery import IndexWalk, OwnItems, new_capture
 from .lifecycle import TICK, Fault, Lifecycle, ending, signals
 from .lifecycle import exit_code as process_exit
@@ -72,13 +71,12 @@ class CrawlStart:
         assert spider
         self._on_finish = read_on_finish(settings)
         options = read_options(settings)
-        check_crawl(options, settings, spider)
+        differences = check_crawl(options, settings, spider)
         if problem := throttle_problem(self._crawler):
             raise ConfigError(problem)
         sender = loop_sender(settings)
         target = find_target(spider, settings)
         options = for_target(options, target, settings)
-        differences = told_differences(find_differences(settings, type(spider)))
         args, given = asked_for(settings)
         project = find_project(settings)
         request = CrawlRequest(spider=spider.name, options=options, project=project, args=args, given=given)

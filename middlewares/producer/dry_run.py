@@ -38,7 +38,6 @@ from .crawl_code import TODAYS, CrawlCode
 from .crawl_nodes import NodeSources, check_reach
 from .crawl_repository import asked_outputs
 from .crawl_request import CrawlRequest, check_crawl, find_project, for_target, shards_of, template_of
-from .difference_finder import find_differences, told_differences
 from .discovery import IndexWalk
 from .preflight import LOCAL_NODES, notes_on, prepare
 from .producer_options import ProducerOptions, read_options
@@ -66,10 +65,9 @@ def plan(
     read_on_finish(crawler.settings)
     options = read_options(crawler.settings)
     check_args(SettingReader(crawler.settings).value("DISTRIBUTED_SPIDER_ARGS"))
-    check_crawl(options, crawler.settings, made)
+    differences = check_crawl(options, crawler.settings, made)
     target = find_target(made, crawler.settings)
     options = for_target(options, target, crawler.settings)
-    differences = told_differences(find_differences(crawler.settings, crawler.spidercls))
     shards = shards_of(options, made)
     request = CrawlRequest(spider=spider, options=options, project=find_project(settings))
     stored = _of_store(request, crawler.settings)

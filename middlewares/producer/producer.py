@@ -118,7 +118,9 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         if fate is not Disposition.LOCAL:
             return None
         meta = {**request.meta, SHARD: shard, LOCAL: True}
-        return request.replace(meta=meta, errback=WatchedDict(self._failed, own_errback(request)))
+        errback = WatchedDict(self._failed, own_errback(request))
+        # A filter of the project's own has let it pass, and would not let it pass again.
+        return request.replace(meta=meta, errback=errback, dont_filter=request.dont_filter or run.capture.has_filter)
 
     # failures
 

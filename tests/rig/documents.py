@@ -90,7 +90,8 @@ DOCUMENTS: dict[str, Any] = {
         "limit": (int, None), "goals": {str: NUMBER}, "code": [str], "forecast?": _FORECAST,
         "shards": [{"number": int, "url": str, "first_page": (int, None), "last_page": (int, None)}],
         "bytes_per_batch": {"form": str, "bytes": int, "per_url": NUMBER, "targets": {str: int}},
-        "output": [str], "warnings": [str], "differences": _DIFFERENCES, "throttle": {"rules": int, "heeded": bool, "reason": str},
+        "output": [str], "warnings": [str], "throttle": {"rules": int, "heeded": bool, "reason": str},
+        "differences": _DIFFERENCES,
     },
     "crawls batches": {
         "crawl": str,

@@ -39,7 +39,7 @@ class Unique:
 
     def process_item(self, item: Any) -> Any:
         if item["url"] in self.seen:
-            raise DropItem
+            raise DropItem("again")
         self.seen.add(item["url"])
         return item
 
@@ -55,7 +55,7 @@ class Counter:
     def process_item(self, item: Any) -> Any:
         self.times[item["url"]] = 1
         if len(self.times) > 1:
-            raise DropItem
+            raise DropItem("again")
         return item
 
 
@@ -68,7 +68,7 @@ class Valid:
 
 class Titles:
     def open_spider(self) -> None:
-        self.file = Path("titles.txt").open("w")
+        self.file = Path("titles.txt").open("w")  # noqa: SIM115 - as pipelines do
 
     def process_item(self, item: Any) -> Any:
         return item
@@ -156,7 +156,7 @@ def test_a_producer_keeps_its_queue_in_the_store_alone(more: dict[str, Any], kep
 
 def test_one_that_no_crawl_can_work_with_is_refused_in_a_paragraph() -> None:
     settings = Settings({"HTTPCACHE_ENABLED": True, "HTTPCACHE_IGNORE_MISSING": True})
-    with pytest.raises(ConfigError, match="HTTPCACHE_IGNORE_MISSING: .*DISTRIBUTED_ENABLED=0"):
+    with pytest.raises(ConfigError, match=r"HTTPCACHE_IGNORE_MISSING: .*DISTRIBUTED_ENABLED=0"):
         refuse_differences(find_differences(settings, Plain))
 
 

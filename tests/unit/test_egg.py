@@ -238,6 +238,7 @@ PRODUCER_ONLY = {
     "scrapyd_dist.middlewares.producer.item_exporters",
     "scrapyd_dist.middlewares.producer.producer",
     "scrapyd_dist.middlewares.producer.probe",
+    "scrapyd_dist.middlewares.producer.set_aside",
 }
 
 
