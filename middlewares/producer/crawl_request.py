@@ -5,12 +5,15 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from scrapy import Spider
 from scrapy.core.scheduler import Scheduler
+from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings
 from scrapy.utils.misc import load_object
 from w3lib.url import safe_url_string
@@ -164,8 +167,10 @@ def job_settings(given: Mapping[str, str], options: ProducerOptions) -> dict[str
     return settings
 
 
-def check_crawl(options: ProducerOptions, settings: BaseSettings, spider: Spider) -> list[FoundDifference]:
-    """What differs from `scrapy crawl`, of which people are told.
+def check_crawl(
+    options: ProducerOptions, settings: BaseSettings, spider: Spider, args: Mapping[str, str]
+) -> list[FoundDifference]:
+    """What differs from `scrapy crawl`, of which people are told; `args` are those of the spider.
 
     Raises:
         ConfigError: a crawl of this spider cannot work with these settings, or write its items.
@@ -174,7 +179,7 @@ def check_crawl(options: ProducerOptions, settings: BaseSettings, spider: Spider
     check_parts(settings)
     for output in item_outputs(options.outputs, settings, None):
         check_folder(output.path.parent)
-    check_spider(spider, settings)
+    check_spider(spider, settings, args)
     found = find_differences(settings, type(spider))
     refuse_differences(found)
     return told_differences(found)
@@ -297,24 +302,53 @@ def shards_of(options: ProducerOptions, spider: Spider) -> list[Shard]:
     return [Shard(number=0, url="")]
 
 
-def check_spider(spider: Spider | type[Spider], settings: BaseSettings) -> None:
-    """Raise ConfigError if the spider lacks a method that the settings name, or its own settings replace the add-ons.
+def check_spider(
+    spider: Spider | type[Spider], settings: BaseSettings, args: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Raise ConfigError if the spider lacks a method that the settings name, or cannot be the spider of a job.
 
-    Without the add-on each of its jobs would crawl the index.
+    A spider whose own settings replace the add-ons would crawl the index in each of its jobs.
     """
     for name in METHODS:
         spider_method(spider, settings, name)
     kind = spider if isinstance(spider, type) else type(spider)
     if not (_takes_job(kind.__init__) and _takes_job(kind.from_crawler)):
-        raise ConfigError(
-            f"The spider {spider.name} takes no argument {JOB_ARGUMENT}, which Scrapyd gives to the spider of each job:"
-            f" none of them would start. Add **kwargs to its __init__(), and pass them on: super().__init__(**kwargs)."
-        )
+        raise _takes_no_job(kind)
+    if not all(_takes_job(vars(base)["__init__"]) for base in _bases(kind) if "__init__" in vars(base)):
+        own = settings.copy()
+        own.frozen = False
+        with suppress(AttributeError, KeyError, ValueError, OSError):  # another crawler's, and not the crawl's own
+            make_as_job(Crawler(kind, own), args)
     if hides_addon(spider.custom_settings or {}):
         raise ConfigError(
             f"The custom_settings of the spider {spider.name} set ADDONS, which hides the add-on that a job on a node"
             ' needs. Add "scrapyd_dist.Addon": 500 to it there.'
         )
+
+
+def make_as_job(crawler: Crawler, args: Mapping[str, str]) -> Spider:
+    """The crawler's spider, made with what Scrapyd gives to that of a job.
+
+    Raises:
+        ConfigError: it does not take that, nor does a class that it is made from.
+    """
+    try:
+        return crawler.spidercls.from_crawler(crawler, **{**args, JOB_ARGUMENT: "plan"})
+    except TypeError as error:
+        if JOB_ARGUMENT in str(error):
+            raise _takes_no_job(crawler.spidercls) from error
+        raise
+
+
+def _takes_no_job(kind: type[Spider]) -> ConfigError:
+    row = by_trait(Trait.SPIDER_START)
+    return ConfigError(f"The spider {kind.name} takes no argument {JOB_ARGUMENT}. {row.sentence}")
+
+
+def _bases(kind: type[Spider]) -> list[type]:
+    """The classes whose `__init__` may be called on the way to that of Scrapy's Spider."""
+    order = kind.__mro__
+    return list(order[: order.index(Spider)])
 
 
 def _takes_job(function: Callable[..., Any]) -> bool:

@@ -71,13 +71,13 @@ class CrawlStart:
         assert spider
         self._on_finish = read_on_finish(settings)
         options = read_options(settings)
-        differences = check_crawl(options, settings, spider)
+        args, given = asked_for(settings)
+        differences = check_crawl(options, settings, spider, args)
         if problem := throttle_problem(self._crawler):
             raise ConfigError(problem)
         sender = loop_sender(settings)
         target = find_target(spider, settings)
         options = for_target(options, target, settings)
-        args, given = asked_for(settings)
         project = find_project(settings)
         request = CrawlRequest(spider=spider.name, options=options, project=project, args=args, given=given)
         shards = shards_of(options, spider)

@@ -37,7 +37,7 @@ from .completion_hooks import read_on_finish
 from .crawl_code import TODAYS, CrawlCode
 from .crawl_nodes import NodeSources, check_reach
 from .crawl_repository import asked_outputs
-from .crawl_request import CrawlRequest, check_crawl, find_project, for_target, shards_of, template_of
+from .crawl_request import CrawlRequest, check_crawl, find_project, for_target, make_as_job, shards_of, template_of
 from .discovery import IndexWalk
 from .preflight import LOCAL_NODES, notes_on, prepare
 from .producer_options import ProducerOptions, read_options
@@ -60,12 +60,12 @@ def plan(
     """
     check_args(args)
     crawler = Crawler(SpiderLoader.from_settings(settings).load(spider), settings)
-    made = crawler.spidercls.from_crawler(crawler, **args)
+    made = make_as_job(crawler, args)
     crawler.addons.load_settings(crawler.settings)
     read_on_finish(crawler.settings)
     options = read_options(crawler.settings)
     check_args(SettingReader(crawler.settings).value("DISTRIBUTED_SPIDER_ARGS"))
-    differences = check_crawl(options, crawler.settings, made)
+    differences = check_crawl(options, crawler.settings, made, args)
     target = find_target(made, crawler.settings)
     options = for_target(options, target, crawler.settings)
     shards = shards_of(options, made)
