@@ -56,6 +56,7 @@ class FrontierFeed:
     salt: str | None = ""
     counts: Counter[str] = field(default_factory=Counter)  #: since they were last taken; SEALED counts with its batch
     reasons: Counter[str] = field(default_factory=Counter)  #: why requests stayed
+    callbacks: set[str] = field(default_factory=set)  #: names of those of the found requests
     undelivered: Counter[str] = field(default_factory=Counter)  #: why those for other spiders go nowhere
     _misses: list[Miss] = field(default_factory=list)
 
@@ -97,6 +98,7 @@ class FrontierFeed:
         if is_seen:
             return self._fate(Disposition.DUPLICATE), None
         name, is_new = callback_name(request, self.spider), is_seen is False
+        self.callbacks.add(name)
         try:
             slot, fingerprint = self._placing.place(request, name, to, where, is_new=is_new)
             known = self._is_known(fingerprint)

@@ -16,7 +16,7 @@ from scrapy import Spider
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings, default_settings
 from scrapy.utils.misc import load_object
 
-from scrapyd_dist.differences import DIFFERENCES, Difference, FoundDifference, Meaning, Trait, by_trait
+from scrapyd_dist.differences import DIFFERENCES, Difference, FoundDifference, Meaning, Trait
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.goals import DEPTH, GIVEN
 
@@ -158,6 +158,11 @@ def _cache_traits(settings: BaseSettings) -> dict[Trait, list[str]]:
     return {Trait.CACHE: ["HTTPCACHE_ENABLED"]}
 
 
+def own_bases(kind: type) -> list[type]:
+    """The class and those that it is made from, without Scrapy's."""
+    return [base for base in getmro(kind) if _is_own(base)]
+
+
 def _called(kinds: Iterable[type]) -> list[str]:
     return [kind.__qualname__ for kind in kinds]
 
@@ -183,7 +188,7 @@ def _names(codes: Iterable[CodeType]) -> Iterator[str]:
 
 
 def _codes(kind: type) -> Iterator[CodeType]:
-    for base in filter(_is_own, getmro(kind)):
+    for base in own_bases(kind):
         for member in vars(base).values():
             yield from _codes_of(member)
 
@@ -202,8 +207,3 @@ def _with_inner(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _with_inner(constant)
-
-
-def found_trait(trait: Trait, *found: str) -> FoundDifference:
-    """What was noticed of a trait while the crawl ran."""
-    return FoundDifference(difference=by_trait(trait), found=found)

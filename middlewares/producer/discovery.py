@@ -54,9 +54,12 @@ class Capture(FrontierFeed):
     def stayed(self) -> list[str]:
         """What became of the requests that cannot travel and why, the most frequent reason first."""
         fate = "are refused, and not crawled" if self.stay == "refuse" else "are crawled by the producer itself"
-        told = [f"{count} target requests {fate}: {why}" for why, count in self.reasons.most_common(REASONS)]
+        return [f"{count} target requests {fate}: {why}" for why, count in self.reasons.most_common(REASONS)]
+
+    def undeliverable(self) -> list[str]:
+        """What became of the requests for other spiders that none can take and why, the most frequent reason first."""
         lost = self.undelivered.most_common(REASONS)
-        return told + [f"{count} requests for another spider are in the list of misses: {why}" for why, count in lost]
+        return [f"{count} requests for another spider are in the list of misses: {why}" for why, count in lost]
 
     def take(self, request: Request, shard: int) -> tuple[Disposition, BatchDraft | None]:
         """Sort one found request in: its fate, and a batch that it filled."""
