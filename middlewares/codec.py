@@ -211,11 +211,12 @@ def method_name(method: Callable[..., Any] | None, spider: Spider) -> str:
     name = str(getattr(method, "__name__", ""))
     if not inspect.ismethod(method) or method.__self__ is not spider:
         return ""
-    return name if getattr(spider, name, None) == method else _attribute_of(type(spider), method.__func__)
+    kind: Any = type(spider)
+    return name if getattr(spider, name, None) == method else _attribute_of(kind, method.__func__)
 
 
 @lru_cache(maxsize=256)
-def _attribute_of(kind: type[Spider], function: Any) -> str:
+def _attribute_of(kind: Any, function: Any) -> str:
     """The attribute of the class that holds this function; Scrapy's own serializer looks for it in the same way."""
     return next((name for name in dir(kind) if inspect.getattr_static(kind, name, None) is function), "")
 

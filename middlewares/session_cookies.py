@@ -29,7 +29,8 @@ def _sent(jar: CookieJar, request: Request) -> Iterator[Cookie]:
     trial = Request(request.url)
     jar.add_cookie_header(trial)
     header = (trial.headers.get("Cookie") or b"").decode("utf-8", "replace")
-    pairs, asking = set(header.split("; ")), WrappedRequest(trial)
+    pairs = set(header.split("; "))
+    asking: Any = WrappedRequest(trial)
     for cookie in jar.jar:
         is_in_header = f"{cookie.name}={cookie.value}" in pairs
         if is_in_header and jar.policy.path_return_ok(cookie.path, asking) and jar.policy.return_ok(cookie, asking):

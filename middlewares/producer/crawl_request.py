@@ -315,7 +315,7 @@ def check_spider(
     if not (_takes_job(kind.__init__) and _takes_job(kind.from_crawler)):
         raise _takes_no_job(kind)
     if not all(_takes_job(vars(base)["__init__"]) for base in _bases(kind) if "__init__" in vars(base)):
-        own = settings.copy()
+        own: Any = settings.copy()
         own.frozen = False
         with suppress(AttributeError, KeyError, ValueError, OSError):  # another crawler's, and not the crawl's own
             make_as_job(Crawler(kind, own), args)
