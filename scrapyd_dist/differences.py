@@ -81,7 +81,8 @@ class FoundDifference:
 
 def texts(documents: Sequence[Mapping[str, Any]]) -> list[str]:
     """The objects of a plan or a summary as lines for people."""
-    return [f"{', '.join(one.get('found') or [one.get('name')])}: {one.get('sentence')}" for one in documents]
+    rows = [one for one in documents if isinstance(one, Mapping)]  # an older store may have anything
+    return [f"{', '.join(map(str, one.get('found') or [one.get('name')]))}: {one.get('sentence')}" for one in rows]
 
 
 _SAME, _TOLD, _REFUSED = Meaning
@@ -202,7 +203,7 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
         "Scrapy counts the depth from the start page; a target request begins at 0 in its job."
         " --max-depth N lets the depth travel, and limits it over the whole crawl.")),
     Difference(name="pauses between requests", meaning=_TOLD, settings=(
-        "DOWNLOAD_DELAY", "AUTOTHROTTLE_ENABLED", "CONCURRENT_REQUESTS", "CONCURRENT_REQUESTS_PER_DOMAIN"), sentence=(
+        "DOWNLOAD_DELAY", "AUTOTHROTTLE_ENABLED", "CONCURRENT_REQUESTS_PER_DOMAIN"), sentence=(
         "Scrapy keeps to it with one process; here each job does, so the site sees as many"
         " times the requests as there are jobs. sdist throttle set limits a site over all of"
         " them, and --max-jobs N the jobs.")),

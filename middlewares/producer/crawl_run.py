@@ -438,9 +438,9 @@ class CrawlRun(Lifecycle):
             )
         if denied := self._mostly_denied(misses):
             warnings.append(
-                f"{denied:,} pages were denied (401, 403). The cookies that the spider has here travel with each request;"
-                " if pages need more of a session, each worker has to log in. DISTRIBUTED_LOGIN = NAME names the"
-                " spider's method that returns the first request of that."
+                f"{denied:,} pages were denied (401, 403). The cookies that the spider has here travel with the"
+                " requests; if pages need more of a session, each worker has to log in. DISTRIBUTED_LOGIN = NAME names"
+                " the spider's method that returns the first request of that."
             )
         return warnings
 
