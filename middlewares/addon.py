@@ -107,6 +107,8 @@ class Addon:
                     logger.warning("%s", warning)
             return
         settings.setdefault_in_component_priority_dict("SPIDER_MIDDLEWARES", Distributed, PRIORITY)
+        if settings["JOBDIR"] and self._crawler is not None:
+            self._crawler.signals.connect(give_state, signals.spider_opened)
         take_settings(settings)
         if not is_worker(settings):
             # The way to the nodes: with LOG_LEVEL = DEBUG, two lines of it for each question to a node.
@@ -123,12 +125,16 @@ class Addon:
             _give_feed(settings)
             return
         if not is_filler(settings):  # whose own items go to its own feeds, and whose queue may be on disk
-            from .producer.item_exporters import take_outputs
-            from .producer.set_aside import set_aside
+            self._keep_at_home(settings)
 
-            set_aside(settings)
-            crawler = self._crawler
-            take_outputs(settings, (crawler.spider or crawler.spidercls) if crawler else None)
+    def _keep_at_home(self, settings: BaseSettings) -> None:
+        """Let the store have the queue of the crawl, and the merged output its items."""
+        from .producer.item_exporters import take_outputs
+        from .producer.set_aside import set_aside
+
+        set_aside(settings)
+        crawler = self._crawler
+        take_outputs(settings, (crawler.spider or crawler.spidercls) if crawler else None)
 
     def _stay_local(self, settings: BaseSettings) -> None:
         """Leave a spider without a target to Scrapy, unless a distributed crawl was asked for by its name."""
@@ -143,6 +149,12 @@ class Addon:
             settings.set("DISTRIBUTED_ENABLED", False, priority="cmdline")
         except ConfigError:
             return  # the producer refuses it, in words
+
+
+def give_state(spider: Spider) -> None:
+    """Give the spider the empty state that it has in a new JOBDIR, which no process of a distributed crawl has."""
+    if not hasattr(spider, "state"):
+        spider.state = {}
 
 
 class Distributed:

@@ -9,6 +9,7 @@ from scrapy import Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import DropItem
 from scrapy.settings import Settings
+from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.addon import Addon
 from scrapyd_dist.middlewares.producer.difference_finder import find_differences, reads_attribute, refuse_differences
 from scrapyd_dist.middlewares.producer.set_aside import set_aside
@@ -152,6 +153,15 @@ def test_a_producer_keeps_its_queue_in_the_store_alone(more: dict[str, Any], kep
     settings = Settings({"JOBDIR": "job", **more})
     Addon().update_settings(settings)
     assert settings["JOBDIR"] == kept
+
+
+@pytest.mark.parametrize("role", [{}, {"DISTRIBUTED_START_URLS": "[]"}], ids=["producer", "worker"])
+def test_a_spider_that_counts_on_its_state_has_an_empty_one(role: dict[str, Any]) -> None:
+    crawler = get_crawler(Plain)
+    spider: Any = Plain()
+    Addon(crawler).update_settings(Settings({"JOBDIR": "job", **role}))
+    crawler.signals.send_catch_log(signals.spider_opened, spider=spider)
+    assert spider.state == {}
 
 
 def test_one_that_no_crawl_can_work_with_is_refused_in_a_paragraph() -> None:
