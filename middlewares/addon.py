@@ -107,8 +107,7 @@ class Addon:
                     logger.warning("%s", warning)
             return
         settings.setdefault_in_component_priority_dict("SPIDER_MIDDLEWARES", Distributed, PRIORITY)
-        if settings["JOBDIR"] and self._crawler is not None:
-            self._crawler.signals.connect(give_state, signals.spider_opened)
+        give_state_to_spider(settings, self._crawler)
         take_settings(settings)
         if not is_worker(settings):
             # The way to the nodes: with LOG_LEVEL = DEBUG, two lines of it for each question to a node.
@@ -151,8 +150,13 @@ class Addon:
             return  # the producer refuses it, in words
 
 
-def give_state(spider: Spider) -> None:
-    """Give the spider the empty state that it has in a new JOBDIR, which no process of a distributed crawl has."""
+def give_state_to_spider(settings: BaseSettings, crawler: Crawler | None) -> None:
+    """See to it that the spider has the empty state of a new JOBDIR, which no process of a distributed crawl has."""
+    if settings["JOBDIR"] and crawler is not None:
+        crawler.signals.connect(_give_state, signals.spider_opened)
+
+
+def _give_state(spider: Any) -> None:
     if not hasattr(spider, "state"):
         spider.state = {}
 
