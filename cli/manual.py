@@ -10,11 +10,20 @@ from textwrap import indent
 import typer
 from typer.cli import get_docs_for_click
 
+from scrapyd_dist import differences
 from scrapyd_dist.settings import GROUPS, Setting
 
 from .commands import COMMANDS, MEANINGS, load
 
 _NOTE = "<!-- Made from the code by `make manual`. Change the help texts of the command instead. -->"
+_DIFFERENCES_NOTE = "<!-- Made by `make manual` from scrapyd_dist/differences.py. Change the table there. -->"
+_DIFFERENCES_HEAD = """# What changes in many processes
+
+A spider stays as it is, and most of what a project uses means what it means with `scrapy crawl`: *same*.
+Where many processes make a difference, the crawl is *refused* before anything starts, or it is *told*: by
+`sdist plan`, at the start of `sdist crawl` (in the log of `scrapy crawl`), at its end, and in its report.
+This page lists all that is noticed, how, and what to do. In the JSON of `sdist plan` and of a
+[crawl's summary](summary.md) the rows that concern a project are `differences`."""
 #: the tree of the site
 _TREE = "```{toctree}\n:hidden:\n:glob:\n\n*\n```"
 _EXAMPLES = re.compile(r"^Example: (.*\n(?:Example: .*\n)*)", re.MULTILINE)
@@ -71,10 +80,20 @@ def _settings_table(rows: tuple[Setting, ...]) -> str:
     return "\n".join(lines)
 
 
+def differences_page() -> str:
+    """`docs/reference/what-changes.md`: what settings and components of a project mean in a distributed crawl."""
+    parts = [_DIFFERENCES_NOTE, _DIFFERENCES_HEAD]
+    for heading, rows in differences.GROUPS.items():
+        lines = [f"| {row.name} | {row.noticed or 'always'} | {row.meaning.value} | {row.sentence} |" for row in rows]
+        parts.append("\n".join([f"## {heading}", "", "| what | noticed by | | meaning |", "|---|---|---|---|", *lines]))
+    return "\n\n".join(parts) + "\n"
+
+
 def write(folder: Path) -> None:
-    """Write all pages, remove the pages of commands that are gone, and bring the page of settings up to date."""
+    """Write all pages, remove those of commands that are gone, and bring the pages beside them up to date."""
     settings = folder.parent / "settings.md"
     settings.write_text(settings_page(settings.read_text("utf-8")), encoding="utf-8")
+    (folder.parent / "what-changes.md").write_text(differences_page(), encoding="utf-8")
     texts = pages()
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.md"):

@@ -119,6 +119,7 @@ class Addon:
                     logger.warning("%s", warning)
             return
         settings.setdefault_in_component_priority_dict("SPIDER_MIDDLEWARES", Distributed, PRIORITY)
+        give_state_to_spider(settings, self._crawler)
         take_settings(settings)
         if not is_worker(settings):
             # The way to the nodes: with LOG_LEVEL = DEBUG, two lines of it for each question to a node.
@@ -135,11 +136,17 @@ class Addon:
             _leave_feeds(settings)
             _give_feed(settings)
             return
-        if not is_filler(settings):  # whose own items go to its own feeds
-            from .producer.feed_outputs import take_feeds
+        if not is_filler(settings):  # whose own items go to its own feeds, and whose queue may be on disk
+            self._keep_at_home(settings)
 
-            crawler = self._crawler
-            take_feeds(settings, (crawler.spider or crawler.spidercls) if crawler else None)
+    def _keep_at_home(self, settings: BaseSettings) -> None:
+        """Let the store have the queue of the crawl, and the merged output its items."""
+        from .producer.feed_outputs import take_feeds
+        from .producer.set_aside import set_aside
+
+        set_aside(settings)
+        crawler = self._crawler
+        take_feeds(settings, (crawler.spider or crawler.spidercls) if crawler else None)
 
     def _stay_local(self, settings: BaseSettings) -> None:
         """Leave a spider without a target to Scrapy, unless a distributed crawl was asked for by its name."""
@@ -154,6 +161,17 @@ class Addon:
             settings.set("DISTRIBUTED_ENABLED", False, priority="cmdline")
         except ConfigError:
             return  # the producer refuses it, in words
+
+
+def give_state_to_spider(settings: BaseSettings, crawler: Crawler | None) -> None:
+    """See to it that the spider has the empty state of a new JOBDIR, which no process of a distributed crawl has."""
+    if settings["JOBDIR"] and crawler is not None:
+        crawler.signals.connect(_give_state, signals.spider_opened)
+
+
+def _give_state(spider: Any) -> None:
+    if not hasattr(spider, "state"):
+        spider.state = {}
 
 
 class Distributed:

@@ -16,8 +16,9 @@ from scrapyd_dist.batches import Miss
 from scrapyd_dist.frontier.intake import FrontierIntake
 from scrapyd_dist.payload import BATCH_MAX_BYTES, RequestValue, TooLarge, fit, hidden_by
 
-from .codec import CannotTravel, pack_attributes, rule_of, to_value, to_value_for_other
+from .codec import CannotTravel, add_cookies, pack_attributes, rule_of, to_value, to_value_for_other
 from .engine_compat import is_offsite
+from .session_cookies import session_cookies
 from .slot_routing import Addressee, SlotPlacement, SlotRouting, Undeliverable
 from .targets import callback_name
 
@@ -55,6 +56,7 @@ class FrontierFeed:
     salt: str | None = ""
     counts: Counter[str] = field(default_factory=Counter)  #: since they were last taken; SEALED counts with its batch
     reasons: Counter[str] = field(default_factory=Counter)  #: why requests stayed
+    callbacks: set[str] = field(default_factory=set)  #: names of those of the found requests
     undelivered: Counter[str] = field(default_factory=Counter)  #: why those for other spiders go nowhere
     _misses: list[Miss] = field(default_factory=list)
 
@@ -72,6 +74,10 @@ class FrontierFeed:
         """The fate of a request that was found before; from now on it was."""
         raise NotImplementedError
 
+    def _is_seen(self, request: Request) -> bool | None:
+        """What the project's own filter of duplicates says of a request; None where its fingerprint decides."""
+        return None
+
     def sort(self, request: Request, where: int = 0) -> tuple[Disposition, FrontierIntake | None]:
         """The fate of one found request, and the request as it goes to the fleet, when it does."""
         try:
@@ -88,8 +94,13 @@ class FrontierFeed:
         to = self._addressee(request)
         if to is None and is_offsite(self.crawler, request):  # one for another spider is judged there
             return self._fate(Disposition.OFFSITE), None
+        is_seen = self._is_seen(request)
+        if is_seen:
+            return self._fate(Disposition.DUPLICATE), None
+        name, is_new = callback_name(request, self.spider), is_seen is False
+        self.callbacks.add(name)
         try:
-            slot, fingerprint = self._placing.place(request, callback_name(request, self.spider), to, where)
+            slot, fingerprint = self._placing.place(request, name, to, where, is_new=is_new)
             known = self._is_known(fingerprint)
             if known is None:
                 return Disposition.SEALED, self._found(request, to, slot, fingerprint)
@@ -132,7 +143,8 @@ class FrontierFeed:
 
     def _value(self, request: Request, to: Addressee | None) -> RequestValue:
         if to is None:
-            return to_value(request, self.spider)
+            value, cookies = to_value(request, self.spider), session_cookies(self.crawler, request)
+            return add_cookies(value, request, cookies) if cookies else value
         named = request.callback is not None or rule_of(request, self.spider) is not None
         sent = callback_name(request, self.spider) if named else None
         return to_value_for_other(request, self.spider, to.callback or sent)

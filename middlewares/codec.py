@@ -5,7 +5,7 @@ Part of the worker half: imports Scrapy and the standard library only.
 
 import inspect
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from scrapy import FormRequest, Request, Spider
@@ -162,6 +162,13 @@ def _request(
     return Request(value["url"], callback=callback, errback=errback, meta=meta, **given)
 
 
+def add_cookies(value: RequestValue, request: Request, cookies: list[dict[str, Any]]) -> RequestValue:
+    """The value of a request with more cookies; those that the request has itself go before them."""
+    own = request.cookies
+    named = own if isinstance(own, list) else [{"name": name, "value": text} for name, text in own.items()]
+    return {**value, "cookies": _pack([*cookies, *named], "cookies")}
+
+
 def pack_attributes(spider: Spider, names: Iterable[str]) -> RequestValue:
     """Those of these attributes that the spider has, as a field of a request's value; CannotTravel as for others."""
     packed = {
@@ -200,9 +207,24 @@ def _default(spider: Spider) -> str:
     return CRAWL_SPIDER_CALLBACK if isinstance(spider, CrawlSpider) else DEFAULT_CALLBACK
 
 
+def method_name(method: Callable[..., Any] | None, spider: Spider) -> str:
+    """The name by which the spider has this method, which may be another than that of its function; empty for none."""
+    name = str(getattr(method, "__name__", ""))
+    if not inspect.ismethod(method) or method.__self__ is not spider:
+        return ""
+    kind: Any = type(spider)
+    return name if getattr(spider, name, None) == method else _attribute_of(kind, method.__func__)
+
+
+@lru_cache(maxsize=256)
+def _attribute_of(kind: Any, function: Any) -> str:
+    """The attribute of the class that holds this function; Scrapy's own serializer looks for it in the same way."""
+    return next((name for name in dir(kind) if inspect.getattr_static(kind, name, None) is function), "")
+
+
 def _name(method: Callable[..., Any], spider: Spider) -> str:
-    name: str = getattr(method, "__name__", "")
-    if not inspect.ismethod(method) or method.__self__ is not spider or getattr(spider, name, None) != method:
+    name = method_name(method, spider)
+    if not name:
         raise CannotTravel(f"{getattr(method, '__qualname__', method)} is not a method of the spider")
     return name
 

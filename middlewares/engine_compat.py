@@ -9,10 +9,12 @@ from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
+from scrapy.dupefilters import RFPDupeFilter
 from scrapy.settings import BaseSettings
 from scrapy.utils.asyncgen import as_async_generator
 from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy.utils.httpobj import urlparse_cached
+from scrapy.utils.misc import load_object
 from scrapy.utils.spider import iterate_spider_output
 from twisted.internet.defer import Deferred
 
@@ -40,6 +42,19 @@ def spider_method(spider: Any, settings: BaseSettings, setting: str) -> Callable
     if name and not callable(method):
         raise ConfigError(f"{setting} names {name!r}, and the spider {spider.name} has no method of that name.")
     return method
+
+
+def has_own_filter(settings: BaseSettings) -> bool:
+    """Whether the project's filter of duplicates judges by more than a request's fingerprint."""
+    return load_object(settings["DUPEFILTER_CLASS"]) is not RFPDupeFilter
+
+
+def is_seen(crawler: Crawler, request: Request) -> bool:
+    """Whether the engine's own filter of duplicates has seen a request; from now on it has."""
+    slot = crawler.engine._slot  # noqa: SLF001 - before Scrapy 2.19 nothing else leads to the scheduler
+    assert slot
+    scheduler: Any = slot.scheduler
+    return bool(scheduler.df.request_seen(request))
 
 
 def is_offsite(crawler: Crawler, request: Request) -> bool:

@@ -140,10 +140,13 @@ class SlotPlacement:
         self._fingerprint, self._slotting, self._salt = fingerprint, slotting, salt
         self._times: Counter[tuple[bytes, int]] = Counter()  #: of requests with dont_filter
 
-    def place(self, request: Request, callback: str, to: Addressee | None, where: int = 0) -> tuple[str, bytes]:
+    def place(
+        self, request: Request, callback: str, to: Addressee | None, where: int = 0, *, is_new: bool = False
+    ) -> tuple[str, bytes]:
         """Slot and fingerprint; the latter, of a request with dont_filter, of this time that it was found `where`.
 
-        CannotTravel if its meta asks for what cannot be.
+        `is_new`: a filter of the project's own has said so, whatever the fingerprint. CannotTravel if its meta asks for
+        what cannot be.
         """
         own = request.meta.get(FINGERPRINT)
         if own is not None and not isinstance(own, str):
@@ -152,7 +155,7 @@ class SlotPlacement:
         slot = "" if self._slotting is None else self._slotting.slot(request, callback, to, known)
         if slot.startswith(OTHER_SPIDER):  # two spiders may both want a page
             known = _hash(slot, known)
-        if not request.dont_filter or self._salt is None:
+        if not (request.dont_filter or is_new) or self._salt is None:
             return slot, known
         # Wanted every time it is found. Which time it is makes it known all the same when a shard is walked again.
         self._times[known, where] += 1

@@ -21,7 +21,7 @@ from scrapyd_dist.related_names import META, meta_answer
 from scrapyd_dist.settings import SettingReader
 
 from .assignment import follows_strategy
-from .codec import DEFAULT_CALLBACK, rule_of
+from .codec import DEFAULT_CALLBACK, method_name, rule_of
 
 logger = logging.getLogger(__name__)
 #: request meta that marks a target request whatever its callback: True, or the other spider that it is for
@@ -77,7 +77,9 @@ def callback_name(request: Request, spider: Spider) -> str:
     if rule is not None:
         rules = _rules(spider)
         return _callback_name(rules[rule]) if 0 <= rule < len(rules) else ""
-    return DEFAULT_CALLBACK if request.callback is None else getattr(request.callback, "__name__", "")
+    if request.callback is None:
+        return DEFAULT_CALLBACK
+    return method_name(request.callback, spider) or getattr(request.callback, "__name__", "")
 
 
 def find_target(spider: Spider, settings: BaseSettings) -> Target:
@@ -89,7 +91,8 @@ def find_target(spider: Spider, settings: BaseSettings) -> Target:
     """
     others, seeds = frozenset(SettingReader(settings).value(SPIDER_CALLBACKS)), settings.getbool("DISTRIBUTED_SEEDS")
     target = _own_target(spider, settings, others)
-    return replace(target, callbacks=target.callbacks | others, seeds=seeds)
+    own = (method_name(getattr(spider, name, None), spider) or name for name in target.callbacks)
+    return replace(target, callbacks=frozenset(own) | others, seeds=seeds)
 
 
 def find_links(spider: Spider, settings: BaseSettings) -> LinkTarget:

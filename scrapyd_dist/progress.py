@@ -12,6 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from scrapyd_dist.batches import Attempt, Crawl
+from scrapyd_dist.differences import FoundDifference
 from scrapyd_dist.joblogs.worker_report import counts_of
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 from scrapyd_dist.settings import LABELS
@@ -217,6 +218,7 @@ class Snapshot:
     local_missed: Counter[str] = field(default_factory=Counter)  #: requests crawled locally in vain: gone, failed
     output: Sequence[str] = ()
     misses: str | None = None  #: path of the list of URLs without a result
+    differences: list[FoundDifference] = field(default_factory=list)  #: from `scrapy crawl`, that people are told of
     warnings: list[str] = field(default_factory=list)
     message: str = ""  #: one paragraph for people: why it stopped
     progress: Progress = field(default_factory=Progress)  #: updated with the members
@@ -284,6 +286,7 @@ def summary(snap: Snapshot) -> dict[str, Any]:
         "misses": snap.misses,
         "goals": dict(spec.goals),
         "goal": state.goal or None,
+        "differences": [one.document for one in snap.differences],
         "warnings": list(snap.warnings),
         "message": snap.message,
     }
@@ -311,7 +314,10 @@ def _nothing_yet() -> dict[str, Any]:
         "index": {"pages": 0, "total": None, "failed": 0},
         "throttle": {"heeded": True, "reason": "", "nodes": {}},
         "goals": {},
-        **{name: [] for name in ("earlier_versions", "code", "nodes", "stragglers", "output", "warnings")},
+        **{
+            name: []
+            for name in ("earlier_versions", "code", "nodes", "stragglers", "output", "differences", "warnings")
+        },
         **dict.fromkeys(("misses", "goal")),
     }
 

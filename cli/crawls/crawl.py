@@ -49,8 +49,8 @@ def show(plan: Mapping[str, Any]) -> None:
     table(("node", "state", "slots", "code", "url", ""), node_rows(plan))
     if "forecast" in plan:
         put(f"\n{wording.forecast(plan['forecast'], time.time())}")
-    for warning in (*plan["code"], *plan["warnings"]):
-        put(f"\nNote: {warning}")
+    for note in wording.notes(plan):
+        put(f"\nNote: {note}")
 
 
 def shard_rows(shards: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:

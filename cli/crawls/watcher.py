@@ -73,7 +73,7 @@ LEAVE = 75.0
 #: bytes of the producer's log that are shown at once
 PIECE = 64 * 1024
 #: lines of the picture that are not about nodes
-_OTHER_LINES = 14
+_OTHER_LINES = 15
 #: shows how a crawl, or the document of a fleet, stands at a moment of the monotonic clock
 Show = Callable[[Any, float], object]
 View = AbstractContextManager[Show]
@@ -99,7 +99,7 @@ class PlainView:
     def show(self, subject: Crawl, now: float) -> None:
         here = wording.state_of(told(subject))
         last, state = self._said = self._said or (now, CrawlState.STARTING.value)
-        for note in map(str, subject.summary.get("code") or ()):
+        for note in wording.notes_at_start(subject.summary):
             self._say_once(note, note)
         if subject.state.ended or (here == state and now - last < LINE_EVERY):
             return
@@ -149,6 +149,7 @@ def frame(document: Mapping[str, Any], *, most_nodes: int = 40) -> Group:
     if document.get("duration_s") is not None:
         head.append(f"  {wording.clock(float(document['duration_s']))}", "dim")
     parts: list[RenderableType] = [head, *(Text(str(note), style="yellow") for note in document.get("code") or ())]
+    parts += [remark(line) for line in wording.differing(document)]
     pace = [*(wording.rated(document, name) for name in ("pages", "items", "failed")), wording.outlook(document)[1]]
     parts += [_bars(document), Text(" · ".join(filter(None, pace)))]
     nodes = document.get("nodes") or ()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from scrapyd_dist.batches import MISSES, Crawl, CrawlState
+from scrapyd_dist.differences import texts
 from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.progress import MISSED, KnownTotals, number, succeeded, told
 
@@ -189,8 +190,24 @@ def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]
             reason = " (nothing was left for it)"
         done, came = counted(number(node, "jobs"), "batch", "batches"), counted(number(node, "items"), "item")
         lines.append(f"  {node.get('name')}: {done}, {came}{reason}")
-    lines += [f"  Note: {warning}" for name in ("code", "warnings") for warning in summary.get(name) or ()]
+    lines += [f"  Note: {note}" for note in notes(summary)]
     return [*lines, *([crawl.message] if crawl.message else ())]
+
+
+def differing(summary: Mapping[str, Any]) -> list[str]:
+    """What differs from `scrapy crawl`, by name and in one line; nothing where nothing does."""
+    names = [str(one.get("name")) for one in summary.get("differences") or ()]
+    return [f"not as with scrapy crawl: {', '.join(names)}"] if names else []
+
+
+def notes_at_start(summary: Mapping[str, Any]) -> list[str]:
+    """What to know while a crawl runs: remarks on its code, and what differs from `scrapy crawl`."""
+    return [*map(str, summary.get("code") or ()), *texts(summary.get("differences") or ())]
+
+
+def notes(summary: Mapping[str, Any]) -> list[str]:
+    """What to know of a crawl: remarks on its code, what differs from `scrapy crawl`, and warnings."""
+    return [*notes_at_start(summary), *(summary.get("warnings") or ())]
 
 
 def _missed(summary: Mapping[str, Any], misses: Sequence[Mapping[str, Any]]) -> list[str]:

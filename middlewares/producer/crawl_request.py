@@ -5,18 +5,22 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from scrapy import Spider
 from scrapy.core.scheduler import Scheduler
+from scrapy.crawler import Crawler
 from scrapy.settings import BaseSettings
 from scrapy.utils.misc import load_object
 from w3lib.url import safe_url_string
 
 from scrapyd_dist import config
 from scrapyd_dist.batches import Shard
+from scrapyd_dist.differences import DIFFERENCES, FoundDifference, Trait, by_trait
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.goals import DEPTH
 from scrapyd_dist.items.merging import check_folder, is_elsewhere
@@ -27,11 +31,12 @@ from scrapyd_dist.shards import ShardTemplate, check_page, shards_of_pages, shar
 from scrapyd_dist.store.address import chosen
 from scrapyd_dist.transports import AsyncSender
 
-from ..engine_compat import spider_method
+from ..engine_compat import has_own_filter, spider_method
 from ..slot_routing import SlotRouting, hides_addon
 from ..targets import Target
 from ..throttle.throttle_options import SWITCH, options_of
 from ..throttle.throttle_options import given as throttle_given
+from .difference_finder import find_differences, refuse_differences, told_differences
 from .feed_outputs import crawl_outputs, shown
 from .merged_feeds import FeedHost, MergedFeeds
 from .producer_options import CMDLINE, ProducerOptions
@@ -119,7 +124,7 @@ def check_parts(settings: BaseSettings) -> None:
 def _problem_of(settings: BaseSettings, name: str) -> str:
     """What is wrong with the part that this setting names, in a paragraph; empty if nothing is."""
     part = settings[name]
-    text = part if isinstance(part, str) else f"{part.__module__}.{part.__qualname__}"
+    text = _import_path(part)
     try:
         kind = load_object(part)
     except Exception as error:  # noqa: BLE001 - the import of a project's module can fail in any way
@@ -127,18 +132,16 @@ def _problem_of(settings: BaseSettings, name: str) -> str:
     bases = getattr(kind, "__mro__", ())  # not issubclass(): to Scrapy, whatever has the methods is a scheduler
     if name == "SCHEDULER" and Scheduler not in bases:
         return (
-            f"SCHEDULER is {text}, which is not Scrapy's own scheduler nor made from it. A distributed crawl keeps its"
-            " requests in its own store, and its processes need a scheduler in memory: one that keeps them elsewhere"
-            " cannot take them, or mixes those of different jobs. Take SCHEDULER out of the settings (sdist shares the"
-            " requests by itself), or crawl without sdist: -s DISTRIBUTED_ENABLED=0 with scrapy crawl."
+            f"SCHEDULER is {text}, which is not Scrapy's own scheduler nor made from it."
+            f" {DIFFERENCES['SCHEDULER'].sentence}"
         )
     if name == "DUPEFILTER_CLASS" and any(base.__module__.split(".")[0] == _SHARED for base in bases):
-        return (
-            f"DUPEFILTER_CLASS is {text}, which keeps what was seen on a Redis server, in one set for all processes"
-            " that start in the same second: jobs would drop each other's requests, and none leaves while that server"
-            " is away. Take DUPEFILTER_CLASS out of the settings: sdist sees to it that no page is crawled twice."
-        )
+        return f"DUPEFILTER_CLASS is {text}. {DIFFERENCES['duplicate filter of scrapy-redis'].sentence}"
     return ""
+
+
+def _import_path(part: Any) -> str:
+    return part if isinstance(part, str) else f"{part.__module__}.{part.__qualname__}"
 
 
 def asked_for(settings: BaseSettings) -> tuple[dict[str, str], dict[str, str]]:
@@ -165,12 +168,21 @@ def job_settings(given: Mapping[str, str], options: ProducerOptions) -> dict[str
     return settings
 
 
-def check_crawl(options: ProducerOptions, settings: BaseSettings, spider: Spider) -> None:
-    """Raise ConfigError if a crawl of this spider cannot work with these settings, or write its items."""
+def check_crawl(
+    options: ProducerOptions, settings: BaseSettings, spider: Spider, args: Mapping[str, str]
+) -> list[FoundDifference]:
+    """What differs from `scrapy crawl`, of which people are told; `args` are those of the spider.
+
+    Raises:
+        ConfigError: a crawl of this spider cannot work with these settings, or write its items.
+    """
     check_mode(options, settings)
     check_parts(settings)
     check_outputs(options, settings, spider)
-    check_spider(spider, settings)
+    check_spider(spider, settings, args)
+    found = find_differences(settings, type(spider))
+    refuse_differences(found)
+    return told_differences(found)
 
 
 def check_outputs(options: ProducerOptions, settings: BaseSettings, spider: Spider) -> None:
@@ -191,14 +203,17 @@ def check_outputs(options: ProducerOptions, settings: BaseSettings, spider: Spid
     MergedFeeds(FeedHost(settings, spider), outputs.feeds)
 
 
-def for_target(options: ProducerOptions, target: Target) -> ProducerOptions:
+def for_target(options: ProducerOptions, target: Target, settings: BaseSettings) -> ProducerOptions:
     """The options of a crawl with this target: workers that follow rules must lease, since links go to the store.
 
     Raises:
-        ConfigError: the options ask for something else.
+        ConfigError: the options ask for something else, or the workers would need one filter of duplicates.
     """
     if not target.follows:
         return options
+    if has_own_filter(settings):
+        row = by_trait(Trait.OWN_FILTER_FOLLOWS)
+        raise ConfigError(f"DUPEFILTER_CLASS is {_import_path(settings['DUPEFILTER_CLASS'])}. {row.sentence}")
     wrong = "index pages (--index, --start-urls) are the producer's" if options.sharded else ""
     if not options.leases:
         wrong = "batches that are sent (--push, --feed) have no way to hand on links"
@@ -298,24 +313,53 @@ def shards_of(options: ProducerOptions, spider: Spider) -> list[Shard]:
     return [Shard(number=0, url="")]
 
 
-def check_spider(spider: Spider | type[Spider], settings: BaseSettings) -> None:
-    """Raise ConfigError if the spider lacks a method that the settings name, or its own settings replace the add-ons.
+def check_spider(
+    spider: Spider | type[Spider], settings: BaseSettings, args: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Raise ConfigError if the spider lacks a method that the settings name, or cannot be the spider of a job.
 
-    Without the add-on each of its jobs would crawl the index.
+    A spider whose own settings replace the add-ons would crawl the index in each of its jobs.
     """
     for name in METHODS:
         spider_method(spider, settings, name)
     kind = spider if isinstance(spider, type) else type(spider)
     if not (_takes_job(kind.__init__) and _takes_job(kind.from_crawler)):
-        raise ConfigError(
-            f"The spider {spider.name} takes no argument {JOB_ARGUMENT}, which Scrapyd gives to the spider of each job:"
-            f" none of them would start. Add **kwargs to its __init__(), and pass them on: super().__init__(**kwargs)."
-        )
+        raise _takes_no_job(kind)
+    if not all(_takes_job(vars(base)["__init__"]) for base in _bases(kind) if "__init__" in vars(base)):
+        own: Any = settings.copy()
+        own.frozen = False
+        with suppress(AttributeError, KeyError, ValueError, OSError):  # another crawler's, and not the crawl's own
+            make_as_job(Crawler(kind, own), args)
     if hides_addon(spider.custom_settings or {}):
         raise ConfigError(
             f"The custom_settings of the spider {spider.name} set ADDONS, which hides the add-on that a job on a node"
             ' needs. Add "scrapyd_dist.Addon": 500 to it there.'
         )
+
+
+def make_as_job(crawler: Crawler, args: Mapping[str, str]) -> Spider:
+    """The crawler's spider, made with what Scrapyd gives to that of a job.
+
+    Raises:
+        ConfigError: it does not take that, nor does a class that it is made from.
+    """
+    try:
+        return crawler.spidercls.from_crawler(crawler, **{**args, JOB_ARGUMENT: "plan"})
+    except TypeError as error:
+        if JOB_ARGUMENT in str(error):
+            raise _takes_no_job(crawler.spidercls) from error
+        raise
+
+
+def _takes_no_job(kind: type[Spider]) -> ConfigError:
+    row = by_trait(Trait.SPIDER_START)
+    return ConfigError(f"The spider {kind.name} takes no argument {JOB_ARGUMENT}. {row.sentence}")
+
+
+def _bases(kind: type[Spider]) -> list[type]:
+    """The classes whose `__init__` may be called on the way to that of Scrapy's Spider."""
+    order = kind.__mro__
+    return list(order[: order.index(Spider)])
 
 
 def _takes_job(function: Callable[..., Any]) -> bool:

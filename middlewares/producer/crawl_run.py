@@ -16,13 +16,16 @@ from typing import Any
 
 from scrapy.crawler import Crawler
 
-from scrapyd_dist.batches import NOT_MADE, CrawlState, FinishReason, Miss, meaning
+from scrapyd_dist.batches import NOT_MADE, Attempt, CrawlState, FinishReason, Miss, meaning
+from scrapyd_dist.differences import FoundDifference, Trait
 from scrapyd_dist.errors import INTERRUPTED, PARTIAL, ConfigError, DistError
 from scrapyd_dist.goals import in_words
-from scrapyd_dist.progress import Snapshot, exit_code
+from scrapyd_dist.items.delivery import accepted_of
+from scrapyd_dist.items.repeats import count_repeats
+from scrapyd_dist.progress import Snapshot, exit_code, number
 from scrapyd_dist.scheduling.batcher import BatchDraft, Demand, portions
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet
-from scrapyd_dist.settings import complaints
+from scrapyd_dist.settings import SettingReader, complaints
 
 from ..classifier import count_found
 from ..engine_compat import close_spider
@@ -33,6 +36,7 @@ from ..throttle.install import charge_pages_to, why_not_heeded
 from ..throttle.install import problem_of as throttle_problem
 from .completion_hooks import judge_items, read_on_finish, refusal, tell
 from .crawl_code import code_of, note_on_process
+from .crawl_findings import AttributeWatch, found_trait, walk_findings
 from .crawl_nodes import CrawlNodes
 from .crawl_repository import CrawlRepository, find_row, open_thread
 from .crawl_request import (
@@ -71,13 +75,13 @@ class CrawlStart:
         assert spider
         self._on_finish = read_on_finish(settings)
         options = read_options(settings)
-        check_crawl(options, settings, spider)
+        args, given = asked_for(settings)
+        differences = check_crawl(options, settings, spider, args)
         if problem := throttle_problem(self._crawler):
             raise ConfigError(problem)
         sender = loop_sender(settings)
         target = find_target(spider, settings)
-        options = for_target(options, target)
-        args, given = asked_for(settings)
+        options = for_target(options, target, settings)
         project = find_project(settings)
         request = CrawlRequest(spider=spider.name, options=options, project=project, args=args, given=given)
         shards = shards_of(options, spider)
@@ -93,7 +97,7 @@ class CrawlStart:
         rules = await self._rules(repository, heeds=options.heeds)
         guessed = [f"no target is named, so to the nodes go {target.how}"] if target.follows else []
         warnings = [*complaints(settings, vars(spider)), *await thread(thread.store.warnings), *rules, *guessed]
-        for warning in warnings:
+        for warning in (*differences, *warnings):
             logger.warning("%s", warning)
         code = await thread(code_of, row, repository.folder, project.root, request.store)
         nodes = await CrawlNodes.prepare(request, repository, code)
@@ -124,6 +128,7 @@ class CrawlStart:
             earlier_versions=repository.earlier_versions,
             code=[*nodes.prepared.code, *note_on_process(code, row, repository.folder)],
             unheeded=why_not_heeded(settings),
+            differences=differences,
             warnings=warnings,
         )
         reporter = StatusReporter(
@@ -183,6 +188,10 @@ class CrawlRun(Lifecycle):
         #: why nothing more is found, though there may be more
         self._enough = FinishReason.LIMITED.value if self.capture.room == 0 else ""
         self._start_fault = ""
+        assert crawler.spider
+        travelling = SettingReader(crawler.settings).value("DISTRIBUTED_SPIDER_ATTRIBUTES")
+        self._attributes = AttributeWatch(crawler.spider, travelling if self.options.leases else ())
+        self._has_wrong_values = False  #: jobs did not have the attributes that their callbacks read
         self.goals = GoalKeeper.of(crawler)
         if self.goals is not None:
             self.goals.open(self._repository.thread, self._repository.id, lambda _: self._goal_reached())
@@ -337,8 +346,11 @@ class CrawlRun(Lifecycle):
         losses, ends = ([], []) if self._enough else index.short()
         index.failed += len(losses)
         self._repository.missed(*(Miss(url="", kind="index", reason=text) for text in losses))
-        self.reporter.warn(*self.capture.stayed(), *losses, *ends)
+        self.reporter.warn(*self.capture.undeliverable(), *losses, *ends)
         await self.reporter.write_down()
+        wrong = self._attributes.differing(self.capture.callbacks)
+        self._has_wrong_values = bool(wrong)
+        self.reporter.differ(*wrong, *walk_findings(index, self.capture, self._repository.counts))
         if self._enough != FinishReason.GOAL.value:
             await self._repository.finish_shards([shard.number for shard in index.unfinished()])
         await self.reporter.tell(CrawlState.WORKING)
@@ -387,6 +399,9 @@ class CrawlRun(Lifecycle):
             return
         reporter.note_files(delivered)
         reporter.warn(*delivered.warnings, *self._left_out(stored["misses"]))
+        if delivered.items == 0 and repository.counts["sealed"] and options.target_feed_url is None:
+            reporter.differ(found_trait(Trait.NO_ITEM))
+        reporter.differ(*await asyncio.to_thread(self._repeats, accepted_of(stored["attempts"])))
         where = ", ".join(reporter.snapshot.output) or "the feeds that its manifest lists"
         logger.info("Crawl %s is complete: %d items in %s", repository.id, delivered.items, where)
         await self._scheduler.left()
@@ -396,9 +411,21 @@ class CrawlRun(Lifecycle):
         reporter.snapshot.message = " ".join(filter(None, (too_few, self._start_fault)))
         empty_by_fault = self._start_fault and not (repository.counts["sealed"] or delivered.items)
         reporter.warn(*_stray(self._scheduler.state.stray_items))
-        is_partial = delivered.lost or self._scheduler.state.stray_items or self._mostly_denied(stored["misses"])
+        is_partial = (
+            delivered.lost
+            or self._scheduler.state.stray_items
+            or self._has_wrong_values
+            or self._mostly_denied(stored["misses"])
+        )
         code = code or (PARTIAL if is_partial else 0)
         await self._close_row(CrawlState.FINISHED, 1 if too_few or empty_by_fault else code)
+
+    def _repeats(self, accepted: Sequence[Attempt]) -> list[FoundDifference]:
+        """The row of pages that several batches have found, with how many items are there again; blocking."""
+        has_followed = any(number(one.report, "pages") > number(one.report, "done") for one in accepted)
+        parts = [self._repository.parts / one.part for one in accepted if one.part]
+        repeats = count_repeats(parts) if has_followed else 0
+        return [found_trait(Trait.FOLLOWED_PAGES, f"{repeats:,} items")] if repeats else []
 
     def _left_out(self, misses: Sequence[Miss]) -> list[str]:
         """Warnings of what was left out on request."""
@@ -429,9 +456,9 @@ class CrawlRun(Lifecycle):
             )
         if denied := self._mostly_denied(misses):
             warnings.append(
-                f"{denied:,} pages were denied (401, 403). Cookies that the spider gets here stay here: if pages need a"
-                " login, each worker has to log in. DISTRIBUTED_LOGIN = NAME names the spider's method that returns"
-                " the first request of that."
+                f"{denied:,} pages were denied (401, 403). The cookies that the spider has here travel with the"
+                " requests; if pages need more of a session, each worker has to log in. DISTRIBUTED_LOGIN = NAME names"
+                " the spider's method that returns the first request of that."
             )
         return warnings
 

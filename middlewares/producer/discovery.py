@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, cast
@@ -18,6 +19,8 @@ from scrapyd_dist.scheduling.fingerprints import FingerprintSet
 from scrapyd_dist.shards import ShardTemplate
 
 from ..classifier import Disposition, FrontierFeed
+from ..codec import FINGERPRINT
+from ..engine_compat import has_own_filter, is_seen
 from ..item_lines import line_writer
 from ..slot_routing import SlotRouting
 from .producer_options import ProducerOptions
@@ -39,12 +42,24 @@ class Capture(FrontierFeed):
     before: FingerprintSet = field(default_factory=FingerprintSet)  #: sealed earlier, and not found again yet
     _seen: FingerprintSet = field(default_factory=FingerprintSet)
 
+    @cached_property
+    def has_filter(self) -> bool:
+        """Whether a filter of duplicates of the project's own judges the requests."""
+        return has_own_filter(self.crawler.settings)
+
+    def _is_seen(self, request: Request) -> bool | None:
+        is_known_otherwise = request.dont_filter or FINGERPRINT in request.meta
+        return is_seen(self.crawler, request) if self.has_filter and not is_known_otherwise else None
+
     def stayed(self) -> list[str]:
         """What became of the requests that cannot travel and why, the most frequent reason first."""
         fate = "are refused, and not crawled" if self.stay == "refuse" else "are crawled by the producer itself"
-        told = [f"{count} target requests {fate}: {why}" for why, count in self.reasons.most_common(REASONS)]
+        return [f"{count} target requests {fate}: {why}" for why, count in self.reasons.most_common(REASONS)]
+
+    def undeliverable(self) -> list[str]:
+        """What became of the requests for other spiders that none can take and why, the most frequent reason first."""
         lost = self.undelivered.most_common(REASONS)
-        return told + [f"{count} requests for another spider are in the list of misses: {why}" for why, count in lost]
+        return [f"{count} requests for another spider are in the list of misses: {why}" for why, count in lost]
 
     def take(self, request: Request, shard: int) -> tuple[Disposition, BatchDraft | None]:
         """Sort one found request in: its fate, and a batch that it filled."""

@@ -37,23 +37,12 @@ from .completion_hooks import read_on_finish
 from .crawl_code import TODAYS, CrawlCode
 from .crawl_nodes import NodeSources, check_reach
 from .crawl_repository import asked_outputs
-from .crawl_request import CrawlRequest, check_crawl, find_project, for_target, shards_of, template_of
+from .crawl_request import CrawlRequest, check_crawl, find_project, for_target, make_as_job, shards_of, template_of
 from .discovery import IndexWalk
 from .feed_outputs import shown
 from .preflight import LOCAL_NODES, notes_on, prepare
 from .producer_options import ProducerOptions, read_options
 
-#: settings that counted for the whole crawl in one process, and count for each job now
-PER_JOB = (
-    "CLOSESPIDER_ITEMCOUNT",
-    "CLOSESPIDER_PAGECOUNT",
-    "CLOSESPIDER_ERRORCOUNT",
-    "CLOSESPIDER_TIMEOUT",
-    "CLOSESPIDER_TIMEOUT_NO_ITEM",
-    "CLOSESPIDER_PAGECOUNT_NO_ITEM",
-)
-#: settings that name a folder of the machine that a job happens to run on
-LOCAL_FOLDERS = ("FILES_STORE", "IMAGES_STORE")
 #: what stands for a detail page that has not been found yet
 SAMPLE_URL = "https://example.com/section/a-page-with-a-name-of-its-own-{:07d}.html"
 
@@ -72,14 +61,14 @@ def plan(
     """
     check_args(args)
     crawler = Crawler(SpiderLoader.from_settings(settings).load(spider), settings)
-    made = crawler.spidercls.from_crawler(crawler, **args)
+    made = make_as_job(crawler, args)
     crawler.addons.load_settings(crawler.settings)
     read_on_finish(crawler.settings)
     options = read_options(crawler.settings)
     check_args(SettingReader(crawler.settings).value("DISTRIBUTED_SPIDER_ARGS"))
-    check_crawl(options, crawler.settings, made)
+    differences = check_crawl(options, crawler.settings, made, args)
     target = find_target(made, crawler.settings)
-    options = for_target(options, target)
+    options = for_target(options, target, crawler.settings)
     shards = shards_of(options, made)
     request = CrawlRequest(spider=spider, options=options, project=find_project(settings))
     stored = _of_store(request, crawler.settings)
@@ -142,6 +131,7 @@ def plan(
         "bytes_per_batch": describe_payload(values, encode(values, key=prepared.key)),
         "output": [*_paths(options, f"{spider}-TIME"), *([sink.shown] if sink else ())],
         "code": notes_on(code, shown or None, {one.node.name: one.versions for one in there}),
+        "differences": [one.document for one in differences],
         "warnings": [*warnings, *_warnings(crawler.settings, options, nodes), *_late(request, members, stored)],
         **found,
     }
@@ -218,16 +208,6 @@ def _warnings(settings: BaseSettings, options: ProducerOptions, nodes: list[dict
         warnings.insert(
             0, f"no node is named: the crawl starts {LOCAL_NODES} on this machine, as `sdist nodes up` does."
         )
-    counted = [name for name in PER_JOB if settings.getfloat(name)]
-    if counted:
-        warnings.append(f"{', '.join(counted)}: counted over the whole crawl before, and in each job now.")
-    if any(name.startswith("CLOSESPIDER") for name in counted):
-        warnings.append(
-            "A job that ends so has done its batch: the rest of it is listed as misses. --limit tries a crawl."
-        )
-    folders = [name for name in LOCAL_FOLDERS if "://" not in (settings.get(name) or "://")]
-    if folders:
-        warnings.append(f"{', '.join(folders)}: a folder of whichever node a job runs on; use a shared storage.")
     return warnings
 
 

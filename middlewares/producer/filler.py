@@ -212,7 +212,7 @@ class FillerRun(Lifecycle):
         while writer.fault and time.monotonic() < give_up:
             await asyncio.sleep(TICK)
             await self._write()
-        for line in self._capture.stayed():
+        for line in (*self._capture.stayed(), *self._capture.undeliverable()):
             logger.warning("%s", line)
         if writer.waiting:
             process_exit.set(1)

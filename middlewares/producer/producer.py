@@ -66,9 +66,13 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
             raise
 
     def _index_request(self, run: CrawlRun, request: Request, shard: int) -> Request:
-        number = run.index.asked(shard)
-        meta = {**request.meta, SHARD: shard, PAGE: number}
-        return request.replace(meta=meta, errback=WatchedDict(self._failed, own_errback(request)))
+        return self._watched(request, {SHARD: shard, PAGE: run.index.asked(shard)})
+
+    def _watched(self, request: Request, marks: dict[str, Any]) -> Request:
+        """The request itself, with marks in its meta: a copy of a class of the project's own may lack its fields."""
+        request.meta.update(marks)
+        request.errback = WatchedDict(self._failed, own_errback(request))
+        return request
 
     # what comes out
 
@@ -76,6 +80,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         self, response: Response, result: AsyncIterator[Any], spider: Spider | None = None
     ) -> AsyncIterator[Any]:
         run, shard = self.run, response.meta.get(SHARD, 0)
+        page = response.meta.get(PAGE)  # now: a callback may yield this very request again, with another number
         try:
             async for output in result:
                 if not isinstance(output, Request):
@@ -86,8 +91,8 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
             why = f"{type(error).__name__} in the callback: {str(error)[:200]}"
             self._lost(response.meta, response.url, "failed", why)
             raise
-        if PAGE in response.meta:
-            run.index.came(shard, response.meta[PAGE], _first_url(response))
+        if page is not None:
+            run.index.came(shard, page, _first_url(response))
             if run.goals is not None:
                 run.goals.count("pages")
 
@@ -119,8 +124,9 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
             run.index.walks[shard].found += 1
         if fate is not Disposition.LOCAL:
             return None
-        meta = {**request.meta, SHARD: shard, LOCAL: True}
-        return request.replace(meta=meta, errback=WatchedDict(self._failed, own_errback(request)))
+        # A filter of the project's own has let it pass, and would not let it pass again.
+        request.dont_filter = request.dont_filter or run.capture.has_filter
+        return self._watched(request, {SHARD: shard, LOCAL: True})
 
     # failures
 

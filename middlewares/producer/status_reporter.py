@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from scrapyd_dist.batches import CrawlState, Miss
+from scrapyd_dist.differences import FoundDifference
 from scrapyd_dist.items.delivery import Delivery
 from scrapyd_dist.items.publisher import PartPublisher
 from scrapyd_dist.progress import Snapshot, sample_of, summary
@@ -66,6 +67,12 @@ class BaseReporter(ABC):
         self.snapshot.warnings += warnings
         for warning in warnings:
             logger.warning("%s", warning)
+
+    def differ(self, *found: FoundDifference) -> None:
+        """Write what differs from `scrapy crawl` to the log, and into every summary from now on."""
+        self.snapshot.differences += found
+        for one in found:
+            logger.warning("%s", one)
 
     async def tell(self, state: CrawlState, **changes: Any) -> dict[str, Any]:
         """Write the state and the summary down, with other changes of the row; a sample now and then."""

@@ -1,6 +1,7 @@
 """The report as one HTML document: the numbers, how to go on, the charts, the requests without a result."""
 
 import re
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from functools import partial
 from importlib.resources import files
@@ -9,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from scrapyd_dist.batches import MISSES, AttemptState, BatchState
+from scrapyd_dist.differences import texts
 from scrapyd_dist.progress import finite, number, of, succeeded
 from scrapyd_dist.report import charts
 from scrapyd_dist.report.facts import Facts, hidden
@@ -62,7 +64,7 @@ def page(facts: Facts) -> str:
         took=_took(facts),
         numbers=_numbers(facts) if summary else [],
         commands=[command.format(crawl.id) for command in commands],
-        warnings=[str(text) for name in ("code", "warnings") for text in summary.get(name) or ()],
+        warnings=_notes(summary),
         failed=[(f"batch {one.batch}", one.number, one.node, one.reason) for one in failed],
         misses=[
             (MISSES[kind], [(miss.url or "\u2013", miss.reason) for miss in facts.misses if miss.kind == kind])
@@ -71,6 +73,12 @@ def page(facts: Facts) -> str:
         dead=[(f"batch {batch.number}", batch.size, batch.attempts, batch.reason) for batch in dead],
         shown=SHOWN,
     )
+
+
+def _notes(summary: Mapping[str, Any]) -> list[str]:
+    """What to know of the crawl: remarks on its code, what differs from `scrapy crawl`, warnings."""
+    code, warnings = (list(map(str, summary.get(name) or ())) for name in ("code", "warnings"))
+    return [*code, *texts(summary.get("differences") or ()), *warnings]
 
 
 def _cleaned(value: Any) -> Any:

@@ -31,6 +31,10 @@ def test_a_job_that_its_settings_end_has_done_what_was_asked(way: str, scene: Ma
     assert len(list(at.it.items(ITEMS))) + len(left) == 60
     for said in ("CLOSESPIDER_", "Did you mean DISTRIBUTED_LIMIT?"):
         assert any(said in text for text in summary["warnings"]), said
+    found = {one["name"]: one["found"] for one in summary["differences"]}
+    assert found["limits of one process"] == ["CLOSESPIDER_ITEMCOUNT"]
+    planned = at.run("plan", "easy", way, *words, "--json", code=0).json()["differences"]
+    assert planned == summary["differences"]
     if way == "--pull":
         ended = {job["id"] for node in at.nodes for job in node.jobs("finished")}
         assert len({job for job in ended if job.startswith(f"{row.id}.w")}) == 2
@@ -44,6 +48,7 @@ def test_a_walk_that_the_settings_end_is_finished_with_what_it_found(scene: Make
     assert summary["sealed"] < 200
     assert summary["sealed"] == summary["batches"]["done"] * 3 - (-summary["sealed"] % 3)
     assert any("CLOSESPIDER_PAGECOUNT" in text for text in summary["warnings"])
+    assert ["CLOSESPIDER_PAGECOUNT"] in [one["found"] for one in summary["differences"]]
 
 
 @pytest.mark.full

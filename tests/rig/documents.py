@@ -9,12 +9,14 @@ from typing import Any
 NUMBER = (int, float)
 TEXT = (str, None)
 _NODE = {"name": str, "url": str}
+_DIFFERENCES = [{"name": str, "meaning": str, "found": [str], "sentence": str}]
 _RATES = {"requests": NUMBER, "pages": NUMBER, "items": NUMBER, "failed": NUMBER}
 
 SUMMARY: dict[str, Any] = {
     "schema": int, "crawl": str, "spider": str, "project": str, "version": TEXT, "labels": [str],
     "earlier_versions": [str], "code": [str], "state": str, "paused": bool, "message": str,
     "exit_code": (int, None), "duration_s": NUMBER, "output": [str], "misses": TEXT, "warnings": [str],
+    "differences": _DIFFERENCES,
     **dict.fromkeys(("urls_found", "urls_distinct", "offsite", "duplicate", "refused", "local", "sealed"), int),
     **dict.fromkeys(("pages", "items", "gone_urls", "failed_urls", "dead_urls", "index_failed"), int),
     "batches": dict.fromkeys(("total", "sent", "out", "waiting", "done", "failed", "dead"), int),
@@ -89,6 +91,7 @@ DOCUMENTS: dict[str, Any] = {
         "shards": [{"number": int, "url": str, "first_page": (int, None), "last_page": (int, None)}],
         "bytes_per_batch": {"form": str, "bytes": int, "per_url": NUMBER, "targets": {str: int}},
         "output": [str], "warnings": [str], "throttle": {"rules": int, "heeded": bool, "reason": str},
+        "differences": _DIFFERENCES,
     },
     "crawls batches": {
         "crawl": str,

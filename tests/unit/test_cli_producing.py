@@ -275,6 +275,14 @@ def test_plain_lines_come_at_each_change_and_every_30_seconds(capsys: Captured) 
         assert (said.out, said.err.count("\n")) == ("", lines), now
 
 
+def test_what_differs_from_scrapy_crawl_is_said_once_when_a_crawl_begins(capsys: Captured) -> None:
+    row = {"name": "JOBDIR", "meaning": "told", "found": ["JOBDIR"], "sentence": "It is not used."}
+    begun, view = a_crawl(CrawlState.FINDING, summary={"differences": [row]}), watcher.PlainView()
+    for now in (0, 1, 2):
+        view.show(begun, now)
+    assert capsys.readouterr().err.count("JOBDIR: It is not used.") == 1
+
+
 def test_the_log_view_shows_what_was_added(tmp_path: Path, capsys: Captured) -> None:
     log = tmp_path / "producer.log"
     view = watcher.LogView(log)

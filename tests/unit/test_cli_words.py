@@ -144,6 +144,15 @@ def test_a_crawl_that_runs_node_by_node_with_what_lags_behind() -> None:
     assert "errors 4 · " in wording.progress_line(crawl(failed_urls=4))
 
 
+def test_what_differs_from_scrapy_crawl_is_said_at_the_end() -> None:
+    differences = [{"name": "JOBDIR", "meaning": "told", "found": ["JOBDIR"], "sentence": "It is not used."}]
+    ended = crawl(CrawlState.FINISHED, differences=differences, code=["old code"], warnings=["few items"])
+    notes = [line for line in wording.closing(ended) if "Note: " in line]
+    assert notes == ["  Note: old code", "  Note: JOBDIR: It is not used.", "  Note: few items"]
+    assert wording.differing(ended.summary) == ["not as with scrapy crawl: JOBDIR"]
+    assert wording.differing({}) == []
+
+
 def test_the_end_of_a_crawl_names_what_is_missing() -> None:
     misses = [{"kind": "gone", "url": "http://w/1", "reason": "404"}, {"kind": "other", "url": "http://w/2"}]
     assert wording.closing(crawl(CrawlState.FINISHED), misses) == [

@@ -40,6 +40,14 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.payload import from_json, to_json
 
 
+def made_callback() -> Any:
+    """What a library makes: its function has the name of another callback."""
+
+    def parse(self: Spider, response: Any) -> None: ...
+
+    return parse
+
+
 class Plain(Spider):
     name = "plain"
     title = "no method"
@@ -57,6 +65,9 @@ class Plain(Spider):
 
     @classmethod
     def of_class(cls, response: Any) -> None: ...
+
+    made = made_callback()
+    alias = parse_item
 
 
 class Ruled(CrawlSpider):
@@ -108,6 +119,8 @@ WHOLE: dict[str, dict[str, Any]] = {
     "odd meta": {"meta": {"$bytes": 1, "$tuple": {"$dict": {"$bytes": "x"}}, "": {"$": b""}, "link_text": None}},
     "cb_kwargs": {"cb_kwargs": {"page": 1, "first": True, "t": (1,)}},
     "callback": {"callback": SPIDER.parse_item},
+    "private method": {"callback": SPIDER.hidden()},
+    "callback of another name": {"callback": SPIDER.made, "errback": SPIDER.made},
     "errback": {"errback": SPIDER.gone},
     "priority": {"priority": -7},
     "dont_filter": {"dont_filter": True},
@@ -314,7 +327,6 @@ CANNOT: dict[str, tuple[Request, str]] = {
     "method of another spider": (Request("http://web/", callback=Plain().parse_item), "Plain.parse_item"),
     "method of another class": (Request("http://web/", errback=RULED.gone), "Ruled.gone"),
     "class method": (Request("http://web/", callback=SPIDER.of_class), "of_class"),
-    "private method": (Request("http://web/", callback=SPIDER.hidden()), "__hidden"),
     "subclass": (Own("http://web/"), "Own is a class of its own"),
     "subclass with attributes": (OwnAttributes("http://web/"), "OwnAttributes"),
     "object": (Request("http://web/", meta={"a": object()}), "its meta has a object"),
@@ -494,6 +506,11 @@ def test_pages_of_sitemaps_are_the_target_of_their_spider() -> None:
 def test_a_plain_spider_names_a_callback() -> None:
     target = find_target(SPIDER, Settings({"DISTRIBUTED_TARGET_CALLBACKS": "parse_item,parse"}))
     assert target.takes(Request("http://web/", callback=SPIDER.parse_item), SPIDER)
+    assert not target.takes(Request("http://web/", callback=SPIDER.made), SPIDER)
+    made = find_target(SPIDER, Settings({"DISTRIBUTED_TARGET_CALLBACKS": "made,alias"}))
+    assert made.takes(Request("http://web/", callback=SPIDER.made), SPIDER), "its function is called parse"
+    assert made.takes(Request("http://web/", callback=SPIDER.parse_item), SPIDER), "alias is another name of it"
+    assert not made.takes(Request("http://web/", callback=SPIDER.parse), SPIDER)
     assert target.takes(Request("http://web/"), SPIDER)
     assert not target.takes(Request("http://web/", callback=LAMBDA), SPIDER)
 

@@ -11,7 +11,7 @@ import pytest
 from rig.commands import Result
 from rig.document_schemas import json_page, schemas
 from scrapyd_dist.cli.commands import ALIASES, CODES, COMMANDS, escape_markup, load, meant, walk
-from scrapyd_dist.cli.manual import pages, settings_page
+from scrapyd_dist.cli.manual import differences_page, pages, settings_page
 
 import scrapyd_dist
 from scrapyd_dist.settings import GROUPS
@@ -195,7 +195,13 @@ def test_help_is_a_word_too(sdist: Run) -> None:
 def test_the_tables_of_settings_are_those_of_the_registry() -> None:
     page = (ROOT / "docs" / "reference" / "settings.md").read_text("utf-8")
     assert settings_page(page) == page, "make manual writes them anew"
+
     assert re.findall("^<!-- settings: (.+) -->$", page, re.MULTILINE) == list(GROUPS)
+
+
+def test_the_table_of_what_changes_is_that_of_the_code() -> None:
+    page = (ROOT / "docs" / "reference" / "what-changes.md").read_text("utf-8")
+    assert differences_page() == page, "make manual writes it anew"
 
 
 def test_the_schemas_of_documents_are_those_that_the_tests_hold_them_to() -> None:

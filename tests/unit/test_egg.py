@@ -240,6 +240,7 @@ PRODUCER_ONLY = {
     "scrapyd_dist.middlewares.producer.feed_outputs",
     "scrapyd_dist.middlewares.producer.producer",
     "scrapyd_dist.middlewares.producer.probe",
+    "scrapyd_dist.middlewares.producer.set_aside",
 }
 
 

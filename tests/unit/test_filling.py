@@ -3,12 +3,16 @@
 import json
 import random
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
 from scrapy import Request, Spider
+from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
+from scrapy.dupefilters import BaseDupeFilter
+from scrapy.http import Response
 from scrapy.linkextractors import LinkExtractor
 from scrapy.settings import Settings
 from scrapy.spiders import CrawlSpider, Rule
@@ -21,7 +25,7 @@ from scrapyd_dist.middlewares.targets import find_target
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.intake import FrontierIntake, pack
-from scrapyd_dist.payload import BATCH_MAX_BYTES, decode
+from scrapyd_dist.payload import BATCH_MAX_BYTES, decode, from_json, to_json
 from scrapyd_dist.scheduling.batcher import Batcher, SlotBatcher
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet
 
@@ -70,8 +74,10 @@ class Bench:
         crawler.spider = self.spider
         offsite = OffsiteMiddleware.from_crawler(crawler)
         offsite.spider_opened(self.spider)
-        # in the place of the real one, whatever is asked for
-        crawler.get_downloader_middleware = lambda cls: offsite  # type: ignore[method-assign,assignment,return-value]
+        self.cookies = CookiesMiddleware.from_crawler(crawler)
+        parts = {OffsiteMiddleware: offsite, CookiesMiddleware: self.cookies}
+        # in the place of the real ones
+        crawler.get_downloader_middleware = parts.get  # type: ignore[method-assign,assignment]
         self.crawler = crawler
         slotting = None if push else SlotRouting.from_settings(crawler.settings, **HOME, own=own)
         self.finds = FoundRequests(crawler=crawler, key=KEY, slotting=slotting, salt="x")
@@ -344,9 +350,9 @@ class Captured(Bench):
 
     def __init__(
         self, *, size: int = 3, key: bytes | None = None, stay: str = "local", before: Iterable[bytes] = (),
-        slotting: SlotRouting | None = None,
+        slotting: SlotRouting | None = None, **settings: Any,
     ) -> None:  # fmt: skip
-        super().__init__()
+        super().__init__(**settings)
         cutter: Any = SlotBatcher(size=size, max_age=60) if slotting else Batcher(size=size, max_age=60)
         self.capture = Capture(
             crawler=self.crawler, cutter=cutter, key=key, stay=stay, slotting=slotting, before=FingerprintSet(before)
@@ -378,6 +384,73 @@ def test_each_fate_is_counted_and_sealed_ones_with_their_batch() -> None:
     assert bench.capture.take_counts() == {"duplicate": 2, "offsite": 1, "local": 1}
     assert bench.capture.take_counts() == {}
     assert len(bench.capture.reasons) == 1
+
+
+class ByPath(BaseDupeFilter):
+    """Of a project: the query of an address makes no other page."""
+
+    def __init__(self) -> None:
+        self.paths = set[str]()
+
+    def request_seen(self, request: Request) -> bool:
+        path = request.url.partition("?")[0]
+        is_known = path in self.paths
+        self.paths.add(path)
+        return is_known
+
+
+def filtered(bench: Captured, kind: type[BaseDupeFilter]) -> Captured:
+    """With an engine that has this filter."""
+    scheduler = SimpleNamespace(df=kind())
+    bench.crawler.engine = SimpleNamespace(_slot=SimpleNamespace(scheduler=scheduler))  # type: ignore[assignment]
+    return bench
+
+
+def test_the_projects_own_filter_says_what_a_duplicate_is() -> None:
+    """A plain crawl of such a project has each page as often as its filter lets it pass."""
+    twice = filtered(Captured(size=99, key=KEY, DUPEFILTER_CLASS=BaseDupeFilter), BaseDupeFilter)
+    assert [twice.take(cookies={"lang": name}) for name in ("de", "en", "de")] == ["sealed"] * 3
+    first = [one.fingerprint for cut in twice.capture.cutter.take() for one in cut]
+    assert len(set(first)) == 3
+    again = filtered(Captured(size=99, key=KEY, before=first, DUPEFILTER_CLASS=BaseDupeFilter), BaseDupeFilter)
+    assert [again.take(cookies={"lang": name}) for name in ("de", "en", "de")] == ["sealed"] * 3
+    assert again.capture.cutter.take() == [], "what was sealed before is not sealed again"
+
+    once = filtered(Captured(size=99, DUPEFILTER_CLASS=ByPath), ByPath)
+    assert [once.take(f"http://web/{n}") for n in ("a?1", "a?2", "b")] == ["sealed", "duplicate", "sealed"]
+    assert once.take("http://web/a?3", dont_filter=True) == "sealed"
+
+
+def with_cookies(bench: Captured, jar: Any, *lines: str, url: str = "http://web/") -> Captured:
+    """One that has received these cookies."""
+    request, headers = Request(url, meta={"cookiejar": jar}), {"Set-Cookie": [*lines]}
+    bench.cookies.process_response(request, Response(url, headers=headers))
+    return bench
+
+
+def header(bench: Captured, url: str = "http://web/", **fields: Any) -> str:
+    """The cookies with which a worker asks for a request that was captured."""
+    bench.take(url, **fields)
+    (((captured,),),) = (bench.capture.cutter.take(),)
+    request = from_value(from_json(to_json([captured.value]))[0], bench.spider)
+    worker = CookiesMiddleware.from_crawler(bench.crawler)
+    worker.process_request(request)
+    return (request.headers.get("Cookie") or b"").decode()
+
+
+def test_the_cookies_of_a_session_travel_with_the_request_as_scrapy_would_send_them() -> None:
+    def bench() -> Captured:
+        return with_cookies(Captured(key=KEY), None, "sid=1; Path=/", "deep=2; Path=/in")
+
+    assert header(bench()) == "sid=1"
+    assert header(bench(), "http://web/in/side") == "deep=2; sid=1"
+    assert header(bench(), meta={"dont_merge_cookies": True}) == ""
+    assert header(bench(), meta={"cookiejar": "ann"}) == ""
+    assert header(with_cookies(bench(), "ann", "sid=ann; Path=/"), meta={"cookiejar": "ann"}) == "sid=ann"
+    assert set(header(bench(), cookies={"lang": "de"}).split("; ")) == {"lang=de", "sid=1"}
+    assert set(header(bench(), cookies=[{"name": "sid", "value": "own", "path": "/"}]).split("; ")) == {"sid=own"}
+    assert header(with_cookies(Captured(key=KEY), None, "sid=1; Domain=other.test", url="http://other.test/")) == ""
+    assert header(with_cookies(Captured(key=KEY), None, "sid=1; Max-Age=0")) == ""
 
 
 @pytest.mark.parametrize("fields", [{"dont_filter": True}, {"meta": {"allow_offsite": True}}])
@@ -456,7 +529,7 @@ def test_a_crawl_that_sends_its_batches_has_no_slots_and_a_pulled_one_has_them(
 def test_what_goes_nowhere_is_told_at_the_end() -> None:
     bench = Captured(slotting=SlotRouting(project="shop", spider="links"))
     assert bench.take(meta={"distribute": 3}) == "refused"
-    (line,) = bench.capture.stayed()
+    (line,) = bench.capture.undeliverable()
     assert line.startswith("1 requests for another spider are in the list of misses: its address 3")
     assert bench.capture.take_counts() == {"refused": 1}
     assert [len(bench.capture.take_misses()) for _ in range(2)] == [1, 0]

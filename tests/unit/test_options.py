@@ -7,9 +7,17 @@ from typing import Any
 
 import pytest
 from scrapy import Spider
+from scrapy.crawler import Crawler
 from scrapy.settings import Settings
+from scrapy.spiders import SitemapSpider
 from scrapyd_dist.middlewares.producer.crawl_nodes import check_reach
-from scrapyd_dist.middlewares.producer.crawl_request import check_mode, check_spider, shared_settings, worker_settings
+from scrapyd_dist.middlewares.producer.crawl_request import (
+    check_mode,
+    check_spider,
+    make_as_job,
+    shared_settings,
+    worker_settings,
+)
 from scrapyd_dist.middlewares.producer.producer_options import ProducerOptions, read_options
 from scrapyd_dist.middlewares.slot_routing import SlotRouting
 from scrapyd_dist.middlewares.throttle.throttle_options import ThrottleOptions
@@ -194,9 +202,53 @@ class Easy(Picky):
 
 
 def test_a_spider_that_does_not_take_scrapyds_argument_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"takes no argument _job.*Add \*\*kwargs"):
+    with pytest.raises(ConfigError, match=r"takes no argument _job.*Add `\*\*kwargs`"):
         check_spider(Picky, Settings())
     check_spider(Easy, Settings())
+
+
+class Base:
+    """Of a project's own: it takes nothing, and is the first that the spider is made from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class OnBase(SitemapSpider, Base):
+    name = "on-base"
+
+
+class BeforeBase(Base, SitemapSpider):
+    name = "before-base"
+
+
+class Passing(BeforeBase):
+    name = "passing"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+
+
+class Keeping(BeforeBase):
+    name = "keeping"
+
+    def __init__(self, shop: str, **kwargs: Any) -> None:
+        super().__init__()
+        self.shop = shop
+
+
+def test_each_class_that_a_spider_is_made_from_is_given_what_a_job_gets() -> None:
+    """`scrapy crawl` makes such a spider without arguments; on nodes each job would fail."""
+    for kind in (BeforeBase, Passing):
+        with pytest.raises(ConfigError, match="takes no argument _job"):
+            check_spider(kind, Settings())
+        with pytest.raises(ConfigError, match="takes no argument _job"):
+            make_as_job(Crawler(kind), {})
+    check_spider(OnBase, Settings())  # Scrapy's Spider calls none of the classes behind it
+    check_spider(Keeping, Settings(), {"shop": "a"})
+    made = make_as_job(Crawler(Keeping), {"shop": "a"})
+    assert isinstance(made, Keeping)
+    assert made.shop == "a"
 
 
 def test_the_projects_feeds_are_written_at_home_whoever_leases() -> None:

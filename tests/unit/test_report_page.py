@@ -145,6 +145,13 @@ def test_only_so_many_lost_addresses_are_named() -> None:
     assert ("http://shop/49." in text, "http://shop/50." in text) == (True, False)
 
 
+def test_what_differs_from_scrapy_crawl_is_on_the_page() -> None:
+    facts = made_up()
+    row = {"name": "JOBDIR", "meaning": "told", "found": ["JOBDIR"], "sentence": "It is not used."}
+    summary = {**facts.crawl.summary, "differences": [row, "nonsense"]}
+    assert "JOBDIR: It is not used." in page(replace(facts, crawl=replace(facts.crawl, summary=summary)))
+
+
 def test_nonsense_in_the_store_is_no_reason_to_give_up() -> None:
     row = Crawl(id="c", project="p", spider="s", created=BEGUN, summary={"items": "x", "nodes": [{}], "index": 3})
     samples: list[tuple[float, Any]] = [

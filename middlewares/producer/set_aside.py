@@ -1,0 +1,28 @@
+"""Settings that a distributed crawl takes out of the producer before its components are made, and what they were.
+
+Part of what the add-on does: what is told of a project rests on the values that the project gave.
+"""
+
+from typing import Any
+
+from scrapy.settings import BaseSettings
+
+#: the setting that keeps the values
+SET_ASIDE = "SCRAPYD_DIST_SET_ASIDE"
+#: what a producer must not have: its queue and the pages that were seen are in the store
+UNUSED = ("JOBDIR",)
+
+
+def set_aside(settings: BaseSettings) -> None:
+    """Take the settings out that a producer must not have. Called before the crawl's components are made."""
+    values = {name: settings[name] for name in UNUSED if settings[name]}
+    if values:
+        settings.set(SET_ASIDE, values, priority="cmdline")
+    for name in values:
+        settings.set(name, None, priority="cmdline")
+
+
+def setting_given(settings: BaseSettings, name: str) -> Any:
+    """The value of a setting as the project, the spider or the command line gave it."""
+    kept = settings.get(SET_ASIDE) or {}
+    return kept.get(name, settings.get(name))

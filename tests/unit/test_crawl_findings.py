@@ -1,0 +1,75 @@
+"""What shows only while a crawl runs: attributes that callbacks set, requests that stay, items that come twice."""
+
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from scrapy import Spider
+from scrapyd_dist.middlewares.producer.crawl_findings import AttributeWatch, walk_findings
+
+from scrapyd_dist.items.repeats import count_repeats
+
+
+class Shop(Spider):
+    name = "shop"
+    token = "none"
+    names: dict[str, str] = {}  # noqa: RUF012 - as projects write it
+    seen: set[str] = set()  # noqa: RUF012 - likewise
+    page = 0
+    fixed = "as it was"
+
+    def parse(self, response: Any) -> None:
+        self.token, self.page, self.fixed = "t", self.page + 1, "as " + "it was"
+        self.names[response] = "a name"
+        self.seen.add(response)
+        self.late = 1
+
+    def parse_item(self, response: Any) -> Any:
+        return self.token, self.names, self.seen, self.fixed, self.late
+
+
+def differing(*travelling: str, callbacks: tuple[str, ...] = ("parse_item",)) -> list[str]:
+    Shop.names.clear()
+    Shop.seen.clear()
+    spider = Shop()
+    watch = AttributeWatch(spider, travelling)
+    assert watch.differing(callbacks) == []
+    spider.parse("http://web/")
+    return [name for one in watch.differing(callbacks) for name in one.found]
+
+
+def test_attributes_that_callbacks_set_and_target_callbacks_read_are_named() -> None:
+    assert differing() == ["late", "names", "seen", "token"]
+    assert differing("token", "late") == ["names", "seen"]
+    assert differing(callbacks=()) == []
+
+
+@pytest.mark.parametrize(
+    ("counts", "reasons", "found"),
+    [
+        ({}, {}, {"no target request": []}),
+        ({"sealed": 3, "duplicate": 1}, {}, {}),
+        ({"sealed": 3, "local": 1}, {"why": 1}, {"requests that stay": ["1: why"]}),
+        ({"local": 2}, {"why": 2}, {"requests that stay": ["2: why"], "nothing was spread": []}),
+        ({"offsite": 2}, {}, {}),
+    ],
+)
+def test_a_walk_without_work_for_the_nodes_says_so(
+    counts: dict[str, int], reasons: dict[str, int], found: dict[str, list[str]]
+) -> None:
+    capture: Any = SimpleNamespace(
+        reasons=Counter(reasons), stayed=lambda: [f"{number}: {why}" for why, number in reasons.items()]
+    )
+    index: Any = SimpleNamespace(pages=1)
+    assert {one.difference.name: list(one.found) for one in walk_findings(index, capture, counts)} == found
+
+
+def test_items_that_two_parts_have_alike_are_counted(tmp_path: Path) -> None:
+    texts = ['{"a": 1}\n{"a": 1}\n{"b": 2}\n', '{"a": 1}\n\n{"c": 3}\n', '{"c": 3}\n{"b": 2}\n']
+    parts = [tmp_path / f"{number}.jl" for number in range(4)]
+    for part, text in zip(parts, texts, strict=False):
+        part.write_text(text)
+    assert count_repeats(parts) == 3
+    assert count_repeats(parts[:1]) == 0, "a spider may yield an item twice itself"

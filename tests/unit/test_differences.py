@@ -1,0 +1,201 @@
+"""What of a project means something else in many processes, noticed by its settings, its components and their code."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scrapy import Spider, signals
+from scrapy.crawler import Crawler
+from scrapy.exceptions import DropItem
+from scrapy.settings import Settings
+from scrapy.utils.test import get_crawler
+from scrapyd_dist.middlewares.addon import Addon
+from scrapyd_dist.middlewares.producer.difference_finder import find_differences, reads_attribute, refuse_differences
+from scrapyd_dist.middlewares.producer.set_aside import set_aside
+
+from scrapyd_dist.differences import DIFFERENCES, Meaning, Trait, by_trait, texts
+from scrapyd_dist.errors import ConfigError
+
+
+class Plain(Spider):
+    name = "plain"
+
+
+class Patient(Spider):
+    name = "patient"
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> "Patient":
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.more, signals.spider_idle)
+        return spider
+
+    def more(self) -> None: ...
+
+
+class Unique:
+    def __init__(self) -> None:
+        self.seen = set[str]()
+
+    def process_item(self, item: Any) -> Any:
+        if item["url"] in self.seen:
+            raise DropItem("again")
+        self.seen.add(item["url"])
+        return item
+
+
+class Counting(Unique):
+    """Made from one that remembers."""
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.times = dict[str, int]()
+
+    def process_item(self, item: Any) -> Any:
+        self.times[item["url"]] = 1
+        if len(self.times) > 1:
+            raise DropItem("again")
+        return item
+
+
+class Valid:
+    def process_item(self, item: Any) -> Any:
+        if not item["price"]:
+            raise DropItem("no price")
+        return item
+
+
+class Titles:
+    def open_spider(self) -> None:
+        self.file = Path("titles.txt").open("w")  # noqa: SIM115 - as pipelines do
+
+    def process_item(self, item: Any) -> Any:
+        return item
+
+
+class AskMore:
+    def __init__(self, crawler: Crawler) -> None:
+        self.crawler = crawler
+
+    def process_item(self, item: Any) -> Any:
+        self.crawler.engine.crawl(item)
+        return item
+
+
+class Monitor:
+    """An extension."""
+
+
+def names(settings: dict[str, Any], spider: type[Spider] = Plain) -> dict[str, tuple[str, ...]]:
+    project = Settings()
+    project.setdict(settings, priority="project")
+    return {one.difference.name: tuple(one.found) for one in find_differences(project, spider)}
+
+
+def test_a_project_without_any_of_it_differs_in_nothing() -> None:
+    assert names({}) == {}
+    assert (
+        names({"ROBOTSTXT_OBEY": True, "DOWNLOAD_DELAY": 0, "ITEM_PIPELINES": {Valid: 300, "no.such.Class": 1}}) == {}
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "found"),
+    [
+        ({"JOBDIR": "job"}, "JOBDIR", ["JOBDIR"]),
+        ({"DUPEFILTER_CLASS": "scrapy.dupefilters.BaseDupeFilter"}, "duplicate filter", ["DUPEFILTER_CLASS"]),
+        ({"CLOSESPIDER_ITEMCOUNT": 3, "CLOSESPIDER_TIMEOUT": 9}, "limits of one process",
+         ["CLOSESPIDER_ITEMCOUNT", "CLOSESPIDER_TIMEOUT"]),
+        ({"DEPTH_LIMIT": 2}, "DEPTH_LIMIT", ["DEPTH_LIMIT"]),
+        ({"SCHEDULER_MEMORY_QUEUE": "scrapy.squeues.FifoMemoryQueue"}, "order of requests", ["SCHEDULER_MEMORY_QUEUE"]),
+        ({"IMAGES_STORE": "img", "FILES_STORE": "s3://b"}, "folders for files", ["IMAGES_STORE"]),
+        ({"HTTPCACHE_ENABLED": True}, "HTTP cache", ["HTTPCACHE_ENABLED"]),
+        ({"HTTPCACHE_ENABLED": True, "HTTPCACHE_IGNORE_MISSING": True}, "HTTP cache without a network",
+         ["HTTPCACHE_IGNORE_MISSING"]),
+        ({"EXTENSIONS": {Monitor: 1, "scrapy.extensions.telnet.TelnetConsole": None}}, "extensions of the project",
+         ["Monitor"]),
+        ({"EXTENSIONS": {"scrapy.extensions.periodic_log.PeriodicLog": 1}}, "monitors", ["PeriodicLog"]),
+        ({"ITEM_PIPELINES": {Counting: 1, Counter: 2, Valid: 3}}, "pipelines that remember", ["Counting", "Counter"]),
+        ({"ITEM_PIPELINES": {Titles: 1}}, "pipelines that open files", ["Titles"]),
+        ({"ITEM_PIPELINES": {AskMore: 1}}, "engine.crawl", ["AskMore"]),
+        ({"STATS_CLASS": "scrapy.statscollectors.DummyStatsCollector"}, "STATS_CLASS", ["STATS_CLASS"]),
+        ({"LOG_FILE": "all.log"}, "LOG_FILE", ["LOG_FILE"]),
+    ],
+)  # fmt: skip
+def test_a_row_is_noticed_by_its_setting_its_class_or_its_code(
+    settings: dict[str, Any], name: str, found: list[str]
+) -> None:
+    assert names(settings) == {name: tuple(found)}
+
+
+def test_a_receiver_of_spider_idle_is_noticed_in_the_spider() -> None:
+    assert names({}, Patient) == {"spider_idle": ("Patient",)}
+
+
+def test_a_limit_that_counts_over_the_whole_crawl_is_no_difference() -> None:
+    assert names({"DEPTH_LIMIT": 2, "DISTRIBUTED_GOAL_DEPTH": 2}) == {}
+    assert names({"HTTPCACHE_ENABLED": True, "HTTPCACHE_DIR": "/mnt/cache"}) == {}
+
+
+def test_what_was_set_aside_is_noticed_all_the_same() -> None:
+    settings = Settings()
+    settings.set("JOBDIR", "job", priority="project")
+    set_aside(settings)
+    assert settings["JOBDIR"] is None
+    assert [str(one).partition(":")[0] for one in find_differences(settings, Plain)] == ["JOBDIR"]
+
+
+@pytest.mark.parametrize(("more", "kept"), [({}, None), ({"DISTRIBUTED_FRONTIER": "shop"}, "job")])
+def test_a_producer_keeps_its_queue_in_the_store_alone(more: dict[str, Any], kept: str | None) -> None:
+    """With a queue on disk, what was fetched but not sealed would count as seen when the crawl goes on."""
+    settings = Settings({"JOBDIR": "job", **more})
+    Addon().update_settings(settings)
+    assert settings["JOBDIR"] == kept
+
+
+@pytest.mark.parametrize("role", [{}, {"DISTRIBUTED_START_URLS": "[]"}], ids=["producer", "worker"])
+def test_a_spider_that_counts_on_its_state_has_an_empty_one(role: dict[str, Any]) -> None:
+    crawler = get_crawler(Plain)
+    spider: Any = Plain()
+    Addon(crawler).update_settings(Settings({"JOBDIR": "job", **role}))
+    crawler.signals.send_catch_log(signals.spider_opened, spider=spider)
+    assert spider.state == {}
+
+
+def test_one_that_no_crawl_can_work_with_is_refused_in_a_paragraph() -> None:
+    settings = Settings({"HTTPCACHE_ENABLED": True, "HTTPCACHE_IGNORE_MISSING": True})
+    with pytest.raises(ConfigError, match=r"HTTPCACHE_IGNORE_MISSING: .*DISTRIBUTED_ENABLED=0"):
+        refuse_differences(find_differences(settings, Plain))
+
+
+def test_each_row_has_one_sentence_and_each_trait_one_row() -> None:
+    assert {by_trait(trait).trait for trait in Trait} == set(Trait)
+    for row in DIFFERENCES.values():
+        assert row.sentence.endswith((".", ")."))
+        assert "\n" not in row.sentence
+        assert len(row.sentence) < 420, row.name
+        assert row.noticed or row.meaning is Meaning.SAME, row.name
+
+
+def test_the_objects_of_a_document_are_shown_as_lines() -> None:
+    assert texts([{"name": "a", "found": [], "sentence": "So."}]) == ["a: So."]
+    assert texts([{"name": "a", "found": ["X", "Y"], "sentence": "So."}]) == ["X, Y: So."]
+
+
+class Reading(Spider):
+    token, page = "", 0
+
+    async def parse_item(self, response: Any) -> AsyncIterator[Any]:
+        for one in response:
+            yield self.named(one)
+
+    def named(self, one: Any) -> Any:
+        return {"token": [self.token for _ in one]}
+
+
+def test_an_attribute_that_a_callback_reads_is_found_in_the_methods_that_it_calls() -> None:
+    assert reads_attribute(Reading, ["parse_item"], "token")
+    assert not reads_attribute(Reading, ["parse_item"], "page")
+    assert not reads_attribute(Reading, ["no_such_method"], "token")
