@@ -79,7 +79,7 @@ class FoundDifference:
         }
 
 
-def texts(documents: Sequence[Mapping[str, Any]]) -> list[str]:
+def texts(documents: Sequence[Any]) -> list[str]:
     """The objects of a plan or a summary as lines for people."""
     rows = [one for one in documents if isinstance(one, Mapping)]  # an older store may have anything
     return [f"{', '.join(map(str, one.get('found') or [one.get('name')]))}: {one.get('sentence')}" for one in rows]
