@@ -87,7 +87,7 @@ def take_feeds(settings: BaseSettings, spider: Spider | type[Spider] | None) -> 
     # As in Scrapy: -o and -O come on top of FEEDS of settings.py, and replace those of the spider.
     replaced = bool(outputs) and _PROJECT < given < _CMDLINE
     known = {output.get("feed") for output in outputs}
-    for uri, feed in ({} if replaced else settings.getdict("FEEDS")).items():
+    for uri, feed in ({} if replaced else _feeds_of(settings)).items():
         if str(uri) in known:
             continue  # an earlier process of this crawl has made an output of it
         if str(uri).startswith("stdout:") and settings.get("DISTRIBUTED_CRAWL"):
@@ -98,6 +98,15 @@ def take_feeds(settings: BaseSettings, spider: Spider | type[Spider] | None) -> 
     made = [{**one, "path": _resolved(one, settings, spider)} for one in outputs]
     settings.set("DISTRIBUTED_OUTPUTS", made, priority="cmdline")
     settings.set("FEEDS", json.dumps({}), priority="cmdline")
+    settings.set("FEED_URI", None, priority="cmdline")
+
+
+def _feeds_of(settings: BaseSettings) -> dict[str, Any]:
+    """FEEDS, with the one feed of the old settings FEED_URI and FEED_FORMAT."""
+    feeds = settings.getdict("FEEDS")
+    if settings.get("FEED_URI"):
+        feeds = {str(settings["FEED_URI"]): {"format": settings.get("FEED_FORMAT", "jsonlines")}, **feeds}
+    return feeds
 
 
 def _path_of(uri: Any) -> str:

@@ -5,9 +5,9 @@ what could not be stored is an error.
 """
 
 import asyncio
-import json
 import logging
 import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ from scrapy.utils.misc import load_object
 
 from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.items.delivery import Delivery, deliver
-from scrapyd_dist.items.json_lines import Items
+from scrapyd_dist.items.json_lines import Items, item_in
 from scrapyd_dist.items.merging import is_elsewhere
 from scrapyd_dist.typed_lines import form_on, plain_line
 
@@ -42,6 +42,10 @@ TURN = 100
 REASONS = 3
 #: the schemes of local files, whose storage is ours if the project has none of its own
 _LOCAL = ("", "file")
+#: what a line from a node may raise
+_UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
+#: the account in an address
+_ACCOUNT = re.compile(r"(?<=://)[^/\s]*@")
 _FAILED = "feedexport/failed_count/"
 
 
@@ -98,7 +102,8 @@ class _Complaints(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         said = record.getMessage().rstrip(".")
-        self.texts.append(f"{said} ({type(error).__name__}: {error})" if error else said)
+        text = f"{said} ({type(error).__name__}: {error})" if error else said
+        self.texts.append(_ACCOUNT.sub("", text))
 
 
 @contextmanager
@@ -178,16 +183,23 @@ class MergedFeeds:
         """The items as the spiders made them, by their classes."""
         package = type(self._crawler.spider).__module__.partition(".")[0]
         for line in items.typed_lines():
-            form, is_typed = form_on(line)
-            if not is_typed:
-                yield form
-                continue
             try:
-                item = unpack(form, package)
-            except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
-                self.problems[str(error)] += 1
-                item = json.loads(plain_line(line))
-            yield item
+                form, is_typed = form_on(line)
+                item = unpack(form, package) if is_typed else form
+            except _UNREADABLE as error:
+                item = self._plain_item(line, error)
+            if item is not None:
+                yield item
+
+    def _plain_item(self, line: bytes, error: Exception) -> dict[str, Any] | None:
+        """The item on a line whose class or values cannot be made; None if it is no item at all."""
+        item = item_in(plain_line(line))
+        if item is None:
+            self.lost += 1
+            self.why_lost[f"{type(error).__name__}: {error}"] += 1
+        else:
+            self.problems[str(error)] += 1
+        return item
 
     def warnings(self) -> list[str]:
         """What is to be said of items that are not in a feed, or not as the spider made them."""

@@ -244,9 +244,10 @@ def test_a_feed_elsewhere_is_written_once_and_first(part: Path) -> None:
 
 
 def test_where_a_feed_is_not_stored_nothing_else_is_written(part: Path) -> None:
-    feeds = {"fail://place/a.jl": {}, "b.jl": {}, "c.xml": {"format": "xml"}}
-    with pytest.raises(FeedsNotStored, match="the disk of the server is full"):
+    feeds = {"fail://me:secret@place/a.jl": {}, "b.jl": {}, "c.xml": {"format": "xml"}}
+    with pytest.raises(FeedsNotStored, match=r"fail://place/a\.jl.*the disk of the server is full") as failed:
         write_feeds(part, {uri: {"format": "jsonlines", **feed} for uri, feed in feeds.items()})
+    assert "secret" not in str(failed.value)
     assert not (Path("b.jl").exists() or Path("c.xml").exists())
 
 
@@ -264,6 +265,21 @@ def test_an_item_whose_class_is_not_here_is_a_dict_and_that_is_told(tmp_path: Pa
     assert (left.lost, len(left.warnings)) == (0, 1)
     assert "1 items were written to" in left.warnings[0]
     assert "other.items" in left.warnings[0]
+
+
+@pytest.mark.parametrize("line", [b"[" * 100_000, b"no item", b'{"$typed":{"$set":[[]]}}', b'{"$typed":'])
+def test_a_line_that_is_no_item_costs_no_other_item(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "hostile.jl"
+    path.write_bytes(line + b'\n{"id": 1}\n')
+    left = write_feeds(path, {"a.xml": {"format": "xml"}})
+    assert b"<id>1</id>" in Path("a.xml").read_bytes()
+    assert left.warnings
+
+
+def test_the_old_settings_of_one_feed_are_taken_too(part: Path) -> None:
+    settings, outputs = outputs_of({}, FEED_URI="%(name)s.jl", FEED_FORMAT="jsonlines")
+    assert [file.path.name for file in outputs.files] == ["shop.jl"]
+    assert settings["FEED_URI"] is None
 
 
 def test_what_is_delivered_or_shown_has_plain_lines_only(part: Path) -> None:
