@@ -199,9 +199,9 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
         " ends so has done its batch, and the rest of it is listed as misses."
         " DISTRIBUTED_CLOSESPIDER = 'crawl' counts over the whole crawl, and --limit tries a"
         " crawl.")),
-    Difference(name="DEPTH_LIMIT", meaning=_TOLD, settings=("DEPTH_LIMIT",), sentence=(
-        "Scrapy counts the depth from the start page; a target request begins at 0 in its job."
-        " --max-depth N lets the depth travel, and limits it over the whole crawl.")),
+    Difference(name="DEPTH_LIMIT", meaning=_SAME, settings=("DEPTH_LIMIT",), sentence=(
+        "Scrapy counts the depth from the start page; the depth travels with each request, so"
+        " the limit holds as in one process.")),
     Difference(name="pauses between requests", meaning=_TOLD, settings=(
         "DOWNLOAD_DELAY", "AUTOTHROTTLE_ENABLED", "CONCURRENT_REQUESTS_PER_DOMAIN"), sentence=(
         "Scrapy keeps to it with one process; here each job does, so the site sees as many"

@@ -426,8 +426,9 @@ class RequestTracker:
     def _item_error(self, item: Any, response: Response | None, failure: Failure) -> None:
         """A pipeline has raised: plain Scrapy logs it, and the item is gone."""
         begun, mark = self._of(response)
-        if begun is not None and mark is not None:
-            begun.ledger.missed(mark.source, "failed", _in_pipeline(failure.value), failure.value)
+        error = failure.value
+        if begun is not None and mark is not None and error is not None:
+            begun.ledger.missed(mark.source, "failed", _in_pipeline(error), error)
         self._no_item(response)
 
     def _no_item(self, response: Response | None) -> None:
