@@ -198,7 +198,7 @@ crawl easy -s x ## NAME=VALUE
 crawl easy -s DISTRIBUTED_STORE=x ## DISTRIBUTED_STORE
 crawl easy -O a.jl -O a.jl ## twice
 crawl easy -o a.jl -O ./a.jl ## twice
-crawl easy -o a.xml ## a.xml
+crawl easy -o a.xyz ## a.xyz
 crawl easy -o properties ## properties
 crawl easy -o scrapy.cfg ## scrapy.cfg
 crawl easy -o scrapy.cfg/a.jl ## scrapy.cfg
@@ -302,7 +302,7 @@ _PLANS: list[tuple[dict[str, Any], str]] = [
     ({"NODES": [""]}, "no host"), ({"TARGET_HOSTS": ["http://"]}, "http://"),
     ({"NODES": ["dns+http://no.such.invalid"]}, "no.such"),
     ({"START_URLS_FILE": "none.txt"}, "none.txt"), ({"START_URLS_FILE": "properties"}, "properties"),
-    ({"OUTPUTS": [{"path": "x.xml"}]}, "x.xml"), ({"OUTPUTS": [{"path": "x" * 300 + ".jl"}]}, "name too long"),
+    ({"OUTPUTS": [{"path": "x.xyz"}]}, "x.xyz"), ({"OUTPUTS": [{"path": "x" * 300 + ".jl"}]}, "name too long"),
     ({"OUTPUTS": [{"path": "/proc/no/a.jl"}]}, "/proc"), ({"OUTPUTS": [{"path": "properties"}]}, "properties"),
     ({"OUTPUTS": [{"path": "x.jl", "format": "parquet"}]}, "x.jl"), ({"STORE": "cassandra://web"}, "cassandra"),
     ({"THROTTLE_WINDOW": 5, "THROTTLE": True}, "WINDOW"), ({"THROTTLE": True, "THROTTLE_PUBLIC_IP": "x"}, "PUBLIC_IP"),

@@ -276,8 +276,8 @@ def test_a_spider_that_hides_the_addon_gets_nothing_since_its_workers_would_ente
 
 
 def test_what_cannot_travel_to_another_spider_is_a_miss_too_as_is_all_for_others_where_batches_are_sent() -> None:
-    why = Bench().why_not(meta={"distribute": "login", "a": {1}})
-    assert why == "it is for the spider login, and its meta has a set, which JSON cannot carry"
+    why = Bench().why_not(meta={"distribute": "login", "a": object()})
+    assert why == "it is for the spider login, and its meta has a object, which JSON cannot carry"
     why = Bench(push=True).why_not(meta={"distribute": {"spider": "login"}})
     assert why == "it is for another spider (login), and only a crawl whose workers lease gives it to that one"
 
@@ -511,10 +511,10 @@ def test_reasons_are_told_the_most_frequent_first() -> None:
     bench = Captured(stay="refuse")
     for n in range(3):
         bench.take(f"http://web/{n}", cookies={"a": "b"})
-    bench.take("http://web/9", meta={"a": {1}})
+    bench.take("http://web/9", meta={"a": object()})
     told = bench.capture.stayed()
     assert told[0].startswith("3 target requests are refused, and not crawled: it has cookies")
-    assert told[1].startswith("1 target requests are refused, and not crawled: its meta has a set")
+    assert told[1].startswith("1 target requests are refused, and not crawled: its meta has a object")
 
 
 @pytest.mark.parametrize(("slotting", "slot"), [(None, ""), (SlotRouting(project="shop", spider="links"), "0")])
