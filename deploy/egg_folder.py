@@ -1,10 +1,11 @@
-"""Unpacks an egg beside itself on the node, so that code finds the files that lie beside it, as at home.
+"""Unpacks an egg beside itself on the node, so that code finds its files there, as at home.
 
-Part of the egg's boot package: standard library only. All jobs of a version share one folder, which exists under its
-name only when it is whole. Each process holds a lock on the folder that it runs from; the next job of the project
-removes the folders of eggs that were deleted or replaced, unless one is locked. Nothing is believed that another user
-can have put there. To unpack the 210 files of the demo project takes 50 ms of processor time; once the folder is
-there, it costs a job's start 0.3 ms, and 4 ms more for this module (2026-11-28, two shared cores).
+Part of the egg's boot package: standard library only. All jobs of a version share one folder, which
+exists under its name only when it is whole. Each process holds a lock on the folder that it runs
+from; the next job of the project removes the folders of eggs that were deleted or replaced, unless
+one is locked. Nothing is believed that another user can have put there. To unpack the 210 files of
+the demo project takes 50 ms of processor time; once the folder is there, it costs a job's start
+0.3 ms, and 4 ms more for this module (2026-11-28, two shared cores).
 """
 
 import atexit
@@ -26,7 +27,7 @@ from pathlib import Path
 UNLOCKED_AGE = 60
 #: longest part of a version's name in the name of its folder
 NAME_LENGTH = 100
-#: changes when the machine starts: files that were not yet on the disk when it lost power are empty afterwards
+#: changes when the machine starts: files that were not yet on the disk when it lost power are empty
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 #: what a file that is no zip, is damaged or is encrypted raises
 _ZIP_ERRORS = (OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
@@ -37,10 +38,11 @@ class NotUnpacked(Exception):
 
 
 def unpack_egg(egg: Path) -> Path:
-    """Return the folder of an egg's files; it is made if missing, beside the egg or else in the temporary folder.
+    """Return the folder of an egg's files, beside the egg or else in the temporary folder.
 
-    A folder in the temporary folder is this process's own, because programs that clean up there may take files out of
-    it between two jobs. An egg that is a folder already is returned as it is.
+    It is made if it is missing. In the temporary folder it is this process's own, because programs
+    that clean up there may take files out of it between two jobs. An egg that is a folder already is
+    returned as it is.
 
     Raises:
         NotUnpacked: neither place can be written, or the egg is damaged or names files outside itself.
@@ -54,11 +56,12 @@ def unpack_egg(egg: Path) -> Path:
     try:
         return _own_folder(egg, _private_home(Path(tempfile.gettempdir())))
     except _ZIP_ERRORS as error:
-        raise NotUnpacked(f"{beside}; {error}" if str(error) != str(beside) else str(error)) from error
+        reasons = dict.fromkeys([str(beside), str(error)])  # an egg that is damaged is so in both places
+        raise NotUnpacked("; ".join(reasons)) from error
 
 
 def _private_home(parent: Path) -> Path:
-    """Return a folder below this one that only this user can write or read; PermissionError if there is none."""
+    """Return the folder below this one that this user alone can use; PermissionError if it is not so."""
     about = parent.stat()
     if about.st_mode & stat.S_IWOTH and not about.st_mode & stat.S_ISVTX:
         raise PermissionError(f"every user can replace what is in {parent}")
@@ -66,7 +69,8 @@ def _private_home(parent: Path) -> Path:
     with suppress(FileExistsError):
         home.mkdir(0o700)
     about = home.lstat()
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
+    is_private = about.st_uid == os.geteuid() and not about.st_mode & 0o077
+    if not stat.S_ISDIR(about.st_mode) or not is_private:
         raise PermissionError(f"{home} is no folder that this user alone can use")
     return home
 
@@ -99,7 +103,7 @@ def _own_folder(egg: Path, home: Path) -> Path:
 
 
 def _name_of(egg: Path) -> str:
-    """Return the folder's name: another one when the egg was replaced, or the machine was started again."""
+    """Return the folder's name, another one once the egg was replaced or the machine was started again."""
     about = egg.stat()
     boot_id = BOOT_ID.read_text("ascii") if BOOT_ID.exists() else ""
     facts = f"{egg.name}/{about.st_ino}/{about.st_size}/{about.st_mtime_ns}/{boot_id}"
