@@ -49,6 +49,7 @@ from .crawl_request import (
     shards_of,
     template_of,
 )
+from .difference_finder import kept_by_callbacks
 from .discovery import IndexWalk, OwnItems, new_capture
 from .lifecycle import TICK, Fault, Lifecycle, ending, signals
 from .lifecycle import exit_code as process_exit
@@ -81,6 +82,7 @@ class CrawlStart:
         sender = loop_sender(settings)
         target = find_target(spider, settings)
         options = for_target(options, target, settings)
+        differences += kept_by_callbacks(type(spider), target.methods(spider))
         project = find_project(settings)
         request = CrawlRequest(spider=spider.name, options=options, project=project, args=args, given=given)
         shards = shards_of(options, spider)
@@ -103,8 +105,9 @@ class CrawlStart:
         kept, options = await repository.keep_code(nodes.prepared), nodes.request.options
         index = IndexWalk(await repository.take_shards(shards), template_of(options))
         own = OwnItems(repository.parts)
-        feed = options.target_feed_url is not None
-        spec = await nodes.job_request(settings, feed=feed, lease=options.scaling.terms.lease, ways=nodes.ways)
+        spec = await nodes.job_request(
+            settings, feed=options.target_feed_url is not None, lease=options.scaling.terms.lease, ways=nodes.ways
+        )
         scheduler = nodes.scheduler(spec, sender=sender, counts=partial(_own_counts, index, own))
 
         def demand() -> Demand:
