@@ -16,6 +16,7 @@ from scrapyd_dist.batches import Miss
 from scrapyd_dist.frontier.intake import FrontierIntake
 from scrapyd_dist.payload import BATCH_MAX_BYTES, RequestValue, TooLarge, fit, hidden_by
 
+from .assignment import follows_strategy
 from .codec import CannotTravel, add_cookies, pack_attributes, rule_of, to_value, to_value_for_other
 from .engine_compat import is_offsite
 from .session_cookies import session_cookies
@@ -143,7 +144,10 @@ class FrontierFeed:
 
     def _value(self, request: Request, to: Addressee | None) -> RequestValue:
         if to is None:
-            value, cookies = to_value(request, self.spider), session_cookies(self.crawler, request)
+            value = to_value(request, self.spider)
+            # A strategy's link is asked for at any time, again and again: no session lasts for that.
+            lasts = not follows_strategy(self.crawler.settings)
+            cookies = session_cookies(self.crawler, request) if lasts else []
             return add_cookies(value, request, cookies) if cookies else value
         named = request.callback is not None or rule_of(request, self.spider) is not None
         sent = callback_name(request, self.spider) if named else None

@@ -44,6 +44,11 @@ class Target:
     seeds: bool = False  #: start requests are for the fleet too
     follows: bool = False  #: what the spider's rules find on target pages is for the fleet too
 
+    def methods(self, spider: Spider) -> frozenset[str]:
+        """The names of the callbacks that get target pages, as far as they are known before the crawl."""
+        rules = _rules(spider)
+        return self.callbacks | {_callback_name(rules[number]) for number in self.rules}
+
     def takes(self, request: Request, spider: Spider, *, start: bool = False) -> bool:
         """Whether this request, or start request, is for the fleet."""
         if request.meta.get(MARK) or (start and self.seeds):

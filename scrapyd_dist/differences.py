@@ -27,6 +27,7 @@ class Trait(str, Enum):
     OWN_EXTENSION = "an extension that is not Scrapy's own"
     CANNOT_TRAVEL = "target requests that cannot be rebuilt on a node, seen when the crawl ends"
     CHANGED_ATTRIBUTES = "attributes that the spider's callbacks changed, seen when the crawl ends"
+    KEPT_ATTRIBUTES = "target callbacks that set attributes of the spider, or put something into them"
     FOLLOWED_PAGES = "pages that target pages led to, seen when the crawl ends"
     CACHE = "`HTTPCACHE_ENABLED`, with a relative `HTTPCACHE_DIR`"
     CACHE_ONLY = "the same, with `HTTPCACHE_IGNORE_MISSING`"
@@ -136,6 +137,10 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
         " them; a job's spider has its own, as `__init__` left them, so items may have wrong"
         " values. Hand them over in meta or cb_kwargs, or name them in"
         " DISTRIBUTED_SPIDER_ATTRIBUTES.")),
+    Difference(name="attributes that target callbacks set", meaning=_TOLD, trait=Trait.KEPT_ATTRIBUTES, sentence=(
+        "Scrapy has one spider for the whole crawl; each job has its own, so what these"
+        " callbacks count or remember there is that of one job. Do not number items by it nor"
+        " find repeats: that is for the output (sdist items merge CRAWL -O FILE --key FIELD).")),
     Difference(name="spider_idle", meaning=_TOLD, trait=Trait.HANDLES_IDLE, sentence=(
         "Scrapy sends this signal once, when the whole crawl has nothing left to do; here every"
         " process has an idle time of its own, and calls the handler. Let it do nothing that"
@@ -173,8 +178,8 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
         "A batch is done when the pipelines have finished with each of its items, as the spider"
         " is closed then by Scrapy.")),
     Difference(name="CONCURRENT_ITEMS", meaning=_SAME, settings=("CONCURRENT_ITEMS",), sentence=(
-        "A value that a project sets is kept; without one, the profile takes 16 instead of 100, which is faster and"
-        " changes no item (DISTRIBUTED_PROFILE = 'none' leaves it).")),
+        "A value that a project sets is kept; without one, the profile takes 16 instead of 100,"
+        " which is faster and changes no item (DISTRIBUTED_PROFILE = 'none' leaves it).")),
 ),
 "Caches and files": (
     Difference(name="HTTP cache without a network", meaning=_REFUSED, trait=Trait.CACHE_ONLY, sentence=(

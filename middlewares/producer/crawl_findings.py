@@ -8,7 +8,7 @@ from scrapy import Spider
 
 from scrapyd_dist.differences import FoundDifference, Trait, by_trait
 
-from .difference_finder import own_bases, reads_attribute
+from .code_reader import attribute_use, own_bases
 from .discovery import Capture, IndexWalk
 
 
@@ -22,9 +22,9 @@ class AttributeWatch:
 
     def differing(self, callbacks: Iterable[str]) -> list[FoundDifference]:
         """The row of the attributes that have changed, and that these callbacks read; none if there are none such."""
-        kind, names = type(self._spider), [*callbacks]
+        read = attribute_use(type(self._spider), callbacks).read - self._travelling
         changed = [name for name, state in _attributes(self._spider) if self._before.get(name) != state]
-        wrong = [one for one in changed if one not in self._travelling and reads_attribute(kind, names, one)]
+        wrong = [name for name in changed if name in read]
         return [found_trait(Trait.CHANGED_ATTRIBUTES, *sorted(wrong))] if wrong else []
 
 

@@ -49,6 +49,7 @@ from .crawl_request import (
     shards_of,
     template_of,
 )
+from .difference_finder import kept_by_callbacks
 from .discovery import IndexWalk, OwnItems, new_capture
 from .lifecycle import TICK, Fault, Lifecycle, ending, signals
 from .lifecycle import exit_code as process_exit
@@ -82,6 +83,7 @@ class CrawlStart:
         sender = loop_sender(settings)
         target = find_target(spider, settings)
         options = for_target(options, target, settings)
+        differences += kept_by_callbacks(type(spider), target.methods(spider))
         project = find_project(settings)
         request = CrawlRequest(spider=spider.name, options=options, project=project, args=args, given=given)
         shards = shards_of(options, spider)

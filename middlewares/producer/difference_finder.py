@@ -3,35 +3,31 @@
 Nothing of the project is made for that: of classes only the code is read.
 """
 
-import dis
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from inspect import getmro
 from itertools import chain
 from pathlib import Path
-from types import CodeType, FunctionType
 from typing import Any
 
 from scrapy import Spider
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings, default_settings
 from scrapy.utils.misc import load_object
 
-from scrapyd_dist.differences import DIFFERENCES, Difference, FoundDifference, Meaning, Trait
+from scrapyd_dist.differences import DIFFERENCES, Difference, FoundDifference, Meaning, Trait, by_trait
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.goals import DEPTH, GIVEN
 
+from .code_reader import attribute_use, is_own, keeps_something, names_in
 from .set_aside import setting_given
 
 #: settings that list components
 _LISTS = ("ITEM_PIPELINES", "EXTENSIONS", "SPIDER_MIDDLEWARES", "DOWNLOADER_MIDDLEWARES")
 #: settings that are a component themselves
 _SINGLE = ("DUPEFILTER_CLASS", "STATS_CLASS")
-#: packages whose code is not the project's
-_FOREIGN = ("scrapy", "scrapyd_dist", "builtins", "abc", "typing")
-#: what code that keeps something calls, and what code that opens a file or a database calls
-_KEEPS = frozenset({"add", "append", "setdefault", "update"})
+#: what code that opens a file or a database calls, besides `connect`
 _OPENS = frozenset({
-    "open", "write_text", "write_bytes", "connect", "create_engine", "MongoClient", "AsyncIOMotorClient", "ZipFile",
+    "open", "write_text", "write_bytes", "create_engine", "MongoClient", "AsyncIOMotorClient", "ZipFile",
 })  # fmt: skip
 
 
@@ -58,21 +54,6 @@ def refuse_differences(found: Iterable[FoundDifference]) -> None:
 def told_differences(found: Iterable[FoundDifference]) -> list[FoundDifference]:
     """Those that people are told of."""
     return [one for one in found if one.difference.meaning is Meaning.TOLD]
-
-
-def reads_attribute(spider: type[Spider], methods: Iterable[str], attribute: str) -> bool:
-    """Whether the code of these methods of the spider, or of methods that they name, speaks of this attribute."""
-    seen, waiting = set[str](), [*methods]
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        names = set(_names(_codes_of(getattr(spider, name, None))))
-        if attribute in names:
-            return True
-        waiting += [one for one in names if callable(getattr(spider, one, None))]
-    return False
 
 
 def _find(
@@ -135,15 +116,17 @@ def _loaded(component: Any) -> type | None:
 
 def _traits(settings: BaseSettings, spider: type[Spider], components: dict[str, list[type]]) -> dict[Trait, list[str]]:
     """Trait -> the names of the classes or settings that have it."""
-    pipelines = [kind for kind in components["ITEM_PIPELINES"] if _is_own(kind)]
-    every = [kind for kind in chain.from_iterable(components.values()) if _is_own(kind)]
-    code = {kind: _code_names(kind) for kind in [spider, *every]}
+    pipelines = [kind for kind in components["ITEM_PIPELINES"] if is_own(kind)]
+    every = [kind for kind in chain.from_iterable(components.values()) if is_own(kind)]
+    code = {kind: names_in(kind) for kind in [spider, *every]}
     return {
         Trait.HANDLES_IDLE: _called([kind for kind in code if "spider_idle" in code[kind]]),
         Trait.MAKES_REQUESTS: _called([kind for kind in every if {"engine", "crawl"} <= code[kind]]),
-        Trait.DROPS_REPEATS: _called([kind for kind in pipelines if "DropItem" in code[kind] and _keeps(kind)]),
-        Trait.OPENS_FILES: _called([kind for kind in pipelines if _OPENS & code[kind]]),
-        Trait.OWN_EXTENSION: _called(filter(_is_own, components["EXTENSIONS"])),
+        Trait.DROPS_REPEATS: _called(
+            [kind for kind in pipelines if "DropItem" in code[kind] and keeps_something(kind)]
+        ),
+        Trait.OPENS_FILES: _called([kind for kind in pipelines if _opens_something(code[kind])]),
+        Trait.OWN_EXTENSION: _called(filter(is_own, components["EXTENSIONS"])),
         **_cache_traits(settings),
     }
 
@@ -158,52 +141,16 @@ def _cache_traits(settings: BaseSettings) -> dict[Trait, list[str]]:
     return {Trait.CACHE: ["HTTPCACHE_ENABLED"]}
 
 
-def own_bases(kind: type) -> list[type]:
-    """The class and those that it is made from, without Scrapy's."""
-    return [base for base in getmro(kind) if _is_own(base)]
+def kept_by_callbacks(spider: type[Spider], callbacks: Iterable[str]) -> list[FoundDifference]:
+    """The row of the attributes in which the callbacks of target pages keep something; none if there are none such."""
+    names = sorted(attribute_use(spider, callbacks).kept)
+    return [FoundDifference(difference=by_trait(Trait.KEPT_ATTRIBUTES), found=names)] if names else []
+
+
+def _opens_something(names: set[str]) -> bool:
+    """Whether code with these names opens a file or a database; to connect a signal is no such thing."""
+    return bool(_OPENS & names) or ("connect" in names and "signals" not in names)
 
 
 def _called(kinds: Iterable[type]) -> list[str]:
     return [kind.__qualname__ for kind in kinds]
-
-
-def _is_own(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] not in _FOREIGN
-
-
-def _code_names(kind: type) -> set[str]:
-    """All names that the project's own code of this class uses: of functions, attributes and modules."""
-    return set(_names(_codes(kind)))
-
-
-def _keeps(kind: type) -> bool:
-    """Whether the code of this class puts something into what it keeps."""
-    codes = list(_codes(kind))
-    stores = (step.opname == "STORE_SUBSCR" for code in codes for step in dis.get_instructions(code))
-    return bool(_KEEPS.intersection(_names(codes))) or any(stores)
-
-
-def _names(codes: Iterable[CodeType]) -> Iterator[str]:
-    return chain.from_iterable(code.co_names for code in codes)
-
-
-def _codes(kind: type) -> Iterator[CodeType]:
-    for base in own_bases(kind):
-        for member in vars(base).values():
-            yield from _codes_of(member)
-
-
-def _codes_of(member: Any) -> Iterator[CodeType]:
-    """The code of a function or method, and of all that is defined inside of it."""
-    function = getattr(member, "__func__", getattr(member, "fget", member))
-    if isinstance(function, FunctionType):
-        yield from _with_inner(function.__code__)
-        if hasattr(function, "__wrapped__"):
-            yield from _codes_of(function.__wrapped__)
-
-
-def _with_inner(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _with_inner(constant)

@@ -38,6 +38,7 @@ from .crawl_code import TODAYS, CrawlCode
 from .crawl_nodes import NodeSources, check_reach
 from .crawl_repository import asked_outputs
 from .crawl_request import CrawlRequest, check_crawl, find_project, for_target, make_as_job, shards_of, template_of
+from .difference_finder import kept_by_callbacks
 from .discovery import IndexWalk
 from .feed_outputs import shown
 from .preflight import LOCAL_NODES, notes_on, prepare
@@ -69,6 +70,7 @@ def plan(
     differences = check_crawl(options, crawler.settings, made, args)
     target = find_target(made, crawler.settings)
     options = for_target(options, target, crawler.settings)
+    differences += kept_by_callbacks(crawler.spidercls, target.methods(made))
     shards = shards_of(options, made)
     request = CrawlRequest(spider=spider, options=options, project=find_project(settings))
     stored = _of_store(request, crawler.settings)

@@ -67,6 +67,21 @@ def test_a_limited_crawl_hands_out_so_many_and_keeps_to_it_when_it_goes_on(scene
 
 
 @pytest.mark.full
+def test_a_crawl_of_a_project_with_a_job_folder_goes_on_where_it_was(scene: MakeScene) -> None:
+    """Scrapy would keep what was seen there: an index page that was under way would never be walked again."""
+    at = scene(200, "--latency=0.5", per_page=10, CONCURRENT_REQUESTS=1, JOBDIR="job")
+    command = at.start("--pull", "--batch-size", "6", "--max-jobs", "2")
+    wait_accepted(at.it, 1)
+    crawl = crawls(at.it)[0].id
+    at.run("crawls", "stop", crawl, "--yes", code=0)
+    command.wait(60, code=130)
+    summary = at.run("resume", crawl, "--json", code=0).json()
+    assert (summary["items"], summary["urls_distinct"]) == (200, 200)
+    assert "JOBDIR" in [one["name"] for one in summary["differences"]]
+    assert not (at.it.path / "job").exists()
+
+
+@pytest.mark.full
 def test_ten_pages_by_settings_alone_wait_for_no_batch_to_fill_up(scene: MakeScene) -> None:
     at = scene(400, per_page=20)
     plan = at.run("plan", "easy", "--limit", "10")

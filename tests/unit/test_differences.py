@@ -11,7 +11,12 @@ from scrapy.exceptions import DropItem
 from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.addon import Addon
-from scrapyd_dist.middlewares.producer.difference_finder import find_differences, reads_attribute, refuse_differences
+from scrapyd_dist.middlewares.producer.code_reader import attribute_use
+from scrapyd_dist.middlewares.producer.difference_finder import (
+    find_differences,
+    kept_by_callbacks,
+    refuse_differences,
+)
 from scrapyd_dist.middlewares.producer.set_aside import set_aside
 
 from scrapyd_dist.differences import DIFFERENCES, Meaning, Trait, by_trait, texts
@@ -185,10 +190,10 @@ def test_the_objects_of_a_document_are_shown_as_lines() -> None:
 
 
 class Reading(Spider):
-    token, page = "", 0
+    token, page, items = "", 0, dict[str, int]()
 
     async def parse_item(self, response: Any) -> AsyncIterator[Any]:
-        for one in response:
+        for one in response.items():
             yield self.named(one)
 
     def named(self, one: Any) -> Any:
@@ -196,6 +201,42 @@ class Reading(Spider):
 
 
 def test_an_attribute_that_a_callback_reads_is_found_in_the_methods_that_it_calls() -> None:
-    assert reads_attribute(Reading, ["parse_item"], "token")
-    assert not reads_attribute(Reading, ["parse_item"], "page")
-    assert not reads_attribute(Reading, ["no_such_method"], "token")
+    use = attribute_use(Reading, ["parse_item"])
+    assert {"token", "named"} <= use.read
+    assert not {"page", "items"} & use.read, "items() is another object's"
+    assert use.kept == set()
+    assert attribute_use(Reading, ["no_such_method"]).read == set()
+
+
+class Keeping(Spider):
+    def __init__(self) -> None:
+        self.seen, self.times, self.last, self.listed, self.only_read = set[str](), dict[str, int](), "", [""], 1
+
+    def parse(self, response: Any) -> None:
+        self.page = 1
+
+    def parse_item(self, response: Any) -> Any:
+        self.seen.add(response)
+        self.times[response] += 1
+        self.listed[0] = response
+        self.last = response
+        return self.only_read
+
+
+def test_what_target_callbacks_keep_is_named() -> None:
+    (found,) = kept_by_callbacks(Keeping, ["parse_item"])
+    assert list(found.found) == ["last", "listed", "seen", "times"]
+    assert [list(one.found) for one in kept_by_callbacks(Keeping, ["parse"])] == [["page"]]
+    assert kept_by_callbacks(Plain, ["parse", "nothing"]) == []
+
+
+class Listening:
+    def __init__(self, crawler: Crawler) -> None:
+        crawler.signals.connect(self.__init__, signals.spider_opened)  # type: ignore[misc]
+
+    def process_item(self, item: Any) -> Any:
+        return item
+
+
+def test_a_pipeline_that_connects_a_signal_opens_no_database() -> None:
+    assert names({"ITEM_PIPELINES": {Listening: 1}}) == {}

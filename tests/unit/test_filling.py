@@ -453,6 +453,12 @@ def test_the_cookies_of_a_session_travel_with_the_request_as_scrapy_would_send_t
     assert header(with_cookies(Captured(key=KEY), None, "sid=1; Max-Age=0")) == ""
 
 
+def test_the_links_of_a_strategy_have_no_cookies_of_a_session() -> None:
+    bench = with_cookies(Captured(key=KEY, DISTRIBUTED_STRATEGY="shop:News"), None, "sid=1; Path=/")
+    bench.take()
+    assert ["cookies" in one.value for cut in bench.capture.cutter.take() for one in cut] == [False]
+
+
 @pytest.mark.parametrize("fields", [{"dont_filter": True}, {"meta": {"allow_offsite": True}}])
 def test_offsite_can_be_allowed_as_in_scrapy(fields: dict[str, Any]) -> None:
     assert Captured().take("http://elsewhere/", **fields) == "sealed"

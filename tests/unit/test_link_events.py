@@ -73,8 +73,8 @@ def crawler_of(spider: type[Spider] = Plain, **settings: Any) -> Any:
     crawler.spider = spider.from_crawler(crawler)
     offsite = OffsiteMiddleware.from_crawler(crawler)
     offsite.spider_opened(crawler.spider)
-    # in the place of the real one, whatever is asked for
-    crawler.get_downloader_middleware = {OffsiteMiddleware: offsite}.get  # type: ignore[method-assign,assignment,return-value]
+    # in the place of the real one
+    crawler.get_downloader_middleware = {OffsiteMiddleware: offsite}.get  # type: ignore[method-assign,assignment]
     return crawler
 
 
