@@ -16,7 +16,7 @@ from typing import Any
 
 from scrapy.crawler import Crawler
 
-from scrapyd_dist.batches import NOT_MADE, Attempt, CrawlState, FinishReason, Miss, meaning
+from scrapyd_dist.batches import NOT_MADE, Attempt, Crawl, CrawlState, FinishReason, Miss, meaning
 from scrapyd_dist.differences import FoundDifference, Trait
 from scrapyd_dist.errors import INTERRUPTED, PARTIAL, ConfigError, DistError
 from scrapyd_dist.goals import in_words
@@ -26,6 +26,7 @@ from scrapyd_dist.progress import Snapshot, exit_code, number
 from scrapyd_dist.scheduling.batcher import BatchDraft, Demand, portions
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet
 from scrapyd_dist.settings import SettingReader, complaints
+from scrapyd_dist.store.worker_thread import StoreThread
 
 from ..classifier import count_found
 from ..engine_compat import close_spider
@@ -88,11 +89,7 @@ class CrawlStart:
         request = CrawlRequest(spider=spider.name, options=options, project=project, args=args, given=given)
         shards = shards_of(options, spider)
         thread = open_thread(request)
-        try:
-            row = await find_row(thread, request)
-        except BaseException:
-            thread.close()
-            raise
+        row = await _find_row(thread, request)
         self._repository = repository = CrawlRepository(thread, row, request, partial(count_found, self._crawler))
         await repository.take_up()
         charge_pages_to(self._crawler, repository.home)
@@ -523,6 +520,15 @@ class CrawlRun(Lifecycle):
         with suppress(DistError):  # the crawl ends without its last sample
             await self.reporter.sample(summary)
         await self._repository.end(state, code=code, message=self.reporter.snapshot.message, summary=summary)
+
+
+async def _find_row(thread: StoreThread, request: CrawlRequest) -> Crawl:
+    """The row of the crawl; without one, the store is left."""
+    try:
+        return await find_row(thread, request)
+    except BaseException:
+        thread.close()
+        raise
 
 
 def _stray(stray_items: int) -> list[str]:
