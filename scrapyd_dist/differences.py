@@ -142,9 +142,10 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
         " callbacks count or remember there is that of one job. Do not number items by it nor"
         " find repeats: that is for the output (sdist items merge CRAWL -O FILE --key FIELD).")),
     Difference(name="spider_idle", meaning=_TOLD, trait=Trait.HANDLES_IDLE, sentence=(
-        "Scrapy sends this signal once, when the whole crawl has nothing left to do; here every"
-        " process has an idle time of its own, and calls the handler. Let it do nothing that"
-        " must be done once for the whole crawl.")),
+        "Scrapy sends this signal when the whole crawl has nothing left to do. Here the process"
+        " that walks the index calls the handler, and each worker, when nothing is left of the"
+        " batches that it has. What handlers of several workers ask for is fetched once; with"
+        " --push each job asks for itself. Let them do nothing else that must be done once.")),
     Difference(name="engine.crawl", meaning=_SAME, trait=Trait.MAKES_REQUESTS, sentence=(
         "A component may give requests of its own to the engine; they are crawled where that"
         " component runs, and their items come home.")),

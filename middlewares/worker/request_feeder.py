@@ -196,6 +196,7 @@ class RequestFeeder:
             if not leased and await self._no_more():
                 break
         await self._until_settled()
+        self._context.tracker.has_ended = True
 
     async def _until_settled(self, besides: BatchUnit | None = None) -> None:
         """Wait until this worker has no other batch."""

@@ -163,6 +163,7 @@ class RequestTracker:
         self.begun: dict[tuple[int, int], WorkUnit] = {}
         self._acked: set[tuple[int, int]] = set()  #: units whose items are kept, and that take no more
         self._unmarked: tuple[WorkUnit, UnitMark] | tuple[None, None] = (None, None)
+        self.has_ended = False  #: the last batch is settled, and there will be none
         #: what the project's handlers of `spider_idle` ask for; set while they are called
         self.idle_finds: FoundRequests | None = None
         connect = crawler.signals.connect
@@ -382,6 +383,9 @@ class RequestTracker:
             begun = self._newest_batch()
             mark = None if begun is None else UnitMark(*begun.key, None, NO_PAGE)
         if begun is None or mark is None:
+            if self.has_ended:  # the handlers of `spider_idle` have been asked, or there was no work for them
+                count(self._crawler, "requests_after_end")
+                raise IgnoreRequest
             return
         if mark.serial == IDLE:
             self._adopt_idle(request, begun)
