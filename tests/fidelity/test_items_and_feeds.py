@@ -1,0 +1,513 @@
+"""Items of all kinds, the pipelines that they pass, and the feeds into which Scrapy writes them."""
+
+import pytest
+from rig.fidelity import MODES, Case, Comparison
+
+#: a pipeline module with one class, and the setting that enables it
+PIPELINE = {"ITEM_PIPELINES": {"small.pipelines.Pipeline": 300}}
+
+SCRAPY_ITEMS = Case(
+    name="items-by-item-loaders",
+    files={
+        "items": """
+            import scrapy
+            from itemloaders.processors import Join, MapCompose, TakeFirst
+
+            class Piece(scrapy.Item):
+                page = scrapy.Field(output_processor=TakeFirst())
+                name = scrapy.Field(input_processor=MapCompose(str.strip, str.title), output_processor=Join())
+                year = scrapy.Field(input_processor=MapCompose(int), output_processor=TakeFirst())
+                never = scrapy.Field()
+        """,
+        "spider": """
+            from scrapy.loader import ItemLoader
+
+            from small.base import Rooms
+            from small.items import Piece
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    loader = ItemLoader(Piece(), response)
+                    loader.add_value("page", response.url)
+                    loader.add_css("name", "h2::text")
+                    loader.add_css("year", "b.year::text")
+                    yield loader.load_item()
+        """,
+    },
+)
+
+CLASSES = Case(
+    name="dataclass-and-attrs-items",
+    files={
+        "items": """
+            import dataclasses
+            import datetime
+            import decimal
+
+            import attrs
+
+            @dataclasses.dataclass
+            class Piece:
+                page: str
+                price: decimal.Decimal
+                on: datetime.date
+                tags: list = dataclasses.field(default_factory=list)
+                sold: bool | None = None
+
+            @attrs.define
+            class Maker:
+                page: str
+                at: datetime.datetime
+                pair: tuple = (1, 2)
+        """,
+        "spider": """
+            import datetime
+            import decimal
+
+            from small.base import Rooms
+            from small.items import Maker, Piece
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    price = decimal.Decimal(response.css("b.year::text").get()) / 100
+                    yield Piece(response.url, price, datetime.date(2026, 1, 2), ["a", "é"])
+                    yield Maker(response.url, datetime.datetime(2026, 1, 2, 3, 4, 5))
+        """,
+    },
+)
+
+FORMATS = Case(
+    name="feeds-of-several-formats",
+    settings={
+        "FEEDS": {
+            "out/pieces.jl": {"format": "jsonlines", "fields": ["page", "year"]},
+            "out/pieces.csv": {"format": "csv", "fields": {"year": "Jahr", "page": "Seite"}},
+            "out/pieces.xml": {"format": "xml"},
+            "out/pieces.json": {"format": "json", "indent": 1, "encoding": "utf-8"},
+        }
+    },
+    output=False,
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"page": response.url, "year": response.css("b.year::text").get(), "name": "porté"}
+        """
+    },
+)
+
+#: feeds by the class of an item and by a filter
+TWO_CLASSES = {
+    "items": """
+        import scrapy
+
+        class Piece(scrapy.Item):
+            page = scrapy.Field()
+            number = scrapy.Field()
+
+        class Maker(scrapy.Item):
+            maker = scrapy.Field()
+            number = scrapy.Field()
+
+        class FirstOnes:
+            def __init__(self, feed_options):
+                self.most = feed_options["most"]
+
+            def accepts(self, item):
+                return item["number"] < self.most
+    """,
+    "spider": """
+        from small.base import Rooms
+        from small.items import Maker, Piece
+
+        class Museum(Rooms):
+            def parse_piece(self, response):
+                number = int(response.url.rpartition("/")[2])
+                yield Piece(page=response.url, number=number)
+                yield Maker(maker=number % 3, number=number)
+    """,
+}
+
+ITEM_CLASSES = Case(
+    name="feeds-by-item-class",
+    settings={
+        "FEEDS": {
+            "out/pieces.jl": {"format": "jsonlines", "item_classes": ["small.items.Piece"]},
+            "out/makers.csv": {"format": "csv", "item_classes": ["small.items.Maker"]},
+        }
+    },
+    output=False,
+    files=TWO_CLASSES,
+)
+
+ITEM_FILTER = Case(
+    name="feeds-by-filter",
+    settings={
+        "FEEDS": {
+            "out/first.jl": {"format": "jsonlines", "item_filter": "small.items.FirstOnes", "most": 5},
+            "out/all.jl": {"format": "jsonlines"},
+        }
+    },
+    output=False,
+    files=TWO_CLASSES,
+)
+
+#: one item of one shape for each page, so that files of a fixed number of lines have the same lines
+COUNTED = {
+    "spider": """
+        from small.base import Rooms
+
+        class Museum(Rooms):
+            def parse_piece(self, response):
+                yield {"piece": "one"}
+    """
+}
+
+BATCHES = Case(
+    name="feeds-in-files-of-five",
+    settings={"FEEDS": {"out/part-%(batch_id)03d.jl": {"format": "jsonlines", "batch_item_count": 5}}},
+    output=False,
+    files=COUNTED,
+)
+
+GZIP = Case(
+    name="compressed-feeds",
+    settings={
+        "FEEDS": {
+            "out/pieces.jl.gz": {
+                "format": "jsonlines",
+                "postprocessing": ["scrapy.extensions.postprocessing.GzipPlugin"],
+                "gzip_mtime": 1,
+                "gzip_filename": "",
+            }
+        }
+    },
+    output=False,
+    files=COUNTED,
+)
+
+URI_PARAMETERS = Case(
+    name="names-of-feeds-by-parameters",
+    settings={
+        "FEEDS": {"out/%(name)s-%(wing)s-%(season)s.jl": {"format": "jsonlines"}},
+        "FEED_URI_PARAMS": "small.names.parameters",
+    },
+    arguments=("-a", "wing=pieces"),
+    output=False,
+    files={
+        "names": """
+            def parameters(params, spider):
+                return {**params, "season": "winter", "name": spider.name}
+        """
+    },
+)
+
+OUTPUT_PARAMETERS = Case(
+    name="name-of-the-output-by-parameters", arguments=("-O", "out/%(name)s.jl"), output=False, files={}
+)
+
+EMPTY_FEEDS = Case(
+    name="feeds-that-stay-empty",
+    settings={
+        "FEEDS": {
+            "out/none.jl": {"format": "jsonlines", "store_empty": False, "item_classes": ["small.items.Never"]},
+            "out/empty.json": {"format": "json", "store_empty": True, "item_classes": ["small.items.Never"]},
+        }
+    },
+    output=False,
+    files={
+        "items": """
+            import scrapy
+
+            class Never(scrapy.Item):
+                page = scrapy.Field()
+        """
+    },
+)
+
+OWN_EXPORTER = Case(
+    name="exporter-of-the-project",
+    settings={
+        "FEED_EXPORTERS": {"lines": "small.exporters.Lines"},
+        "FEEDS": {"out/pieces.txt": {"format": "lines", "item_export_kwargs": {"mark": "*"}}},
+    },
+    output=False,
+    files={
+        "exporters": """
+            from scrapy.exporters import BaseItemExporter
+
+            class Lines(BaseItemExporter):
+                def __init__(self, file, mark="-", **kwargs):
+                    super().__init__(dont_fail=True, **kwargs)
+                    self.file, self.mark = file, mark
+
+                def export_item(self, item):
+                    line = f"{self.mark} {item['page']} {item['price']:.2f} {item['on'].isoformat()}"
+                    self.file.write((line + "\\n").encode())
+        """,
+        "spider": """
+            import datetime
+            import decimal
+
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"page": response.url, "price": decimal.Decimal("1.5"), "on": datetime.date(2026, 1, 2)}
+        """,
+    },
+)
+
+SERIALIZERS = Case(
+    name="fields-with-serializers",
+    settings={"FEEDS": {"out/pieces.csv": {"format": "csv"}, "out/pieces.jl": {"format": "jsonlines"}}},
+    output=False,
+    files={
+        "items": """
+            import scrapy
+
+            class Piece(scrapy.Item):
+                page = scrapy.Field()
+                year = scrapy.Field(serializer=lambda value: f"<{value}>")
+        """,
+        "spider": """
+            from small.base import Rooms
+            from small.items import Piece
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield Piece(page=response.url, year=int(response.css("b.year::text").get()))
+        """,
+    },
+)
+
+DROPPED = Case(
+    name="pipeline-drops-items",
+    settings=PIPELINE,
+    files={
+        "pipelines": """
+            from scrapy.exceptions import DropItem
+
+            class Pipeline:
+                def process_item(self, item):
+                    if item["page"].endswith(("1", "5")):
+                        raise DropItem("not wanted")
+                    item["kept"] = True
+                    return item
+        """
+    },
+)
+
+OPENED = Case(
+    name="pipeline-with-from-crawler-and-open-spider",
+    settings={**PIPELINE, "MARK": "seen"},
+    files={
+        "pipelines": """
+            class Pipeline:
+                def __init__(self, mark, stats):
+                    self.mark, self.stats, self.table = mark, stats, None
+
+                @classmethod
+                def from_crawler(cls, crawler):
+                    return cls(crawler.settings["MARK"], crawler.stats)
+
+                def open_spider(self):
+                    self.table = {"open": True}
+
+                def close_spider(self):
+                    self.table = None
+
+                def process_item(self, item):
+                    self.stats.inc_value("pieces/seen")
+                    return {**item, **self.table, "mark": self.mark}
+        """
+    },
+)
+
+ASYNC_PIPELINE = Case(
+    name="pipeline-that-awaits-a-download",
+    settings=PIPELINE,
+    files={
+        "pipelines": """
+            import scrapy
+
+            from small.base import SITE
+
+            class Pipeline:
+                def __init__(self, crawler):
+                    self.crawler = crawler
+
+                @classmethod
+                def from_crawler(cls, crawler):
+                    return cls(crawler)
+
+                async def process_item(self, item):
+                    number = item["page"].rpartition("/")[2]
+                    response = await self.crawler.engine.download_async(scrapy.Request(f"{SITE}/notes/{number}"))
+                    return {**item, "note": response.css("p.note::text").get()}
+        """
+    },
+)
+
+PIPELINE_ERROR = Case(
+    name="pipeline-raises",
+    settings=PIPELINE,
+    files={
+        "pipelines": """
+            class Pipeline:
+                def process_item(self, item):
+                    if item["page"].endswith(("1", "5")):
+                        raise ConnectionError("the database is away")
+                    return item
+        """
+    },
+    differs=frozenset({"code"}),
+    sentence="the database is away",
+    code=3,
+)
+
+REMEMBERING_PIPELINE = Case(
+    name="pipeline-remembers-items",
+    settings=PIPELINE,
+    files={
+        "pipelines": """
+            from scrapy.exceptions import DropItem
+
+            class Pipeline:
+                def __init__(self):
+                    self.seen = set()
+
+                def process_item(self, item):
+                    if item["kind"] in self.seen:
+                        raise DropItem("again")
+                    self.seen.add(item["kind"])
+                    return item
+        """,
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"kind": response.css("i.kind::text").get()}
+        """,
+    },
+    differs=frozenset({"items"}),
+    sentence="It drops an item by what it has seen before",
+)
+
+WRITING_PIPELINE = Case(
+    name="pipeline-writes-a-file",
+    settings=PIPELINE,
+    files={
+        "pipelines": """
+            import os
+
+            class Pipeline:
+                def open_spider(self):
+                    os.makedirs("out", exist_ok=True)
+                    self.file = open("out/titles.txt", "w")
+
+                def close_spider(self):
+                    self.file.close()
+
+                def process_item(self, item):
+                    self.file.write(item["name"] + "\\n")
+                    return item
+        """
+    },
+    differs=frozenset({"files"}),
+    sentence="here the producer opens it, too, and each job on a node opens its own",
+)
+
+FILES_PIPELINE = Case(
+    name="files-pipeline",
+    settings={
+        "ITEM_PIPELINES": {"scrapy.pipelines.files.FilesPipeline": 1},
+        "FILES_STORE": "pictures",
+        "FILES_EXPIRES": 0,  # the nodes of a module keep what an earlier crawl has stored
+    },
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    links = [response.urljoin(link) for link in response.css("img::attr(src)").getall()]
+                    yield {"page": response.url, "file_urls": links}
+        """
+    },
+    sentence="each job stores them on the node on which it runs",
+)
+
+DATA_FILE = Case(
+    name="project-reads-its-own-data",
+    settings=PIPELINE,
+    files={
+        "kinds.json": '{"0": "vase", "1": "coin", "2": "mask"}',
+        "pipelines": """
+            import json
+            from pathlib import Path
+
+            class Pipeline:
+                def open_spider(self):
+                    with open(Path(__file__).parent / "kinds.json") as file:
+                        self.kinds = json.load(file)
+
+                def process_item(self, item):
+                    item["kind"] = self.kinds[item["kind"]]
+                    return item
+        """,
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"page": response.url, "kind": response.css("i.kind::text").get()}
+        """,
+    },
+)
+
+CASES = [
+    SCRAPY_ITEMS,
+    CLASSES,
+    FORMATS,
+    ITEM_CLASSES,
+    ITEM_FILTER,
+    BATCHES,
+    GZIP,
+    URI_PARAMETERS,
+    OUTPUT_PARAMETERS,
+    EMPTY_FEEDS,
+    OWN_EXPORTER,
+    SERIALIZERS,
+    DROPPED,
+    OPENED,
+    ASYNC_PIPELINE,
+    PIPELINE_ERROR,
+    REMEMBERING_PIPELINE,
+    WRITING_PIPELINE,
+    FILES_PIPELINE,
+    DATA_FILE,
+]
+#: the fast half: a crawl of each in one process, in this mode
+FAST_CASES = [
+    (CLASSES, "pull"),
+    (ITEM_CLASSES, "push"),
+    (DROPPED, "pull"),
+    (PIPELINE_ERROR, "pull"),
+]
+
+
+@pytest.mark.black_box
+@pytest.mark.full
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_items_and_feeds_are_the_same(comparison: Comparison, case: Case, mode: str) -> None:
+    comparison.check(case, mode)
+
+
+@pytest.mark.parametrize(("case", "mode"), FAST_CASES, ids=str)
+def test_items_and_feeds_are_the_same_in_one_process(one_process: Comparison, case: Case, mode: str) -> None:
+    one_process.check_in_one_process(case, mode)
