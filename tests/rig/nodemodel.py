@@ -133,7 +133,11 @@ class ModelNode:
             raise self.failing[call.path].at(str(self.node))
         if call.path.startswith("logs/"):
             return call.read(file_reply(self.node, call, self.files.get(call.path.replace("%20", " "))))
-        pages: dict[str, Callable[[Call[Any]], dict[str, Any]]] = {
+        return call.read(self._reply(self.pages()[call.path](call)))
+
+    def pages(self) -> dict[str, Callable[[Call[Any]], dict[str, Any]]]:
+        """What answers the calls of each path."""
+        return {
             "daemonstatus.json": self._daemonstatus,
             "schedule.json": self._schedule,
             "status.json": self._status,
@@ -141,7 +145,6 @@ class ModelNode:
             "listjobs.json": self._listjobs,
             "listversions.json": lambda call: {"versions": self.versions.get(dict(call.params)["project"], ())},
         }
-        return call.read(self._reply(pages[call.path](call)))
 
     def _reply(self, values: dict[str, Any]) -> Reply:
         body = json.dumps({"status": "ok", "node_name": self.name, **values}).encode()
@@ -156,11 +159,9 @@ class ModelNode:
         settings = dict(value.split("=", 1) for name, value in call.data if name == "setting")
         own = {"project", "spider", "jobid", "_version", "setting"}
         args = {name: value for name, value in data.items() if name not in own}
-        batch = json.loads(settings.get("DISTRIBUTED_START_URLS", "[]"))
-        size = len(batch["requests"] if isinstance(batch, dict) else batch)
         job = ModelJob(
-            id=data["jobid"], size=size, settings=settings, args=args, project=data["project"], spider=data["spider"],
-            version=data.get("_version"),
+            id=data["jobid"], size=self.requests_in(settings), settings=settings, args=args, project=data["project"],
+            spider=data["spider"], version=data.get("_version"),
         )  # fmt: skip
         self.posts.append(job.id)
         if self.plays:
@@ -168,6 +169,11 @@ class ModelNode:
         else:
             self.take(job)
         return {"jobid": job.id}
+
+    def requests_in(self, settings: dict[str, str]) -> int:
+        """The requests that a job is sent; a batch is not encrypted here."""
+        batch = json.loads(settings.get("DISTRIBUTED_START_URLS", "[]"))
+        return len(batch["requests"] if isinstance(batch, dict) else batch)
 
     def take(self, job: ModelJob) -> None:
         self.jobs[job.id] = job

@@ -33,7 +33,7 @@ def test_a_module_name_stands_in_one_folder() -> None:
     assert several((path.stem, path.parent) for path in SOURCE) <= COMMON_MODULES
 
 
-@pytest.mark.parametrize("folder", ["unit", "contract", "acceptance", "rig", "faults"])
+@pytest.mark.parametrize("folder", ["unit", "contract", "acceptance", "fidelity", "rig", "faults"])
 def test_tests_wait_for_events_and_not_for_time_to_pass(folder: str) -> None:
     for path in (ROOT / "tests" / folder).rglob("*.py"):
         calls = [node.func for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]

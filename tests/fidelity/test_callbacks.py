@@ -1,0 +1,466 @@
+"""What callbacks and errbacks yield, and the requests that they make: kinds, bodies, sessions, repetitions."""
+
+import pytest
+from rig.fidelity import MODES, Case, Comparison
+
+USUAL = Case(name="rooms-and-pieces", files={})
+
+ASYNC = Case(
+    name="async-callbacks",
+    files={
+        "spider": """
+            import asyncio
+
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                async def parse(self, response):
+                    await asyncio.sleep(0)
+                    for request in response.follow_all(css="a.piece", callback=self.parse_piece):
+                        yield request
+                    for request in response.follow_all(css="a[rel=next]"):
+                        yield request
+
+                async def parse_piece(self, response):
+                    await asyncio.sleep(0.01)
+                    return [
+                        {"page": response.url},
+                        response.follow(response.css("a.note")[0], self.parse_note),
+                    ]
+
+                async def parse_note(self, response):
+                    yield {"note": response.css("p.note::text").get()}
+        """
+    },
+)
+
+INLINE = Case(
+    name="inline-downloads",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                async def parse_piece(self, response):
+                    request = response.follow(response.css("a.note")[0])
+                    note = await self.crawler.engine.download_async(request)
+                    yield {"page": response.url, "note": note.css("p.note::text").get()}
+        """
+    },
+)
+
+GET_RETRY_REQUEST = Case(
+    name="get-retry-request",
+    settings={"RETRY_TIMES": 2},
+    files={
+        "spider": """
+            from scrapy.downloadermiddlewares.retry import get_retry_request
+
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                wing = "shut"
+
+                def parse_piece(self, response):
+                    name = response.css("h2::text").get()
+                    if name is None:
+                        yield get_retry_request(response.request, spider=self, reason="cleaning")
+                    else:
+                        yield {"page": response.url, "name": name, "times": response.meta["retry_times"]}
+        """
+    },
+)
+
+REPLACED = Case(
+    name="request-replaced-in-the-callback",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                wing = "shut"
+
+                def parse_piece(self, response):
+                    name = response.css("h2::text").get()
+                    if name is None:
+                        return response.request.replace(dont_filter=True)
+                    return [{"page": response.url, "name": name}]
+        """
+    },
+)
+
+UNFILTERED_LOOP = Case(
+    name="unfiltered-loop",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response, turn=1):
+                    yield {"page": response.url, "turn": turn}
+                    if turn < 3:
+                        yield response.request.replace(cb_kwargs={"turn": turn + 1}, dont_filter=True)
+        """
+    },
+)
+
+ERRBACK_ITEMS = Case(
+    name="errback-yields-items",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                wing = "lost"
+
+                def parse(self, response):
+                    for link in response.css("a.piece"):
+                        yield response.follow(link, self.parse_piece, errback=self.failed, cb_kwargs={"where": "a"})
+                    yield from response.follow_all(css="a[rel=next]")
+
+                def parse_piece(self, response, where):
+                    yield {"page": response.url, "where": where}
+
+                def failed(self, failure):
+                    request = failure.request
+                    yield {"lost": request.url, "status": failure.value.response.status, **request.cb_kwargs}
+        """
+    },
+)
+
+ERRBACK_REQUESTS = Case(
+    name="errback-yields-requests",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                wing = "lost"
+
+                def parse(self, response):
+                    yield from response.follow_all(css="a.piece", callback=self.parse_piece, errback=self.failed)
+                    yield from response.follow_all(css="a[rel=next]")
+
+                def failed(self, failure):
+                    yield failure.request.replace(
+                        url=failure.request.url.replace("/lost/", "/pieces/"), errback=None, meta={}
+                    )
+        """
+    },
+)
+
+HANDLED_STATUS = Case(
+    name="handled-status",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                wing = "lost"
+
+                def parse(self, response):
+                    meta = {"handle_httpstatus_list": [404]}
+                    yield from response.follow_all(css="a.piece", callback=self.parse_piece, meta=meta)
+                    yield from response.follow_all(css="a[rel=next]")
+
+                def parse_piece(self, response):
+                    yield {"page": response.url, "status": response.status}
+        """
+    },
+)
+
+HANDLED_BY_THE_SPIDER = Case(
+    name="spider-handles-a-status",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                wing = "lost"
+                handle_httpstatus_list = [404]
+
+                def parse_piece(self, response):
+                    yield {"page": response.url, "status": response.status}
+        """
+    },
+)
+
+BUSY = Case(
+    name="retries-of-the-site",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                wing = "busy"
+        """
+    },
+)
+
+MOVED = Case(
+    name="redirects-of-the-site",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                wing = "moved"
+
+                def parse_piece(self, response):
+                    yield {"page": response.url, "from": response.meta["redirect_urls"]}
+        """
+    },
+)
+
+CHAIN = Case(
+    name="item-travels-from-page-to-page",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    item = {"page": response.url, "notes": []}
+                    todo = [response.urljoin(f"/echo/{n}?of={response.url[-2:]}") for n in range(2)]
+                    meta = {"item": item, "todo": todo}
+                    yield response.follow(response.css("a.note")[0], self.parse_more, meta=meta, priority=4)
+
+                def parse_more(self, response):
+                    item, todo = response.meta["item"], response.meta["todo"]
+                    item["notes"].append(response.url)
+                    if not todo:
+                        return [item]
+                    return response.follow(todo[0], self.parse_more, meta={"item": item, "todo": todo[1:]})
+        """
+    },
+)
+
+FORMS = Case(
+    name="forms-and-json",
+    files={
+        "spider": """
+            import scrapy
+            from scrapy.http import FormRequest, JsonRequest
+
+            from small.base import SITE, Rooms
+
+            class Museum(Rooms):
+                wing = "forms"
+
+                def parse_piece(self, response):
+                    form = {"word": "porté"}
+                    yield FormRequest.from_response(response, formdata=form, callback=self.parse_answer)
+                    number = int(response.url.rpartition("/")[2])
+                    data = {"number": number, "word": "porté"}
+                    yield JsonRequest(f"{SITE}/desk/json", data=data, callback=self.parse_answer)
+
+                def parse_answer(self, response):
+                    answer = response.json()
+                    answer["sent"].pop("User-Agent")
+                    yield {"asked": response.url, **answer}
+        """
+    },
+)
+
+POSTED_TARGETS = Case(
+    name="posted-requests-are-handed-out",
+    files={
+        "spider": """
+            from scrapy.http import FormRequest, JsonRequest
+
+            from small.base import SITE, Rooms
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    for number in range(6):
+                        data = {"number": number, "room": response.url[-1]}
+                        yield JsonRequest(f"{SITE}/desk/1", data=data, callback=self.parse_piece)
+                        form = {name: str(value) for name, value in data.items()}
+                        yield FormRequest(f"{SITE}/desk/2", formdata=form, callback=self.parse_piece)
+                    yield from response.follow_all(css="a[rel=next]")
+
+                def parse_piece(self, response):
+                    yield {"asked": response.url, "body": response.json()["body"]}
+        """
+    },
+)
+
+PRIORITIES = Case(
+    name="priorities-headers-and-flags",
+    files={
+        "spider": """
+            import scrapy
+
+            from small.base import SITE, Rooms
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    for number in range(4):
+                        yield scrapy.Request(
+                            f"{SITE}/desk/{response.url[-1]}{number}", self.parse_piece, method="PUT",
+                            headers={"X-Token": f"t{number}"}, cookies={"lang": "de"}, body="é", encoding="latin-1",
+                            priority=number - 2, flags=["marked"],
+                        )
+                    yield from response.follow_all(css="a[rel=next]")
+
+                def parse_piece(self, response):
+                    request = response.request
+                    kept = {"priority": request.priority, "flags": request.flags}
+                    yield {"asked": response.url, **kept, **response.json()}
+        """
+    },
+)
+
+HELPERS = Case(
+    name="callbacks-that-are-no-methods",
+    files={
+        "spider": """
+            import functools
+
+            from small.base import Rooms
+
+            def outside(response):
+                yield {"page": response.url, "by": "function"}
+
+            class Helper:
+                def parse_piece(self, response):
+                    yield {"page": response.url, "by": "helper"}
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    callbacks = [
+                        self.parse_piece, Helper().parse_piece, functools.partial(self.parse_with, extra=1), outside,
+                    ]
+                    for link, callback in zip(response.css("a.piece"), callbacks):
+                        yield response.follow(link, callback)
+                    yield from response.follow_all(css="a[rel=next]")
+
+                def parse_with(self, response, extra):
+                    yield {"page": response.url, "by": "partial", "extra": extra}
+        """
+    },
+    handed_out=3,
+)
+
+START_WITH_ITEMS = Case(
+    name="start-yields-items",
+    files={
+        "spider": """
+            import scrapy
+
+            from small.base import SITE, Rooms
+
+            class Museum(Rooms):
+                async def start(self):
+                    yield {"opened": "2026"}
+                    for number in range(3):
+                        yield scrapy.Request(f"{SITE}/rooms/{number}")
+                        yield {"room": number}
+
+                def parse(self, response):
+                    yield {"seen": response.url}
+                    yield from response.follow_all(css="a.piece", callback=self.parse_piece)
+        """
+    },
+)
+
+TARGETS_AT_THE_START = Case(
+    name="start-yields-the-pages-themselves",
+    files={
+        "spider": """
+            import scrapy
+
+            from small.base import SITE, Rooms
+
+            class Museum(Rooms):
+                async def start(self):
+                    for number in range(12):
+                        yield scrapy.Request(f"{SITE}/pieces/{number}", self.parse_piece, dont_filter=number < 2)
+        """
+    },
+)
+
+SECRETS = Case(
+    name="odd-addresses",
+    files={
+        "spider": """
+            import scrapy
+
+            from small.base import SITE, Rooms
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    tails = ["café/ñ", "a b?q=日本", "%E4", "?x=" + "y" * 1500]
+                    tails += ["p;v=1", "?b=2&a=1", "#part", "?e=%20+%2B"]
+                    for number, tail in enumerate(tails):
+                        yield scrapy.Request(f"{SITE}/echo/{number}{tail}", self.parse_piece, cb_kwargs={"n": number})
+
+                def parse_piece(self, response, n):
+                    yield {"n": n, "page": response.url, "heard": response.css("h2::text").get()}
+        """
+    },
+    handed_out=8,
+)
+
+SPIDER_ERROR = Case(
+    name="callback-raises",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"page": response.url}
+                    if response.url.endswith("/3"):
+                        raise ValueError("no such piece")
+                    yield {"after": response.url}
+        """
+    },
+    differs=frozenset({"code"}),
+    sentence="no such piece",
+    code=3,
+)
+
+CASES = [
+    USUAL,
+    ASYNC,
+    INLINE,
+    GET_RETRY_REQUEST,
+    REPLACED,
+    UNFILTERED_LOOP,
+    ERRBACK_ITEMS,
+    ERRBACK_REQUESTS,
+    HANDLED_STATUS,
+    HANDLED_BY_THE_SPIDER,
+    BUSY,
+    MOVED,
+    CHAIN,
+    FORMS,
+    POSTED_TARGETS,
+    PRIORITIES,
+    HELPERS,
+    START_WITH_ITEMS,
+    TARGETS_AT_THE_START,
+    SECRETS,
+    SPIDER_ERROR,
+]
+#: the fast half: a crawl of each in one process, in this mode
+FAST_CASES = [
+    (USUAL, "pull"),
+    (ASYNC, "push"),
+    (CHAIN, "pull"),
+    (ERRBACK_ITEMS, "pull"),
+]
+
+
+@pytest.mark.black_box
+@pytest.mark.full
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_what_callbacks_yield_is_the_same(comparison: Comparison, case: Case, mode: str) -> None:
+    comparison.check(case, mode)
+
+
+@pytest.mark.parametrize(("case", "mode"), FAST_CASES, ids=str)
+def test_what_callbacks_yield_is_the_same_in_one_process(one_process: Comparison, case: Case, mode: str) -> None:
+    one_process.check_in_one_process(case, mode)

@@ -1,0 +1,218 @@
+"""Items of all kinds, the pipelines that they pass, and the feeds into which Scrapy writes them."""
+
+import pytest
+from rig.fidelity import MODES, Case, Comparison
+
+#: a pipeline module with one class, and the setting that enables it
+PIPELINE = {"ITEM_PIPELINES": {"small.pipelines.Pipeline": 300}}
+
+SCRAPY_ITEMS = Case(
+    name="items-by-item-loaders",
+    files={
+        "items": """
+            import scrapy
+            from itemloaders.processors import Join, MapCompose, TakeFirst
+
+            class Piece(scrapy.Item):
+                page = scrapy.Field(output_processor=TakeFirst())
+                name = scrapy.Field(input_processor=MapCompose(str.strip, str.title), output_processor=Join())
+                year = scrapy.Field(input_processor=MapCompose(int), output_processor=TakeFirst())
+                never = scrapy.Field()
+        """,
+        "spider": """
+            from scrapy.loader import ItemLoader
+
+            from small.base import Rooms
+            from small.items import Piece
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    loader = ItemLoader(Piece(), response)
+                    loader.add_value("page", response.url)
+                    loader.add_css("name", "h2::text")
+                    loader.add_css("year", "b.year::text")
+                    yield loader.load_item()
+        """,
+    },
+)
+
+CLASSES = Case(
+    name="dataclass-and-attrs-items",
+    files={
+        "items": """
+            import dataclasses
+            import datetime
+            import decimal
+
+            import attrs
+
+            @dataclasses.dataclass
+            class Piece:
+                page: str
+                price: decimal.Decimal
+                on: datetime.date
+                tags: list = dataclasses.field(default_factory=list)
+                sold: bool | None = None
+
+            @attrs.define
+            class Maker:
+                page: str
+                at: datetime.datetime
+                pair: tuple = (1, 2)
+        """,
+        "spider": """
+            import datetime
+            import decimal
+
+            from small.base import Rooms
+            from small.items import Maker, Piece
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    price = decimal.Decimal(response.css("b.year::text").get()) / 100
+                    yield Piece(response.url, price, datetime.date(2026, 1, 2), ["a", "é"])
+                    yield Maker(response.url, datetime.datetime(2026, 1, 2, 3, 4, 5))
+        """,
+    },
+)
+
+FORMATS = Case(
+    name="feeds-of-several-formats",
+    settings={
+        "FEEDS": {
+            "out/pieces.jl": {"format": "jsonlines", "fields": ["page", "year"]},
+            "out/pieces.csv": {"format": "csv", "fields": {"year": "Jahr", "page": "Seite"}},
+            "out/pieces.xml": {"format": "xml"},
+            "out/pieces.json": {"format": "json", "indent": 1, "encoding": "utf-8"},
+        }
+    },
+    output=False,
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"page": response.url, "year": response.css("b.year::text").get(), "name": "porté"}
+        """
+    },
+)
+
+SERIALIZERS = Case(
+    name="fields-with-serializers",
+    settings={"FEEDS": {"out/pieces.csv": {"format": "csv"}, "out/pieces.jl": {"format": "jsonlines"}}},
+    output=False,
+    files={
+        "items": """
+            import scrapy
+
+            class Piece(scrapy.Item):
+                page = scrapy.Field()
+                year = scrapy.Field(serializer=lambda value: f"<{value}>")
+        """,
+        "spider": """
+            from small.base import Rooms
+            from small.items import Piece
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield Piece(page=response.url, year=int(response.css("b.year::text").get()))
+        """,
+    },
+)
+
+DROPPED = Case(
+    name="pipeline-drops-items",
+    settings=PIPELINE,
+    files={
+        "pipelines": """
+            from scrapy.exceptions import DropItem
+
+            class Pipeline:
+                def process_item(self, item):
+                    if item["page"].endswith(("1", "5")):
+                        raise DropItem("not wanted")
+                    item["kept"] = True
+                    return item
+        """
+    },
+)
+
+OPENED = Case(
+    name="pipeline-with-from-crawler-and-open-spider",
+    settings={**PIPELINE, "MARK": "seen"},
+    files={
+        "pipelines": """
+            class Pipeline:
+                def __init__(self, mark, stats):
+                    self.mark, self.stats, self.table = mark, stats, None
+
+                @classmethod
+                def from_crawler(cls, crawler):
+                    return cls(crawler.settings["MARK"], crawler.stats)
+
+                def open_spider(self):
+                    self.table = {"open": True}
+
+                def close_spider(self):
+                    self.table = None
+
+                def process_item(self, item):
+                    self.stats.inc_value("pieces/seen")
+                    return {**item, **self.table, "mark": self.mark}
+        """
+    },
+)
+
+ASYNC_PIPELINE = Case(
+    name="pipeline-that-awaits-a-download",
+    settings=PIPELINE,
+    files={
+        "pipelines": """
+            import scrapy
+
+            from small.base import SITE
+
+            class Pipeline:
+                def __init__(self, crawler):
+                    self.crawler = crawler
+
+                @classmethod
+                def from_crawler(cls, crawler):
+                    return cls(crawler)
+
+                async def process_item(self, item):
+                    number = item["page"].rpartition("/")[2]
+                    response = await self.crawler.engine.download_async(scrapy.Request(f"{SITE}/notes/{number}"))
+                    return {**item, "note": response.css("p.note::text").get()}
+        """
+    },
+)
+
+CASES = [
+    SCRAPY_ITEMS,
+    CLASSES,
+    FORMATS,
+    SERIALIZERS,
+    DROPPED,
+    OPENED,
+    ASYNC_PIPELINE,
+]
+#: the fast half: a crawl of each in one process, in this mode
+FAST_CASES = [
+    (CLASSES, "pull"),
+    (DROPPED, "pull"),
+]
+
+
+@pytest.mark.black_box
+@pytest.mark.full
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_items_and_feeds_are_the_same(comparison: Comparison, case: Case, mode: str) -> None:
+    comparison.check(case, mode)
+
+
+@pytest.mark.parametrize(("case", "mode"), FAST_CASES, ids=str)
+def test_items_and_feeds_are_the_same_in_one_process(one_process: Comparison, case: Case, mode: str) -> None:
+    one_process.check_in_one_process(case, mode)

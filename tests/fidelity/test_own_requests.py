@@ -1,0 +1,103 @@
+"""Requests that no callback yields: pipelines, extensions, middlewares and idle handlers make them."""
+
+import pytest
+from rig.fidelity import MODES, Case, Comparison
+
+SPIDER_MIDDLEWARE_AGAIN = Case(
+    name="spider-middleware-yields-the-request-again",
+    settings={"SPIDER_MIDDLEWARES": {"small.middlewares.Again": 50}, "DOWNLOAD_DELAY": 0.05},
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                wing = "shut"
+
+                def parse_piece(self, response):
+                    yield {"page": response.url, "name": response.css("h2::text").get()}
+        """,
+        "middlewares": """
+            class Again:
+                async def process_spider_output(self, response, result):
+                    async for found in result:
+                        if isinstance(found, dict) and found["name"] is None:
+                            yield response.request.replace(dont_filter=True)
+                        else:
+                            yield found
+        """,
+    },
+)
+
+RETRY_AFTER_AN_EXCEPTION = Case(
+    name="retry-from-process-spider-exception",
+    settings={"SPIDER_MIDDLEWARES": {"small.middlewares.TryAgain": 550}, "DOWNLOAD_DELAY": 0.05},
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                wing = "shut"
+
+                def parse_piece(self, response):
+                    yield {"page": response.url, "name": response.css("h2::text").get().upper()}
+        """,
+        "middlewares": """
+            class TryAgain:
+                def process_spider_exception(self, response, exception):
+                    if isinstance(exception, AttributeError):
+                        return [response.request.replace(dont_filter=True)]
+        """,
+    },
+)
+
+LISTENED = Case(
+    name="spider-middleware-adds-requests",
+    settings={"SPIDER_MIDDLEWARES": {"small.middlewares.Makers": 600}},
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_note(self, response):
+                    yield {"note": response.css("p.note::text").get()}
+        """,
+        "middlewares": """
+            class Makers:
+                def __init__(self, crawler):
+                    self.crawler = crawler
+
+                @classmethod
+                def from_crawler(cls, crawler):
+                    return cls(crawler)
+
+                async def process_spider_output(self, response, result):
+                    async for found in result:
+                        yield found
+                    for link in response.css("a.note"):
+                        yield response.follow(link, self.crawler.spider.parse_note)
+        """,
+    },
+)
+
+CASES = [
+    SPIDER_MIDDLEWARE_AGAIN,
+    RETRY_AFTER_AN_EXCEPTION,
+    LISTENED,
+]
+#: the fast half: a crawl of each in one process, in this mode
+FAST_CASES = [
+    (LISTENED, "push"),
+]
+
+
+@pytest.mark.black_box
+@pytest.mark.full
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_what_asks_for_more_is_heard(comparison: Comparison, case: Case, mode: str) -> None:
+    comparison.check(case, mode)
+
+
+@pytest.mark.parametrize(("case", "mode"), FAST_CASES, ids=str)
+def test_what_asks_for_more_is_heard_in_one_process(one_process: Comparison, case: Case, mode: str) -> None:
+    one_process.check_in_one_process(case, mode)

@@ -1,0 +1,347 @@
+"""Kinds of spiders, what they keep and count, how they end, and the components and settings of their projects."""
+
+import pytest
+from rig.fidelity import MODES, Case, Comparison
+
+CRAWL_SPIDER = Case(
+    name="crawl-spider-with-hooks",
+    callback="",
+    files={
+        "spider": """
+            from scrapy.linkextractors import LinkExtractor
+            from scrapy.spiders import CrawlSpider, Rule
+
+            from small.base import SITE, Closing
+
+            def without_last(links):
+                return [link for link in links if not link.url.endswith("/11")]
+
+            def note_room(request, response):
+                return request.replace(cb_kwargs={**request.cb_kwargs, "room": response.url[-1]})
+
+            class Museum(Closing, CrawlSpider):
+                name = "museum"
+                start_urls = [f"{SITE}/rooms/0"]
+                rules = (
+                    Rule(LinkExtractor(restrict_css="a[rel=next]")),
+                    Rule(
+                        LinkExtractor(allow=r"/pieces/"), callback="parse_piece", cb_kwargs={"by": "rule"},
+                        process_links=without_last, process_request=note_room,
+                    ),
+                )
+
+                def parse_piece(self, response, by, room):
+                    yield {"page": response.url, "by": by, "room": room, "text": response.meta["link_text"]}
+        """
+    },
+    handed_out=11,
+)
+
+PROCESS_VALUE = Case(
+    name="link-extractor-with-process-value",
+    callback="",
+    files={
+        "spider": """
+            from scrapy.linkextractors import LinkExtractor
+            from scrapy.spiders import CrawlSpider, Rule
+
+            from small.base import SITE, Closing
+
+            def note_for(value):
+                if "/pieces/" in value:
+                    return value.replace("/pieces/", "/notes/")
+
+            class Museum(Closing, CrawlSpider):
+                name = "museum"
+                start_urls = [f"{SITE}/rooms/0"]
+                rules = (
+                    Rule(LinkExtractor(restrict_css="a[rel=next]")),
+                    Rule(LinkExtractor(process_value=note_for), callback="parse_note"),
+                )
+
+                def parse_note(self, response):
+                    yield {"note": response.css("p.note::text").get(), "page": response.url}
+        """
+    },
+)
+
+SITEMAP = Case(
+    name="sitemap-spider",
+    callback="",
+    files={
+        "spider": """
+            from scrapy.spiders import SitemapSpider
+
+            from small.base import SITE, Closing
+
+            class Museum(Closing, SitemapSpider):
+                name = "museum"
+                sitemap_urls = [f"{SITE}/sitemap.xml.gz"]
+                sitemap_rules = [("/pieces/", "parse_piece")]
+
+                def sitemap_filter(self, entries):
+                    for entry in entries:
+                        if entry["lastmod"] >= "2026-01-04":
+                            yield entry
+
+                def parse_piece(self, response):
+                    yield {"page": response.url}
+        """
+    },
+    handed_out=9,
+)
+
+XML_FEED = Case(
+    name="xml-feed-spider",
+    files={
+        "spider": """
+            from scrapy.spiders import XMLFeedSpider
+
+            from small.base import SITE, Closing
+
+            class Museum(Closing, XMLFeedSpider):
+                name = "museum"
+                start_urls = [f"{SITE}/pieces.xml"]
+                itertag = "piece"
+
+                def parse_node(self, response, node):
+                    number = node.xpath("number/text()").get()
+                    return response.follow(
+                        node.xpath("path/text()").get(), self.parse_piece, cb_kwargs={"number": number}
+                    )
+
+                def parse_piece(self, response, number):
+                    yield {"page": response.url, "number": number}
+        """
+    },
+)
+
+CSV_FEED = Case(
+    name="csv-feed-spider",
+    files={
+        "spider": """
+            from scrapy.spiders import CSVFeedSpider
+
+            from small.base import SITE, Closing
+
+            class Museum(Closing, CSVFeedSpider):
+                name = "museum"
+                start_urls = [f"{SITE}/pieces.csv"]
+
+                def parse_row(self, response, row):
+                    yield response.follow(row["path"], self.parse_piece, meta={"row": row})
+
+                def parse_piece(self, response):
+                    yield {"page": response.url, **response.meta["row"]}
+        """
+    },
+)
+
+ARGUMENTS = Case(
+    name="arguments-and-settings-of-a-base-class",
+    arguments=("-a", "lang=de", "-s", "REGION=north"),
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Shop(Rooms):
+                custom_settings = {"USER_AGENT": "shop/1.0"}
+
+                def __init__(self, lang="en", *args, **kwargs):
+                    super().__init__(*args, **kwargs)
+                    self.lang = lang
+
+                @classmethod
+                def update_settings(cls, settings):
+                    super().update_settings(settings)
+                    settings.set("USER_AGENT", f"{cls.name}/2.0", priority="spider")
+
+                def parse_piece(self, response):
+                    agent = response.request.headers["User-Agent"].decode()
+                    region = self.settings["REGION"]
+                    yield {"page": response.url, "lang": self.lang, "agent": agent, "region": region}
+
+            class Museum(Shop):
+                pass
+        """
+    },
+)
+
+REFERER = Case(
+    name="referer",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"page": response.url, "from": response.request.headers["Referer"].decode()}
+        """
+    },
+)
+
+SIGNALS = Case(
+    name="signals-and-stats-of-the-spider",
+    files={
+        "spider": """
+            import scrapy
+
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                @classmethod
+                def from_crawler(cls, crawler, *args, **kwargs):
+                    spider = super().from_crawler(crawler, *args, **kwargs)
+                    crawler.signals.connect(spider.received, scrapy.signals.response_received)
+                    crawler.signals.connect(spider.scraped, scrapy.signals.item_scraped)
+                    return spider
+
+                def received(self, response):
+                    response.meta["received"] = True
+
+                def scraped(self, item):
+                    self.crawler.stats.inc_value("museum/pieces")
+
+                def parse_piece(self, response):
+                    self.crawler.stats.inc_value("museum/pages")
+                    yield {"page": response.url, "received": response.meta["received"]}
+        """
+    },
+)
+
+FINGERPRINTS = Case(
+    name="fingerprints-of-the-project",
+    settings={"REQUEST_FINGERPRINTER_CLASS": "small.fingerprints.WithLanguage"},
+    files={
+        "fingerprints": """
+            from scrapy.utils.request import fingerprint
+
+            class WithLanguage:
+                def fingerprint(self, request):
+                    return fingerprint(request, include_headers=["Accept-Language"])
+        """,
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    for lang in ("de", "en"):
+                        yield from response.follow_all(
+                            css="a.piece", callback=self.parse_piece, headers={"Accept-Language": lang},
+                            cb_kwargs={"lang": lang},
+                        )
+                    yield from response.follow_all(css="a[rel=next]")
+
+                def parse_piece(self, response, lang):
+                    yield {"page": response.url, "lang": lang}
+        """,
+    },
+    handed_out=24,
+)
+
+ANSWERING_MIDDLEWARE = Case(
+    name="downloader-middleware-answers-by-itself",
+    settings={"DOWNLOADER_MIDDLEWARES": {"small.middlewares.Shelf": 500}},
+    files={
+        "middlewares": """
+            from scrapy.exceptions import IgnoreRequest
+            from scrapy.http import HtmlResponse
+
+            class Shelf:
+                def process_request(self, request):
+                    if request.url.endswith(("/2", "/5")) and "/pieces/" in request.url:
+                        return HtmlResponse(request.url, body=b"<h2>from the shelf</h2>", request=request)
+        """
+    },
+)
+
+IGNORING_MIDDLEWARE = Case(
+    name="downloader-middleware-ignores",
+    settings={"DOWNLOADER_MIDDLEWARES": {"small.middlewares.Closed": 500}},
+    files={
+        "middlewares": """
+            from scrapy.exceptions import IgnoreRequest
+
+            class Closed:
+                def process_request(self, request):
+                    if request.url.endswith(("/pieces/2", "/pieces/5")):
+                        raise IgnoreRequest("closed for the winter")
+        """
+    },
+    differs=frozenset({"code"}),
+    code=3,
+)
+
+REDIRECTING_MIDDLEWARE = Case(
+    name="downloader-middleware-redirects",
+    settings={"DOWNLOADER_MIDDLEWARES": {"small.middlewares.Redirect": 580}},
+    files={
+        "middlewares": """
+            class Redirect:
+                def process_response(self, request, response):
+                    if "/pieces/" in request.url:
+                        return request.replace(url=request.url.replace("/pieces/", "/echo/"), dont_filter=True)
+                    return response
+        """
+    },
+)
+
+START_MIDDLEWARE = Case(
+    name="spider-middleware-adds-to-the-start",
+    settings={"SPIDER_MIDDLEWARES": {"small.middlewares.Addresses": 500}},
+    files={
+        "middlewares": """
+            import scrapy
+
+            from small.base import SITE
+
+            class Addresses:
+                async def process_start(self, start):
+                    async for one in start:
+                        yield one
+                    yield scrapy.Request(f"{SITE}/rooms/2", dont_filter=True)
+        """,
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    yield from response.follow_all(css="a.piece", callback=self.parse_piece)
+        """,
+    },
+    handed_out=8,
+)
+
+CASES = [
+    CRAWL_SPIDER,
+    PROCESS_VALUE,
+    SITEMAP,
+    XML_FEED,
+    CSV_FEED,
+    ARGUMENTS,
+    REFERER,
+    SIGNALS,
+    FINGERPRINTS,
+    ANSWERING_MIDDLEWARE,
+    IGNORING_MIDDLEWARE,
+    REDIRECTING_MIDDLEWARE,
+    START_MIDDLEWARE,
+]
+#: the fast half: a crawl of each in one process, in this mode
+FAST_CASES = [
+    (CRAWL_SPIDER, "pull"),
+    (SITEMAP, "push"),
+]
+
+
+@pytest.mark.black_box
+@pytest.mark.full
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_spiders_and_components_do_the_same(comparison: Comparison, case: Case, mode: str) -> None:
+    comparison.check(case, mode)
+
+
+@pytest.mark.parametrize(("case", "mode"), FAST_CASES, ids=str)
+def test_spiders_and_components_do_the_same_in_one_process(one_process: Comparison, case: Case, mode: str) -> None:
+    one_process.check_in_one_process(case, mode)
