@@ -235,6 +235,51 @@ CHAIN = Case(
     },
 )
 
+SHARED_PAGE = Case(
+    name="pages-that-several-pieces-link-to",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"page": response.url}
+                    yield response.follow(response.css("a.maker")[0], self.parse_maker)
+
+                def parse_maker(self, response):
+                    yield {"maker": response.url}
+        """
+    },
+    differs=frozenset({"items", "pages"}),
+    sentence="a page that target pages lead to is crawled once for each batch that finds it",
+)
+
+LOADER_IN_META = Case(
+    name="item-loader-in-meta",
+    files={
+        "spider": """
+            from itemloaders import ItemLoader
+
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    for link in response.css("a.piece"):
+                        loader = ItemLoader({}, selector=link)
+                        loader.add_css("text", "::text")
+                        yield response.follow(link, self.parse_piece, meta={"loader": loader})
+                    yield from response.follow_all(css="a[rel=next]")
+
+                def parse_piece(self, response):
+                    loader = response.meta["loader"]
+                    loader.add_value("page", response.url)
+                    yield loader.load_item()
+        """
+    },
+    handed_out=0,
+    sentence="A node cannot rebuild such a request",
+)
+
 FORMS = Case(
     name="forms-and-json",
     files={
@@ -307,6 +352,63 @@ PRIORITIES = Case(
                     request = response.request
                     kept = {"priority": request.priority, "flags": request.flags}
                     yield {"asked": response.url, **kept, **response.json()}
+        """
+    },
+)
+
+OWN_REQUEST_CLASS = Case(
+    name="request-class-of-the-project",
+    settings={"DOWNLOADER_MIDDLEWARES": {"small.requests.Signed": 500}},
+    files={
+        "requests": """
+            import scrapy
+
+            class SignedRequest(scrapy.Request):
+                attributes = (*scrapy.Request.attributes, "signature")
+
+                def __init__(self, *args, signature="", **kwargs):
+                    self.signature = signature
+                    super().__init__(*args, **kwargs)
+
+            class Signed:
+                def process_request(self, request):
+                    request.headers["X-Token"] = getattr(request, "signature", "none")
+        """,
+        "spider": """
+            from small.base import SITE, Rooms
+            from small.requests import SignedRequest
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    for number in range(4):
+                        url = f"{SITE}/desk/{response.url[-1]}{number}"
+                        yield SignedRequest(url, callback=self.parse_piece, signature=f"s{number}")
+                    yield from response.follow_all(css="a[rel=next]")
+
+                def parse_piece(self, response):
+                    yield {"asked": response.url, "token": response.json()["sent"]["X-Token"]}
+        """,
+    },
+    handed_out=0,
+    sentence="A node cannot rebuild such a request",
+)
+
+COOKIE_JARS = Case(
+    name="cookie-jars",
+    files={
+        "spider": """
+            import scrapy
+
+            from small.base import SITE, Rooms
+
+            class Museum(Rooms):
+                async def start(self):
+                    for who in ("ann", "bob", "eve"):
+                        yield scrapy.Request(f"{SITE}/door?visitor={who}", meta={"cookiejar": who})
+
+                def parse(self, response):
+                    meta = {"cookiejar": response.meta["cookiejar"]}
+                    yield from response.follow_all(css="a.piece", callback=self.parse_piece, meta=meta)
         """
     },
 )
@@ -435,9 +537,13 @@ CASES = [
     BUSY,
     MOVED,
     CHAIN,
+    SHARED_PAGE,
+    LOADER_IN_META,
     FORMS,
     POSTED_TARGETS,
     PRIORITIES,
+    OWN_REQUEST_CLASS,
+    COOKIE_JARS,
     HELPERS,
     START_WITH_ITEMS,
     TARGETS_AT_THE_START,
@@ -450,6 +556,7 @@ FAST_CASES = [
     (ASYNC, "push"),
     (CHAIN, "pull"),
     (ERRBACK_ITEMS, "pull"),
+    (COOKIE_JARS, "push"),
 ]
 
 

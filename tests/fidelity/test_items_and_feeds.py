@@ -189,6 +189,79 @@ ASYNC_PIPELINE = Case(
     },
 )
 
+REMEMBERING_PIPELINE = Case(
+    name="pipeline-remembers-items",
+    settings=PIPELINE,
+    files={
+        "pipelines": """
+            from scrapy.exceptions import DropItem
+
+            class Pipeline:
+                def __init__(self):
+                    self.seen = set()
+
+                def process_item(self, item):
+                    if item["kind"] in self.seen:
+                        raise DropItem("again")
+                    self.seen.add(item["kind"])
+                    return item
+        """,
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"kind": response.css("i.kind::text").get()}
+        """,
+    },
+    differs=frozenset({"items"}),
+    sentence="It drops an item by what it has seen before",
+)
+
+WRITING_PIPELINE = Case(
+    name="pipeline-writes-a-file",
+    settings=PIPELINE,
+    files={
+        "pipelines": """
+            import os
+
+            class Pipeline:
+                def open_spider(self):
+                    os.makedirs("out", exist_ok=True)
+                    self.file = open("out/titles.txt", "w")
+
+                def close_spider(self):
+                    self.file.close()
+
+                def process_item(self, item):
+                    self.file.write(item["name"] + "\\n")
+                    return item
+        """
+    },
+    differs=frozenset({"files"}),
+    sentence="here the producer opens it, too, and each job on a node opens its own",
+)
+
+FILES_PIPELINE = Case(
+    name="files-pipeline",
+    settings={
+        "ITEM_PIPELINES": {"scrapy.pipelines.files.FilesPipeline": 1},
+        "FILES_STORE": "pictures",
+        "FILES_EXPIRES": 0,  # the nodes of a module keep what an earlier crawl has stored
+    },
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    links = [response.urljoin(link) for link in response.css("img::attr(src)").getall()]
+                    yield {"page": response.url, "file_urls": links}
+        """
+    },
+    sentence="each job stores them on the node on which it runs",
+)
+
 CASES = [
     SCRAPY_ITEMS,
     CLASSES,
@@ -197,6 +270,9 @@ CASES = [
     DROPPED,
     OPENED,
     ASYNC_PIPELINE,
+    REMEMBERING_PIPELINE,
+    WRITING_PIPELINE,
+    FILES_PIPELINE,
 ]
 #: the fast half: a crawl of each in one process, in this mode
 FAST_CASES = [

@@ -3,6 +3,81 @@
 import pytest
 from rig.fidelity import MODES, Case, Comparison
 
+IDLE_ONCE = Case(
+    name="idle-handler-asks-once",
+    files={
+        "spider": """
+            import scrapy
+            from scrapy.exceptions import DontCloseSpider
+
+            from small.base import SITE, Rooms
+
+            class Museum(Rooms):
+                asked = False
+
+                @classmethod
+                def from_crawler(cls, crawler, *args, **kwargs):
+                    spider = super().from_crawler(crawler, *args, **kwargs)
+                    crawler.signals.connect(spider.idle, scrapy.signals.spider_idle)
+                    return spider
+
+                def idle(self):
+                    if not self.asked:
+                        self.asked = True
+                        self.crawler.engine.crawl(scrapy.Request(f"{SITE}/notes/99", self.parse_note))
+                        raise DontCloseSpider
+
+                def parse_note(self, response):
+                    yield {"note": response.css("p.note::text").get()}
+        """
+    },
+    differs=frozenset({"items", "pages"}),
+    sentence="every process has an idle time of its own, and calls the handler",
+)
+
+TIMER = Case(
+    name="extension-with-a-timer",
+    settings={"EXTENSIONS": {"small.extensions.Clock": 500}},
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_note(self, response):
+                    yield {"note": response.css("p.note::text").get()}
+        """,
+        "extensions": """
+            import scrapy
+            from scrapy import signals
+
+            from small.base import SITE
+
+            class Clock:
+                \"\"\"Asks for the note of the day, once, as soon as the loop turns.\"\"\"
+
+                def __init__(self, crawler):
+                    self.crawler = crawler
+                    crawler.signals.connect(self.scheduled, signals.request_scheduled)
+
+                @classmethod
+                def from_crawler(cls, crawler):
+                    return cls(crawler)
+
+                def scheduled(self):
+                    from twisted.internet import reactor
+
+                    self.crawler.signals.disconnect(self.scheduled, signals.request_scheduled)
+                    reactor.callLater(0, self.ask)
+
+                def ask(self):
+                    callback = self.crawler.spider.parse_note
+                    self.crawler.engine.crawl(scrapy.Request(f"{SITE}/notes/77", callback))
+        """,
+    },
+    differs=frozenset({"items", "pages"}),
+    sentence="here each process has its own, which hears of the pages and items of that process",
+)
+
 SPIDER_MIDDLEWARE_AGAIN = Case(
     name="spider-middleware-yields-the-request-again",
     settings={"SPIDER_MIDDLEWARES": {"small.middlewares.Again": 50}, "DOWNLOAD_DELAY": 0.05},
@@ -50,6 +125,23 @@ RETRY_AFTER_AN_EXCEPTION = Case(
     },
 )
 
+OTHER_NAME = Case(
+    name="callback-of-another-name",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            def callback_for(tag):
+                def callback(self, response):
+                    yield {"page": response.url, "found": response.css(f"{tag}::text").get()}
+                return callback
+
+            class Museum(Rooms):
+                parse_piece = callback_for("b.year")
+        """
+    },
+)
+
 LISTENED = Case(
     name="spider-middleware-adds-requests",
     settings={"SPIDER_MIDDLEWARES": {"small.middlewares.Makers": 600}},
@@ -80,8 +172,11 @@ LISTENED = Case(
 )
 
 CASES = [
+    IDLE_ONCE,
+    TIMER,
     SPIDER_MIDDLEWARE_AGAIN,
     RETRY_AFTER_AN_EXCEPTION,
+    OTHER_NAME,
     LISTENED,
 ]
 #: the fast half: a crawl of each in one process, in this mode

@@ -91,6 +91,34 @@ SITEMAP = Case(
     handed_out=9,
 )
 
+SITEMAP_OF_A_BARE_BASE = Case(
+    name="sitemap-spider-whose-base-takes-no-arguments",
+    callback="",
+    files={
+        "spider": """
+            from scrapy.spiders import SitemapSpider
+
+            from small.base import SITE, Closing
+
+            class Bare:
+                def __init__(self):
+                    self.bare = True
+
+            class Museum(Closing, Bare, SitemapSpider):
+                name = "museum"
+                sitemap_urls = [f"{SITE}/sitemap.xml.gz"]
+
+                def __init__(self, *args, **kwargs):
+                    Bare.__init__(self, *args, **kwargs)
+                    SitemapSpider.__init__(self, *args, **kwargs)
+
+                def parse(self, response):
+                    yield {"page": response.url}
+        """
+    },
+    refusals=dict.fromkeys(MODES, "_job"),
+)
+
 XML_FEED = Case(
     name="xml-feed-spider",
     files={
@@ -167,6 +195,40 @@ ARGUMENTS = Case(
     },
 )
 
+ATTRIBUTES = Case(
+    name="attributes-that-callbacks-set",
+    files={
+        "spider": """
+            import scrapy
+
+            from small.base import SITE, Rooms
+
+            class Museum(Rooms):
+                token = "none"
+
+                async def start(self):
+                    yield scrapy.Request(f"{SITE}/echo/token-7", self.parse_token)
+
+                def parse_token(self, response):
+                    self.token = response.css("h2::text").get()
+                    yield scrapy.Request(f"{SITE}/rooms/0")
+
+                def parse_piece(self, response):
+                    yield {"page": response.url, "token": self.token}
+        """
+    },
+    sentence="or name them in DISTRIBUTED_SPIDER_ATTRIBUTES",
+    differs=frozenset({"items", "code"}),
+    code=3,
+)
+
+NAMED_ATTRIBUTES = Case(
+    name="attributes-that-travel",
+    settings={"DISTRIBUTED_SPIDER_ATTRIBUTES": ["token"]},
+    files=ATTRIBUTES.files,
+    refusals={"push": "DISTRIBUTED_SPIDER_ATTRIBUTES"},
+)
+
 REFERER = Case(
     name="referer",
     files={
@@ -209,6 +271,28 @@ SIGNALS = Case(
     },
 )
 
+NO_DUPEFILTER = Case(
+    name="base-dupe-filter",
+    settings={"DUPEFILTER_CLASS": "scrapy.dupefilters.BaseDupeFilter"},
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    for lang in ("de", "en"):
+                        yield from response.follow_all(
+                            css="a.piece", callback=self.parse_piece, cookies={"lang": lang}, cb_kwargs={"lang": lang}
+                        )
+                    yield from response.follow_all(css="a[rel=next]")
+
+                def parse_piece(self, response, lang):
+                    yield {"page": response.url, "lang": lang}
+        """
+    },
+    handed_out=24,
+)
+
 FINGERPRINTS = Case(
     name="fingerprints-of-the-project",
     settings={"REQUEST_FINGERPRINTER_CLASS": "small.fingerprints.WithLanguage"},
@@ -237,6 +321,44 @@ FINGERPRINTS = Case(
         """,
     },
     handed_out=24,
+)
+
+OWN_DUPEFILTER = Case(
+    name="dupe-filter-of-the-project",
+    settings={"DUPEFILTER_CLASS": "small.filters.ByLastWord"},
+    files={
+        "filters": """
+            from scrapy.dupefilters import RFPDupeFilter
+
+            class ByLastWord(RFPDupeFilter):
+                def __init__(self, *args, **kwargs):
+                    super().__init__(*args, **kwargs)
+                    self.kinds = set()
+
+                def request_seen(self, request):
+                    if "/pieces/" not in request.url:
+                        return super().request_seen(request)
+                    kind = int(request.url.rpartition("/")[2]) % 6
+                    seen = kind in self.kinds
+                    self.kinds.add(kind)
+                    return seen
+        """,
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"kind": int(response.url.rpartition("/")[2]) % 6}
+        """,
+    },
+    handed_out=6,
+)
+
+HTTP_CACHE = Case(
+    name="http-cache",
+    settings={"HTTPCACHE_ENABLED": True},
+    files={},
+    sentence="Scrapy answers from the cache in the project's folder; nodes do not have that folder",
 )
 
 ANSWERING_MIDDLEWARE = Case(
@@ -312,20 +434,44 @@ START_MIDDLEWARE = Case(
     handed_out=8,
 )
 
+CLOSED_AFTER_ITEMS = Case(
+    name="closespider-itemcount",
+    settings={"CLOSESPIDER_ITEMCOUNT": 2, "CONCURRENT_REQUESTS": 1},
+    files={},
+    handed_out=3,
+    sentence="here each job counts for itself",
+    differs=frozenset({"items", "pages", "reasons"}),
+)
+
+JOBDIR = Case(
+    name="jobdir",
+    settings={"JOBDIR": "job"},
+    files={},
+    sentence="a distributed crawl keeps queue and pages in its store, makes no such folder",
+)
+
 CASES = [
     CRAWL_SPIDER,
     PROCESS_VALUE,
     SITEMAP,
+    SITEMAP_OF_A_BARE_BASE,
     XML_FEED,
     CSV_FEED,
     ARGUMENTS,
+    ATTRIBUTES,
+    NAMED_ATTRIBUTES,
     REFERER,
     SIGNALS,
+    NO_DUPEFILTER,
     FINGERPRINTS,
+    OWN_DUPEFILTER,
+    HTTP_CACHE,
     ANSWERING_MIDDLEWARE,
     IGNORING_MIDDLEWARE,
     REDIRECTING_MIDDLEWARE,
     START_MIDDLEWARE,
+    CLOSED_AFTER_ITEMS,
+    JOBDIR,
 ]
 #: the fast half: a crawl of each in one process, in this mode
 FAST_CASES = [
