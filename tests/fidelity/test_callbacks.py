@@ -254,6 +254,50 @@ SHARED_PAGE = Case(
     sentence="a page that target pages lead to is crawled once for each batch that finds it",
 )
 
+OBJECTS = Case(
+    name="objects-in-cb-kwargs-and-meta",
+    files={
+        "items": """
+            import dataclasses
+
+            import scrapy
+
+            @dataclasses.dataclass
+            class Place:
+                room: int
+                shelf: str
+
+            class Label(scrapy.Item):
+                text = scrapy.Field()
+                when = scrapy.Field()
+        """,
+        "spider": """
+            import datetime
+            import decimal
+
+            from small.base import Rooms
+            from small.items import Label, Place
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    for number, link in enumerate(response.css("a.piece")):
+                        kwargs = {
+                            "place": Place(room=number, shelf="top"),
+                            "label": Label(text=link.css("::text").get(), when=datetime.date(2026, 1, 2)),
+                            "price": decimal.Decimal("1.50"),
+                        }
+                        meta = {"seen": {1, 2}, "pair": (1, "b"), "at": datetime.datetime(2026, 1, 2, 3, 4)}
+                        yield response.follow(link, self.parse_piece, cb_kwargs=kwargs, meta=meta)
+                    yield from response.follow_all(css="a[rel=next]")
+
+                def parse_piece(self, response, place, label, price):
+                    kinds = [type(one).__name__ for one in (place, label, price, label["when"])]
+                    kinds += [type(response.meta[name]).__name__ for name in ("seen", "pair", "at")]
+                    yield {"page": response.url, "room": place.room, "text": label["text"], "kinds": kinds}
+        """,
+    },
+)
+
 LOADER_IN_META = Case(
     name="item-loader-in-meta",
     files={
@@ -538,6 +582,7 @@ CASES = [
     MOVED,
     CHAIN,
     SHARED_PAGE,
+    OBJECTS,
     LOADER_IN_META,
     FORMS,
     POSTED_TARGETS,
@@ -556,6 +601,7 @@ FAST_CASES = [
     (ASYNC, "push"),
     (CHAIN, "pull"),
     (ERRBACK_ITEMS, "pull"),
+    (OBJECTS, "push"),
     (COOKIE_JARS, "push"),
 ]
 

@@ -98,6 +98,168 @@ FORMATS = Case(
     },
 )
 
+#: feeds by the class of an item and by a filter
+TWO_CLASSES = {
+    "items": """
+        import scrapy
+
+        class Piece(scrapy.Item):
+            page = scrapy.Field()
+            number = scrapy.Field()
+
+        class Maker(scrapy.Item):
+            maker = scrapy.Field()
+            number = scrapy.Field()
+
+        class FirstOnes:
+            def __init__(self, feed_options):
+                self.most = feed_options["most"]
+
+            def accepts(self, item):
+                return item["number"] < self.most
+    """,
+    "spider": """
+        from small.base import Rooms
+        from small.items import Maker, Piece
+
+        class Museum(Rooms):
+            def parse_piece(self, response):
+                number = int(response.url.rpartition("/")[2])
+                yield Piece(page=response.url, number=number)
+                yield Maker(maker=number % 3, number=number)
+    """,
+}
+
+ITEM_CLASSES = Case(
+    name="feeds-by-item-class",
+    settings={
+        "FEEDS": {
+            "out/pieces.jl": {"format": "jsonlines", "item_classes": ["small.items.Piece"]},
+            "out/makers.csv": {"format": "csv", "item_classes": ["small.items.Maker"]},
+        }
+    },
+    output=False,
+    files=TWO_CLASSES,
+)
+
+ITEM_FILTER = Case(
+    name="feeds-by-filter",
+    settings={
+        "FEEDS": {
+            "out/first.jl": {"format": "jsonlines", "item_filter": "small.items.FirstOnes", "most": 5},
+            "out/all.jl": {"format": "jsonlines"},
+        }
+    },
+    output=False,
+    files=TWO_CLASSES,
+)
+
+#: one item of one shape for each page, so that files of a fixed number of lines have the same lines
+COUNTED = {
+    "spider": """
+        from small.base import Rooms
+
+        class Museum(Rooms):
+            def parse_piece(self, response):
+                yield {"piece": "one"}
+    """
+}
+
+BATCHES = Case(
+    name="feeds-in-files-of-five",
+    settings={"FEEDS": {"out/part-%(batch_id)03d.jl": {"format": "jsonlines", "batch_item_count": 5}}},
+    output=False,
+    files=COUNTED,
+)
+
+GZIP = Case(
+    name="compressed-feeds",
+    settings={
+        "FEEDS": {
+            "out/pieces.jl.gz": {
+                "format": "jsonlines",
+                "postprocessing": ["scrapy.extensions.postprocessing.GzipPlugin"],
+                "gzip_mtime": 1,
+                "gzip_filename": "",
+            }
+        }
+    },
+    output=False,
+    files=COUNTED,
+)
+
+URI_PARAMETERS = Case(
+    name="names-of-feeds-by-parameters",
+    settings={
+        "FEEDS": {"out/%(name)s-%(wing)s-%(season)s.jl": {"format": "jsonlines"}},
+        "FEED_URI_PARAMS": "small.names.parameters",
+    },
+    arguments=("-a", "wing=pieces"),
+    output=False,
+    files={
+        "names": """
+            def parameters(params, spider):
+                return {**params, "season": "winter", "name": spider.name}
+        """
+    },
+)
+
+OUTPUT_PARAMETERS = Case(
+    name="name-of-the-output-by-parameters", arguments=("-O", "out/%(name)s.jl"), output=False, files={}
+)
+
+EMPTY_FEEDS = Case(
+    name="feeds-that-stay-empty",
+    settings={
+        "FEEDS": {
+            "out/none.jl": {"format": "jsonlines", "store_empty": False, "item_classes": ["small.items.Never"]},
+            "out/empty.json": {"format": "json", "store_empty": True, "item_classes": ["small.items.Never"]},
+        }
+    },
+    output=False,
+    files={
+        "items": """
+            import scrapy
+
+            class Never(scrapy.Item):
+                page = scrapy.Field()
+        """
+    },
+)
+
+OWN_EXPORTER = Case(
+    name="exporter-of-the-project",
+    settings={
+        "FEED_EXPORTERS": {"lines": "small.exporters.Lines"},
+        "FEEDS": {"out/pieces.txt": {"format": "lines", "item_export_kwargs": {"mark": "*"}}},
+    },
+    output=False,
+    files={
+        "exporters": """
+            from scrapy.exporters import BaseItemExporter
+
+            class Lines(BaseItemExporter):
+                def __init__(self, file, mark="-", **kwargs):
+                    super().__init__(dont_fail=True, **kwargs)
+                    self.file, self.mark = file, mark
+
+                def export_item(self, item):
+                    line = f"{self.mark} {item['page']} {item['price']:.2f} {item['on'].isoformat()}"
+                    self.file.write((line + "\\n").encode())
+        """,
+        "spider": """
+            import datetime
+            import decimal
+
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"page": response.url, "price": decimal.Decimal("1.5"), "on": datetime.date(2026, 1, 2)}
+        """,
+    },
+)
+
 SERIALIZERS = Case(
     name="fields-with-serializers",
     settings={"FEEDS": {"out/pieces.csv": {"format": "csv"}, "out/pieces.jl": {"format": "jsonlines"}}},
@@ -266,6 +428,14 @@ CASES = [
     SCRAPY_ITEMS,
     CLASSES,
     FORMATS,
+    ITEM_CLASSES,
+    ITEM_FILTER,
+    BATCHES,
+    GZIP,
+    URI_PARAMETERS,
+    OUTPUT_PARAMETERS,
+    EMPTY_FEEDS,
+    OWN_EXPORTER,
     SERIALIZERS,
     DROPPED,
     OPENED,
@@ -277,6 +447,7 @@ CASES = [
 #: the fast half: a crawl of each in one process, in this mode
 FAST_CASES = [
     (CLASSES, "pull"),
+    (ITEM_CLASSES, "push"),
     (DROPPED, "pull"),
 ]
 

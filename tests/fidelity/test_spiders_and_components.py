@@ -229,6 +229,19 @@ NAMED_ATTRIBUTES = Case(
     refusals={"push": "DISTRIBUTED_SPIDER_ATTRIBUTES"},
 )
 
+DEPTH = Case(
+    name="depth-in-meta",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"page": response.url, "depth": response.meta["depth"]}
+        """
+    },
+)
+
 REFERER = Case(
     name="referer",
     files={
@@ -240,6 +253,25 @@ REFERER = Case(
                     yield {"page": response.url, "from": response.request.headers["Referer"].decode()}
         """
     },
+)
+
+DEPTH_LIMIT = Case(
+    name="depth-limit",
+    settings={"DEPTH_LIMIT": 1},
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"page": response.url}
+                    yield response.follow(response.css("a.note")[0], self.parse_note)
+
+                def parse_note(self, response):
+                    yield {"note": response.url}
+        """
+    },
+    handed_out=4,
 )
 
 SIGNALS = Case(
@@ -460,7 +492,9 @@ CASES = [
     ARGUMENTS,
     ATTRIBUTES,
     NAMED_ATTRIBUTES,
+    DEPTH,
     REFERER,
+    DEPTH_LIMIT,
     SIGNALS,
     NO_DUPEFILTER,
     FINGERPRINTS,
@@ -477,6 +511,7 @@ CASES = [
 FAST_CASES = [
     (CRAWL_SPIDER, "pull"),
     (SITEMAP, "push"),
+    (DEPTH, "pull"),
 ]
 
 
