@@ -424,6 +424,34 @@ FILES_PIPELINE = Case(
     sentence="each job stores them on the node on which it runs",
 )
 
+DATA_FILE = Case(
+    name="project-reads-its-own-data",
+    settings=PIPELINE,
+    files={
+        "kinds.json": '{"0": "vase", "1": "coin", "2": "mask"}',
+        "pipelines": """
+            import json
+            from pathlib import Path
+
+            class Pipeline:
+                def open_spider(self):
+                    with open(Path(__file__).parent / "kinds.json") as file:
+                        self.kinds = json.load(file)
+
+                def process_item(self, item):
+                    item["kind"] = self.kinds[item["kind"]]
+                    return item
+        """,
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"page": response.url, "kind": response.css("i.kind::text").get()}
+        """,
+    },
+)
+
 CASES = [
     SCRAPY_ITEMS,
     CLASSES,
@@ -443,6 +471,7 @@ CASES = [
     REMEMBERING_PIPELINE,
     WRITING_PIPELINE,
     FILES_PIPELINE,
+    DATA_FILE,
 ]
 #: the fast half: a crawl of each in one process, in this mode
 FAST_CASES = [
