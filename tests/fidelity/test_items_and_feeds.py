@@ -351,6 +351,23 @@ ASYNC_PIPELINE = Case(
     },
 )
 
+PIPELINE_ERROR = Case(
+    name="pipeline-raises",
+    settings=PIPELINE,
+    files={
+        "pipelines": """
+            class Pipeline:
+                def process_item(self, item):
+                    if item["page"].endswith(("1", "5")):
+                        raise ConnectionError("the database is away")
+                    return item
+        """
+    },
+    differs=frozenset({"code"}),
+    sentence="the database is away",
+    code=3,
+)
+
 REMEMBERING_PIPELINE = Case(
     name="pipeline-remembers-items",
     settings=PIPELINE,
@@ -468,6 +485,7 @@ CASES = [
     DROPPED,
     OPENED,
     ASYNC_PIPELINE,
+    PIPELINE_ERROR,
     REMEMBERING_PIPELINE,
     WRITING_PIPELINE,
     FILES_PIPELINE,
@@ -478,6 +496,7 @@ FAST_CASES = [
     (CLASSES, "pull"),
     (ITEM_CLASSES, "push"),
     (DROPPED, "pull"),
+    (PIPELINE_ERROR, "pull"),
 ]
 
 

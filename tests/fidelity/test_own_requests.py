@@ -3,6 +3,148 @@
 import pytest
 from rig.fidelity import MODES, Case, Comparison
 
+ENGINE_CRAWL_IN_A_PIPELINE = Case(
+    name="engine-crawl-in-a-pipeline",
+    settings={"ITEM_PIPELINES": {"small.pipelines.Notes": 100}},
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_note(self, response):
+                    yield {"note": response.css("p.note::text").get()}
+        """,
+        "pipelines": """
+            import scrapy
+
+            from small.base import SITE
+
+            class Notes:
+                def __init__(self, crawler):
+                    self.crawler = crawler
+
+                @classmethod
+                def from_crawler(cls, crawler):
+                    return cls(crawler)
+
+                def process_item(self, item):
+                    if "page" in item:
+                        number = item["page"].rpartition("/")[2]
+                        callback = self.crawler.spider.parse_note
+                        self.crawler.engine.crawl(scrapy.Request(f"{SITE}/notes/{number}", callback))
+                    return item
+        """,
+    },
+)
+
+ENGINE_CRAWL_IN_A_CALLBACK = Case(
+    name="engine-crawl-in-a-callback",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    request = response.follow(response.css("a.note")[0], self.parse_note)
+                    self.crawler.engine.crawl(request)
+                    yield {"page": response.url}
+
+                def parse_note(self, response):
+                    yield {"note": response.css("p.note::text").get()}
+        """
+    },
+)
+
+ENGINE_CRAWL_IN_A_DOWNLOADER_MIDDLEWARE = Case(
+    name="engine-crawl-in-a-downloader-middleware",
+    settings={"DOWNLOADER_MIDDLEWARES": {"small.middlewares.Pictures": 550}},
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_picture(self, response):
+                    yield {"picture": response.url, "bytes": len(response.body)}
+        """,
+        "middlewares": """
+            import scrapy
+
+            class Pictures:
+                def __init__(self, crawler):
+                    self.crawler = crawler
+
+                @classmethod
+                def from_crawler(cls, crawler):
+                    return cls(crawler)
+
+                def process_response(self, request, response):
+                    if "/pieces/" in request.url:
+                        url = request.url.replace("/pieces/", "/pictures/") + ".png"
+                        self.crawler.engine.crawl(scrapy.Request(url, self.crawler.spider.parse_picture))
+                    return response
+        """,
+    },
+)
+
+ENGINE_CRAWL_AT_ITEM_SCRAPED = Case(
+    name="engine-crawl-at-item-scraped",
+    files={
+        "spider": """
+            import scrapy
+
+            from small.base import SITE, Rooms
+
+            class Museum(Rooms):
+                @classmethod
+                def from_crawler(cls, crawler, *args, **kwargs):
+                    spider = super().from_crawler(crawler, *args, **kwargs)
+                    crawler.signals.connect(spider.scraped, scrapy.signals.item_scraped)
+                    return spider
+
+                def scraped(self, item):
+                    if "page" in item:
+                        number = item["page"].rpartition("/")[2]
+                        self.crawler.engine.crawl(scrapy.Request(f"{SITE}/notes/{number}", self.parse_note))
+
+                def parse_note(self, response):
+                    yield {"note": response.css("p.note::text").get()}
+        """
+    },
+)
+
+IDLE_LIST = Case(
+    name="idle-handler-works-off-a-list",
+    files={
+        "spider": """
+            import scrapy
+            from scrapy.exceptions import DontCloseSpider
+
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                @classmethod
+                def from_crawler(cls, crawler, *args, **kwargs):
+                    spider = super().from_crawler(crawler, *args, **kwargs)
+                    spider.later = []
+                    crawler.signals.connect(spider.idle, scrapy.signals.spider_idle)
+                    return spider
+
+                def idle(self):
+                    if self.later:
+                        while self.later:
+                            self.crawler.engine.crawl(scrapy.Request(self.later.pop(), self.parse_note))
+                        raise DontCloseSpider
+
+                def parse_piece(self, response):
+                    self.later.append(response.urljoin(response.css("a.note").attrib["href"]))
+                    yield {"page": response.url}
+
+                def parse_note(self, response):
+                    yield {"note": response.css("p.note::text").get()}
+        """
+    },
+)
+
 IDLE_ONCE = Case(
     name="idle-handler-asks-once",
     files={
@@ -33,6 +175,27 @@ IDLE_ONCE = Case(
     },
     differs=frozenset({"items", "pages"}),
     sentence="every process has an idle time of its own, and calls the handler",
+)
+
+IDLE_DISCONNECTS = Case(
+    name="idle-handler-disconnects-itself",
+    files={
+        "spider": """
+            import scrapy
+
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                @classmethod
+                def from_crawler(cls, crawler, *args, **kwargs):
+                    spider = super().from_crawler(crawler, *args, **kwargs)
+                    crawler.signals.connect(spider.idle, scrapy.signals.spider_idle)
+                    return spider
+
+                def idle(self):
+                    self.crawler.signals.disconnect(self.idle, scrapy.signals.spider_idle)
+        """
+    },
 )
 
 TIMER = Case(
@@ -76,6 +239,43 @@ TIMER = Case(
     },
     differs=frozenset({"items", "pages"}),
     sentence="here each process has its own, which hears of the pages and items of that process",
+)
+
+FRESH_REQUEST = Case(
+    name="downloader-middleware-answers-with-a-request-of-its-own",
+    settings={"DOWNLOADER_MIDDLEWARES": {"small.middlewares.Cleaning": 560}},
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                wing = "shut"
+        """,
+        "middlewares": """
+            import scrapy
+
+            class Cleaning:
+                def process_response(self, request, response):
+                    if response.body.find(b"cleaning") < 0:
+                        return response
+                    return scrapy.Request(request.url, request.callback, dont_filter=True, priority=5)
+        """,
+    },
+)
+
+FRESH_REQUEST_FOR_ANOTHER_ADDRESS = Case(
+    name="downloader-middleware-asks-for-another-address",
+    settings={"DOWNLOADER_MIDDLEWARES": {"small.middlewares.Moved": 560}},
+    files={
+        "middlewares": """
+            import scrapy
+
+            class Moved:
+                def process_request(self, request):
+                    if "/pieces/" in request.url:
+                        return scrapy.Request(request.url.replace("/pieces/", "/lost/1"), request.callback)
+        """,
+    },
 )
 
 SPIDER_MIDDLEWARE_AGAIN = Case(
@@ -172,8 +372,16 @@ LISTENED = Case(
 )
 
 CASES = [
+    ENGINE_CRAWL_IN_A_PIPELINE,
+    ENGINE_CRAWL_IN_A_CALLBACK,
+    ENGINE_CRAWL_IN_A_DOWNLOADER_MIDDLEWARE,
+    ENGINE_CRAWL_AT_ITEM_SCRAPED,
+    IDLE_LIST,
     IDLE_ONCE,
+    IDLE_DISCONNECTS,
     TIMER,
+    FRESH_REQUEST,
+    FRESH_REQUEST_FOR_ANOTHER_ADDRESS,
     SPIDER_MIDDLEWARE_AGAIN,
     RETRY_AFTER_AN_EXCEPTION,
     OTHER_NAME,
@@ -181,6 +389,9 @@ CASES = [
 ]
 #: the fast half: a crawl of each in one process, in this mode
 FAST_CASES = [
+    (ENGINE_CRAWL_IN_A_PIPELINE, "pull"),
+    (IDLE_LIST, "pull"),
+    (FRESH_REQUEST, "pull"),
     (LISTENED, "push"),
 ]
 

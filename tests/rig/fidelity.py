@@ -129,6 +129,7 @@ class Outcome:
             "items": _lines_differ(self.items, plain.items),
             "pages": _lines_differ(self.pages, plain.pages),
             "files": _files_differ(self.files, plain.files),
+            "reasons": _values_differ(sorted(self.reasons), sorted(plain.reasons)),
             "code": _values_differ(self.code, plain.code),
         }
         return {name: text for name, text in found.items() if text}
@@ -200,6 +201,7 @@ class Comparison:
         differences = ours.differences(plain)
         unexpected = {name: text for name, text in differences.items() if name not in case.differs}
         assert unexpected == {}, f"{unexpected}\n{ours.said}"
+        assert plain.reasons <= ours.reasons, f"closed with {set(ours.reasons)}\n{ours.said}"
         repeated = [page for page, hits in ours.pages.items() if hits > 1]
         assert not case.each_page_once or not repeated, f"fetched again: {repeated}\n{ours.said}"
         assert ours.handed_out >= case.handed_out, f"{ours.handed_out} requests handed out\n{ours.said}"
