@@ -160,6 +160,7 @@ class RequestTracker:
         self._in_output: set[UnitMark] = set()  #: whose output is passing through Scrapy's chain
         self._unread: set[UnitMark] = set()  #: whose errback's output was not asked for yet
         self._repeated: set[UnitMark] = set()
+        self._refused: set[UnitMark] = set()  #: whose failure no errback has handled, and a middleware may
         self.begun: dict[tuple[int, int], WorkUnit] = {}
         self._acked: set[tuple[int, int]] = set()  #: units whose items are kept, and that take no more
         self._unmarked: tuple[WorkUnit, UnitMark] | tuple[None, None] = (None, None)
@@ -183,6 +184,7 @@ class RequestTracker:
         """Nothing more is counted of it; its requests that are still waiting are not made."""
         if acked:
             self._acked.add(begun.key)
+        self._refused = {mark for mark in self._refused if mark.key != begun.key}
         if self.begun.pop(begun.key, None) is not None:
             self._crawler.signals.send_catch_log(attempt_over, key=begun.key)
 
@@ -247,6 +249,8 @@ class RequestTracker:
             return None
         begun.ledger.missed(mark.position, *judge(failure), failure.value)
         if output is None or isinstance(output, Failure):
+            if isinstance(output, Failure):
+                self._refused.add(mark)
             self._ended(begun, mark)
             return output
         following = self._from_errback(begun, mark, output)
@@ -290,6 +294,9 @@ class RequestTracker:
                     yield output
             return
         begun.begin_again(mark)
+        if mark in self._refused:  # a middleware of the project has handled what was raised before the callback
+            self._refused.remove(mark)
+            begun.ledger.reopen(mark.position)
         begun.ledger.page(mark.position, response)
         if self._goals is not None:
             self._goals.count("pages")

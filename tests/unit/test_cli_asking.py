@@ -85,7 +85,6 @@ def test_a_folder_to_deliver_to_is_absolute_and_an_address_with_a_password_is_re
     ("options", "words"),
     [
         ({"add_to": ["items.jl:json"]}, "nothing can be added to a JSON list"),
-        ({"add_to": ["items.xml"]}, "is none of them"),
         ({"overwrite": ["items"]}, "is none of them"),
         ({"overwrite": ["folder.jl"]}, "is a folder"),
     ],

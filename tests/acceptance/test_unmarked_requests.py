@@ -152,9 +152,21 @@ class Retry:
 
 Own.custom_settings["SPIDER_MIDDLEWARES"] = {Retry: ORDER}
 """
+#: what is raised before the callback is handled by the same middleware, which brings the item itself
+HANDLED = """
+class Handling:
+    def process_spider_input(self, response):
+        raise ValueError("not for a callback")
+
+    def process_spider_exception(self, response, exception):
+        return [{"url": response.url}]
+
+
+Own.custom_settings["SPIDER_MIDDLEWARES"] = {Handling: 543}
+"""
 AGAIN = {
     "a downloader middleware": (FRESH, 1), "a spider middleware beyond ours": (BEYOND, 2),
-    "a retry beyond ours": (RETRY.replace("ORDER", "50"), 1), "a retry before ours": (RETRY.replace("ORDER", "543"), 1),
+    "a retry beyond ours": (RETRY.replace("ORDER", "50"), 1), "a retry before ours": (RETRY.replace("ORDER", "543"), 1), "an exception that is handled": (HANDLED, 1),
 }  # fmt: skip
 
 
