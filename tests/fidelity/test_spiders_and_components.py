@@ -466,78 +466,6 @@ START_MIDDLEWARE = Case(
     handed_out=8,
 )
 
-CHANGING_MIDDLEWARE = Case(
-    name="spider-middleware-changes-items",
-    settings={"SPIDER_MIDDLEWARES": {"small.middlewares.Marks": 543}},
-    files={
-        "middlewares": """
-            class Marks:
-                def process_spider_input(self, response):
-                    if response.url.endswith("/pieces/9"):
-                        raise ValueError("not today")
-
-                def process_spider_exception(self, response, exception):
-                    return [{"page": response.url, "error": str(exception)}]
-
-                async def process_spider_output(self, response, result):
-                    async for found in result:
-                        if isinstance(found, dict):
-                            found["marked"] = True
-                        yield found
-        """
-    },
-)
-
-CLOSED_BY_A_CALLBACK = Case(
-    name="callback-closes-the-spider",
-    settings={"CONCURRENT_REQUESTS": 1},
-    files={
-        "spider": """
-            from scrapy.exceptions import CloseSpider
-
-            from small.base import Rooms
-
-            class Museum(Rooms):
-                def parse_piece(self, response):
-                    yield {"page": response.url}
-                    if response.url.endswith("/pieces/5"):
-                        raise CloseSpider("quota_used_up")
-        """
-    },
-    differs=frozenset({"items", "pages", "code", "reasons"}),
-    sentence="quota_used_up",
-    code=3,
-    handed_out=3,
-    each_page_once=True,
-)
-
-CLOSED_BY_A_PIPELINE = Case(
-    name="pipeline-closes-the-spider",
-    settings={"CONCURRENT_REQUESTS": 1, "ITEM_PIPELINES": {"small.pipelines.Enough": 300}},
-    files={
-        "pipelines": """
-            class Enough:
-                def __init__(self, crawler):
-                    self.crawler, self.known = crawler, 0
-
-                @classmethod
-                def from_crawler(cls, crawler):
-                    return cls(crawler)
-
-                def process_item(self, item):
-                    self.known += 1
-                    if self.known == 2:
-                        self.crawler.engine.close_spider(self.crawler.spider, "only_known_pieces")
-                    return item
-        """
-    },
-    differs=frozenset({"items", "pages", "code", "reasons"}),
-    sentence="only_known_pieces",
-    code=3,
-    handed_out=3,
-    each_page_once=True,
-)
-
 CLOSED_AFTER_ITEMS = Case(
     name="closespider-itemcount",
     settings={"CLOSESPIDER_ITEMCOUNT": 2, "CONCURRENT_REQUESTS": 1},
@@ -576,9 +504,6 @@ CASES = [
     IGNORING_MIDDLEWARE,
     REDIRECTING_MIDDLEWARE,
     START_MIDDLEWARE,
-    CHANGING_MIDDLEWARE,
-    CLOSED_BY_A_CALLBACK,
-    CLOSED_BY_A_PIPELINE,
     CLOSED_AFTER_ITEMS,
     JOBDIR,
 ]
@@ -587,7 +512,6 @@ FAST_CASES = [
     (CRAWL_SPIDER, "pull"),
     (SITEMAP, "push"),
     (DEPTH, "pull"),
-    (CLOSED_BY_A_CALLBACK, "pull"),
 ]
 
 
