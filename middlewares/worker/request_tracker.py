@@ -293,14 +293,7 @@ class RequestTracker:
                 if mark is None or not isinstance(output, Request):  # of a lost batch nothing more is fetched
                     yield output
             return
-        begun.begin_again(mark)
-        if mark in self._refused:  # a middleware of the project has handled what was raised before the callback
-            self._refused.remove(mark)
-            begun.ledger.reopen(mark.position)
-        begun.ledger.page(mark.position, response)
-        if self._goals is not None:
-            self._goals.count("pages")
-        self._in_output.add(mark)
+        self._begin_output(begun, mark, response)
         try:
             async for output in result:
                 if (kept := self._carried(begun, mark, output)) is not None:
@@ -316,6 +309,16 @@ class RequestTracker:
         finally:
             self._repeated.discard(mark)
             self._in_output.discard(mark)
+
+    def _begin_output(self, begun: WorkUnit, mark: UnitMark, response: Response) -> None:
+        begun.begin_again(mark)
+        if mark in self._refused:  # a middleware of the project has handled what was raised before the callback
+            self._refused.remove(mark)
+            begun.ledger.reopen(mark.position)
+        begun.ledger.page(mark.position, response)
+        if self._goals is not None:
+            self._goals.count("pages")
+        self._in_output.add(mark)
 
     def raised(self, response: Response, error: Exception) -> Iterable[Any] | None:
         """A callback has raised this; an iterable says that it was taken care of."""
