@@ -108,7 +108,6 @@ def test_outside_of_a_project_every_command_says_so(empty: Path, tmp_path: Path,
     ("arguments", "code", "said"),
     [
         (["crawl", "easy", "-a", "x"], 2, "NAME=VALUE"),
-        (["crawl", "easy", "-o", "items.xyz"], 2, "items.xyz"),
         (["crawl", "easy", "-o", "scrapy.cfg:json"], 2, "nothing can be added to a JSON list"),
         (["crawl", "easy", "--start-urls", "none.txt"], 2, "none.txt"),
         (["crawl", "easy", "--feed", "ftp://me:hush@host/"], 2, "settings.py"),

@@ -165,9 +165,12 @@ class Handling:
 Own.custom_settings["SPIDER_MIDDLEWARES"] = {Handling: 543}
 """
 AGAIN = {
-    "a downloader middleware": (FRESH, 1), "a spider middleware beyond ours": (BEYOND, 2),
-    "a retry beyond ours": (RETRY.replace("ORDER", "50"), 1), "a retry before ours": (RETRY.replace("ORDER", "543"), 1), "an exception that is handled": (HANDLED, 1),
-}  # fmt: skip
+    "a downloader middleware": (FRESH, 1),
+    "a spider middleware beyond ours": (BEYOND, 2),
+    "a retry beyond ours": (RETRY.replace("ORDER", "50"), 1),
+    "a retry before ours": (RETRY.replace("ORDER", "543"), 1),
+    "an exception that is handled": (HANDLED, 1),
+}
 
 
 @pytest.fixture
