@@ -6,6 +6,8 @@ imports these modules (`package.*` stands for all modules of a package) and then
 sends its standard input, output and errors as open files, and a program as JSON; it hears the program's process id,
 and its exit code when it has ended, a line each. A client that is gone takes its program with it.
 
+The server ends when its standard input does, as that of a process that was killed.
+
 A program has a session, a working directory and an environment of its own, as if it were started by `python -m`. Its
 `/proc/PID/cmdline` and `environ` are its own, too. What cannot be given to a fork is refused with the process id 0.
 """
@@ -25,6 +27,7 @@ import struct
 import sys
 import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 #: Linux shows as command line and environment what lies where those of the start lay: the room for a program's own.
@@ -51,13 +54,15 @@ def main() -> None:
         listener.bind(address)
         listener.listen(64)
         print("ready", flush=True)
-        while True:
+        while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
             client = listener.accept()[0]
             if os.fork() == 0:
                 listener.close()
                 become_parent(client)
                 return
             client.close()
+    Path(address).unlink()
+    Path(address).parent.rmdir()
 
 
 def preload(name: str) -> None:
@@ -156,8 +161,7 @@ def identity(program: dict[str, Any]) -> tuple[bytes, bytes]:
 
 def rooms() -> tuple[int, int, int, int]:
     """The addresses where this process's command line begins and ends, and its environment."""
-    with open("/proc/self/stat", encoding="utf-8") as file:  # noqa: PTH123 - pathlib costs each program its import
-        fields = file.read().rpartition(") ")[2].split()
+    fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(") ")[2].split()
     first = ARG_START - 3  # two fields come before the bracket, and lists begin at 0
     start, end, environ_start, environ_end = map(int, fields[first : first + 4])
     return start, end, environ_start, environ_end

@@ -6,7 +6,6 @@ import atexit
 import json
 import os
 import select
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -42,11 +41,11 @@ class ForkServer:
     """The process that has the modules; it lives as long as this one. `address` is its Unix socket."""
 
     def __init__(self, python: str, modules: tuple[str, ...]) -> None:
-        self._folder = tempfile.mkdtemp(prefix="forks")
-        self.address = f"{self._folder}/socket"
+        self.address = f"{tempfile.mkdtemp(prefix='forks')}/socket"
         line = [python, "-I", str(SERVER), self.address, *modules, *[PADDING] * ARGUMENTS_OF_PADDING]
         env = private_environment(Path(os.devnull), {"PADDING": PADDING})
-        self._process = subprocess.Popen(line, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        # It ends with its standard input: pytest's workers may end without the functions of `atexit`.
+        self._process = subprocess.Popen(line, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         atexit.register(self.close)
         assert self._process.stdout
         assert self._process.stdout.readline() == b"ready\n", f"{python} could not import {modules}"
@@ -64,9 +63,7 @@ class ForkServer:
         return ForkedProgram(client)
 
     def close(self) -> None:
-        self._process.kill()
         self._process.communicate()
-        shutil.rmtree(self._folder)
 
 
 _lock = threading.Lock()
