@@ -122,7 +122,7 @@ def _lock(folder: Path) -> bool:
     except BlockingIOError:  # it is being removed
         os.close(descriptor)
         return False
-    except OSError:  # this file system has no locks, so nobody can remove it
+    except OSError:  # this file system has no locks, so no process removes it
         return True
     return folder.is_dir()
 

@@ -190,7 +190,7 @@ IDLE = -1
 #: and of one for what was begun by no page
 NO_PAGE = -2
 #: The mark of the page that is in work. Scrapy scrapes each page in a task of its own, and what that task requests or
-#: scrapes is of this page, whoever makes it: a callback, a pipeline, a middleware.
+#: scrapes is of this page, wherever it is made: in a callback, a pipeline, a middleware.
 PAGE: ContextVar[UnitMark | None] = ContextVar("distributed_page", default=None)
 
 
