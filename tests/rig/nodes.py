@@ -171,7 +171,8 @@ class ScrapydNode:
         """SIGKILL all its jobs, and say which they were."""
         killed = self.job_pids()
         for pid in killed:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended by itself
+                os.kill(pid, signal.SIGKILL)
         return killed
 
     def versions(self, project: str) -> list[str]:
