@@ -27,6 +27,7 @@ import struct
 import sys
 import time
 import warnings
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,13 @@ HEADER = struct.Struct("!I")
 
 def main() -> None:
     address, *modules = (argument for argument in sys.argv[1:] if argument != PADDING)
+    refusing = RefuseReactor()
+    sys.meta_path.insert(0, refusing)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a program hears of what it imports itself
         for name in modules:
             preload(name)
-    # A reactor has an open epoll, which forks would share.
-    assert "twisted.internet.reactor" not in sys.modules, "an import brought the reactor"
+    sys.meta_path.remove(refusing)
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # leaves no zombies
@@ -65,6 +67,14 @@ def main() -> None:
     Path(address).parent.rmdir()
 
 
+class RefuseReactor(MetaPathFinder):
+    """Lets no module be imported that brings the reactor: it has an open epoll, which forks would share."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "twisted.internet.reactor":
+            raise ImportError(f"{name} is for the forks")
+
+
 def preload(name: str) -> None:
     module = importlib.import_module(name.removesuffix(".*"))
     if not name.endswith(".*"):
@@ -72,7 +82,8 @@ def preload(name: str) -> None:
     for found in pkgutil.walk_packages(module.__path__, f"{module.__name__}."):
         # Importing `__main__` would run the program; the examples are a project's files.
         if not found.name.endswith("__main__") and ".examples." not in found.name:
-            with contextlib.suppress(ImportError):  # of a package that is not needed, like Scrapy's h2
+            # Of a package that is not needed, like Scrapy's h2; or of the reactor.
+            with contextlib.suppress(ImportError):
                 importlib.import_module(found.name)
 
 
