@@ -209,7 +209,7 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
         "Scrapy counts the depth from the start page; the depth travels with each request, so"
         " the limit holds as in one process.")),
     Difference(name="pauses between requests", meaning=_TOLD, settings=(
-        "DOWNLOAD_DELAY", "AUTOTHROTTLE_ENABLED", "CONCURRENT_REQUESTS_PER_DOMAIN"), sentence=(
+        "DOWNLOAD_DELAY", "AUTOTHROTTLE_ENABLED"), sentence=(
         "Scrapy keeps to it with one process; here each job does, so the site sees as many"
         " times the requests as there are jobs. sdist throttle set limits a site over all of"
         " them, and --max-jobs N the jobs.")),
