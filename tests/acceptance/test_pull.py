@@ -116,7 +116,7 @@ def test_a_killed_worker_and_a_killed_producer_cost_nothing_with_the_store_on_re
 @pytest.mark.parametrize("mode", [pytest.param("push", marks=pytest.mark.full), "pull"])
 def test_it_rests_goes_on_is_cancelled_and_taken_up_again(mode: str, scene: MakeScene) -> None:
     # A batch takes longer than workers need to notice.
-    at = scene(450, "--latency=0.6", per_page=20, **{**PULL, "DISTRIBUTED_MODE": mode, "DISTRIBUTED_BATCH_SIZE": 50})
+    at = scene(450, "--latency=1.2", per_page=20, **{**PULL, "DISTRIBUTED_MODE": mode, "DISTRIBUTED_BATCH_SIZE": 50})
     it, pages, command = at.it, at.pages, at.start()
     wait_accepted(it, 2)
     crawl = crawls(it)[0].id
