@@ -209,7 +209,7 @@ class Museum:
             return Counter(self._hits)
 
     def forget(self) -> None:
-        """As if nobody had come yet."""
+        """Forget all visits."""
         with self._lock:
             self._hits.clear()
 
