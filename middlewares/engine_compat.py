@@ -1,11 +1,12 @@
 """What a worker uses of Scrapy's engine, on every supported version of Scrapy."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import wraps
 from inspect import iscoroutinefunction
 from typing import Any
 
-from scrapy import Request
+from scrapy import Request, signals
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
@@ -18,7 +19,7 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.spider import iterate_spider_output
 from twisted.internet.defer import Deferred
 
-from scrapyd_dist.batches import FinishReason
+from scrapyd_dist.batches import FinishReason, meaning
 from scrapyd_dist.errors import ConfigError
 
 from .codec import WAITS
@@ -106,22 +107,38 @@ def close_spider(crawler: Crawler, reason: str) -> None:
         engine.close_spider(spider, reason)
 
 
-def finish_when_done(crawler: Crawler, is_done: Callable[[], bool]) -> None:
-    """Let a process that is told to end when it has nothing to do close its spider as `finished`; call with an engine.
+def finish_when_done(crawler: Crawler, is_done: Callable[[], bool], *, is_part: bool) -> None:
+    """Let a process that has nothing to do close its spider as `finished`; call with an engine.
 
-    Scrapy calls it `shutdown`, which is what a spider's `closed` takes for the end of a crawl that was broken off.
+    When it is told to end, Scrapy calls that `shutdown`, which is what a spider's `closed` takes for the end of a crawl
+    that was broken off. And where the process does a part of a crawl (`is_part`), a handler of `spider_idle` that
+    raises `CloseSpider` gives a reason by which it means that the whole crawl has nothing left.
     """
+    is_idle = False
+
+    def note_idle() -> None:
+        nonlocal is_idle
+        is_idle = is_part
+        asyncio.get_running_loop().call_soon(note_end_of_idle)
+
+    def note_end_of_idle() -> None:
+        nonlocal is_idle
+        is_idle = False
+
     engine = crawler.engine
     name = "close_spider_async" if hasattr(engine, "close_spider_async") else "close_spider"  # Scrapy 2.13
     close = getattr(engine, name)
 
     @wraps(close)
     def close_spider(*arguments: Any, **options: Any) -> Any:
-        if options.get("reason") == FinishReason.SHUTDOWN.value and is_done():
+        reason = str(options.get("reason"))
+        is_told_to_end = reason == FinishReason.SHUTDOWN.value and is_done()
+        if is_told_to_end or (is_idle and meaning(reason).closes_crawl):
             options["reason"] = FinishReason.FINISHED.value
         return close(*arguments, **options)
 
     setattr(engine, name, close_spider)  # on this instance only
+    crawler.signals.connect(note_idle, signals.spider_idle, weak=False)
 
 
 def is_closing(crawler: Crawler) -> bool:

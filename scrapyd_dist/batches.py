@@ -15,8 +15,10 @@ from scrapyd_dist.errors import ConfigError, StepRefused
 CRAWL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}")
 #: maximum length of a generated name before a number is appended
 _NAME_ROOM = 76
-#: requests that a command may leave for the producer of a running crawl; "" for none
-WANTED = frozenset({"", "pause", "cancel"})
+#: what the processes of a running crawl may be asked for through its row; "" for nothing. A command asks for the first
+#: two; the producer asks the workers to close, when one of them has closed its spider.
+PAUSE, CANCEL, CLOSE = "pause", "cancel", "close"
+WANTED = frozenset({"", PAUSE, CANCEL, CLOSE})
 
 
 class CrawlState(str, Enum):
@@ -124,7 +126,7 @@ class Crawl:
     exit_code: int | None = None
     message: str = ""  #: one paragraph for users: why the crawl was refused or stopped, and how to continue
     summary: Mapping[str, Any] = field(default_factory=dict)  #: the last known summary, JSON
-    wanted: str = ""  #: a command's request to the producer, one of `WANTED`, obeyed at its next tick
+    wanted: str = ""  #: one of `WANTED`, obeyed within seconds
     #: one paragraph on why the signature of `options` was rejected (they are empty then); computed, never stored
     foreign: str = ""
 
@@ -269,7 +271,6 @@ class FinishReason(str, Enum):
 
     FINISHED = "finished"  #: the same as Scrapy's
     SHUTDOWN = "shutdown"  #: the same as Scrapy's
-    CANCELLED = "cancelled"
     SUPERSEDED = "superseded"  #: the job came too late, or another one has taken its place
     REFUSED = "refused"  #: the job could not start: its input or its node is unsuitable
     FAILED = "failed"  #: an error of this program
@@ -282,7 +283,7 @@ class FinishReason(str, Enum):
     LIMITED = "limited"  #: the producer has found as many requests as its limit allows
     TIMEOUT = "timeout"  #: the job has run for longer than DISTRIBUTED_JOB_TIMEOUT
     STALLED = "stalled"  #: it had work, and no page and no item for longer than DISTRIBUTED_STALL_TIMEOUT
-    GOAL = "goal"  #: the whole crawl has reached one of its goals; what was not made waits
+    GOAL = "goal"  #: the whole crawl has reached a goal, or its spider has closed it; what was not made waits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,26 +295,30 @@ class ReasonMeaning:
     told: bool = False  #: whether the job was told to end
     asked_for: bool = False  #: whether the job has done its work, as far as its settings allow
     by_settings: bool = False  #: whether settings ended the job early; a retry would end there, too
+    #: whether the project's code has closed the spider (`CloseSpider`, `engine.close_spider`), and so the whole crawl
+    closes_crawl: bool = False
 
 
 #: prefix of the reason of a miss whose request was not made because settings ended the job
 NOT_MADE = "not made"
-#: kind, in a worker's report, of requests that were not made as the crawl has reached a goal: they wait in new batches
+#: kind, in a worker's report, of requests that were not made as the crawl ends early: they wait in new batches
 PUT_OFF = "put-off"
 #: their reason, until they are in these batches
-PUT_OFF_REASON = "not made yet: the crawl has reached a goal"
-#: for finish reasons that are not in the table
-_UNKNOWN = ReasonMeaning(blames_batch=True)
+PUT_OFF_REASON = "not made yet: the crawl ends early, by a goal or by its spider"
+#: for finish reasons that are not in the table: a project's own
+_UNKNOWN = ReasonMeaning(in_order=True, closes_crawl=True)
 _MEANINGS: dict[str, ReasonMeaning] = {
+    "": ReasonMeaning(blames_batch=True),
     **{reason.value: ReasonMeaning() for reason in FinishReason},
     FinishReason.FINISHED.value: ReasonMeaning(in_order=True, asked_for=True),
     FinishReason.SHUTDOWN.value: ReasonMeaning(in_order=True, told=True),
-    FinishReason.CANCELLED.value: ReasonMeaning(in_order=True),
     FinishReason.SUPERSEDED.value: ReasonMeaning(told=True),
     FinishReason.GOAL.value: ReasonMeaning(in_order=True, asked_for=True),
     FinishReason.LIMITED.value: ReasonMeaning(in_order=True, asked_for=True, by_settings=True),
     FinishReason.TIMEOUT.value: ReasonMeaning(in_order=True, blames_batch=True),
     FinishReason.STALLED.value: ReasonMeaning(blames_batch=True),
+    # Scrapy's MEMUSAGE_LIMIT_MB
+    "memusage_exceeded": ReasonMeaning(blames_batch=True),
     # Scrapy's CloseSpider settings: after a time or a count, or after too many errors
     **{
         f"closespider_{limit}": ReasonMeaning(in_order=True, asked_for=True, by_settings=True)
@@ -324,7 +329,7 @@ _MEANINGS: dict[str, ReasonMeaning] = {
 
 
 def meaning(finish_reason: str) -> ReasonMeaning:
-    """Return the consequences of a finish reason in a report or log; an unknown one may be the batch's fault."""
+    """Return the consequences of a finish reason in a report or log; an unknown one is of the project's own code."""
     return _MEANINGS.get(finish_reason, _UNKNOWN)
 
 

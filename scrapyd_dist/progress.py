@@ -286,6 +286,7 @@ def summary(snap: Snapshot) -> dict[str, Any]:
         "misses": snap.misses,
         "goals": dict(spec.goals),
         "goal": state.goal or None,
+        "closed_by": state.closed_by or None,
         "differences": [one.document for one in snap.differences],
         "warnings": list(snap.warnings),
         "message": snap.message,
@@ -318,7 +319,7 @@ def _nothing_yet() -> dict[str, Any]:
             name: []
             for name in ("earlier_versions", "code", "nodes", "stragglers", "output", "differences", "warnings")
         },
-        **dict.fromkeys(("misses", "goal")),
+        **dict.fromkeys(("misses", "goal", "closed_by")),
     }
 
 

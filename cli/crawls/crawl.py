@@ -189,6 +189,7 @@ def resume(
     row = producer_process.crawl_or_latest(store, crawl)
     crawl = row.id
     reached = str(row.summary.get("goal") or "")
+    ended_early = bool(reached or row.summary.get("closed_by"))
     asked = {**({OURS[reached]: 0} if reached in OURS else {}), **goals.goals()}
     if goals.goals() and row.wanted == "pause" and producer_process.runs(row):
         raise ConfigError(
@@ -206,7 +207,7 @@ def resume(
         if detach and not watched.quiet:
             say(f"The crawl {crawl} goes on. See it with: sdist watch {crawl}")
         return 0 if detach else watcher.watch(context.root, store, crawl, watched)
-    again, process = producer_process.begin_again(context.root, store, crawl, finished=bool(reached), new_code=new_code)
+    again, process = producer_process.begin_again(context.root, store, crawl, finished=ended_early, new_code=new_code)
     return follow(context, again, process, watched, detach=detach)
 
 

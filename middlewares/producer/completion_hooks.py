@@ -66,7 +66,7 @@ def earlier_items(crawl: str, args: Mapping[str, Any], rows: Iterable[Crawl], sp
         and row.spider == spider
         and row.state is CrawlState.FINISHED
         and dict(row.options.get("args") or {}) == dict(args)
-        and not row.summary.get("goal")
+        and not (row.summary.get("goal") or row.summary.get("closed_by"))
         and not any(  # a trial run says nothing of the site
             str((row.options.get(name) or {}).get("DISTRIBUTED_LIMIT") or "0") != "0"
             for name in ("settings", "spider_settings")

@@ -274,7 +274,7 @@ class CrawlRun(Lifecycle):
         await self._obey()
         if self._scheduler.enough and not self.index.walked:
             self.found_enough(self._scheduler.enough)
-        if self._scheduler.state.goal:
+        if self._scheduler.state.ends_early:
             self._goal_reached()
         if self._scheduler.state.stopped:
             self.hold()
@@ -329,7 +329,7 @@ class CrawlRun(Lifecycle):
         self.index.walked = True
         held_back = self.options.batch_adapt and not self.options.leases  # what workers lease may wait in the store
         state = self._scheduler.state
-        while held_back and not (state.stopped or state.goal or self.tasks.fault):
+        while held_back and not (state.stopped or state.ends_early or self.tasks.fault):
             self.seal(*self.capture.cutter.due(time.monotonic()))
             if len(self.capture.cutter) == 0:
                 return
@@ -361,7 +361,7 @@ class CrawlRun(Lifecycle):
             code = INTERRUPTED if self._cancelled or signals.came else self._scheduler.stop_code
             state = CrawlState.INCOMPLETE if self._scheduler.incomplete else CrawlState.STOPPED
             await self._stop(self._scheduler.state.stopped, code, state)
-        elif self._enough == FinishReason.GOAL.value and not self._scheduler.state.goal:
+        elif self._enough == FinishReason.GOAL.value and not self._scheduler.state.ends_early:
             await self._stop(
                 "The walk over the index was broken off: the store was away, or a worker died whose work had counted"
                 " for a goal.",
@@ -413,6 +413,7 @@ class CrawlRun(Lifecycle):
         is_partial = (
             delivered.lost
             or self._scheduler.state.stray_items
+            or self._scheduler.state.closed_by
             or self._has_wrong_values
             or self._mostly_denied(stored["misses"])
         )
@@ -429,20 +430,16 @@ class CrawlRun(Lifecycle):
     def _left_out(self, misses: Sequence[Miss]) -> list[str]:
         """Warnings of what was left out on request."""
         warnings = []
-        if goal := self._scheduler.state.goal:
-            backlog, walked = self._scheduler.state.backlog, self._enough != FinishReason.GOAL.value
-            rest = (
-                f" {backlog.waiting_requests:,} requests wait in {backlog.waiting:,} batches"
-                f"{'' if walked else ', and the index is not walked to its end'}. Go on with the rest:"
-                f" sdist resume {self._repository.id}"
-            )
-            warnings.append(
-                f"The crawl has reached a goal: {in_words(goal, self._scheduler.state.spec.goals[goal])}."
-                f"{' Nothing is left.' if walked and not backlog.waiting else rest}"
-            )
+        if self._scheduler.state.ends_early:
+            warnings.append(self._early_end())
         elif self._enough == FinishReason.LIMITED.value:
             warnings.append(
                 f"The crawl was limited to {self.options.limit:,} target requests (--limit, DISTRIBUTED_LIMIT);"
+                " what else there may be was not looked for."
+            )
+        elif meaning(self._enough).closes_crawl:
+            warnings.append(
+                f"The spider has closed the walk over the index: {self._enough}. What was found until then was crawled;"
                 " what else there may be was not looked for."
             )
         elif self._enough:
@@ -461,6 +458,22 @@ class CrawlRun(Lifecycle):
             )
         return warnings
 
+    def _early_end(self) -> str:
+        """Why the crawl has ended early, and how to go on with what is left."""
+        state = self._scheduler.state
+        if state.goal:
+            why = f"The crawl has reached a goal: {in_words(state.goal, state.spec.goals[state.goal])}."
+        else:
+            why = f"The spider has closed the crawl: {state.closed_by}."
+        waiting, is_walked = state.backlog.waiting, self._enough != FinishReason.GOAL.value
+        if is_walked and not waiting:
+            return f"{why} Nothing is left."
+        unwalked = "" if is_walked else ", and the index is not walked to its end"
+        return (
+            f"{why} {state.backlog.waiting_requests:,} requests wait in {waiting:,} batches{unwalked}. Go on with the"
+            f" rest: sdist resume {self._repository.id}"
+        )
+
     def _mostly_denied(self, misses: Sequence[Miss]) -> int:
         """How many pages were denied, if these are more than half of all."""
         denied = sum(miss.reason.startswith(DENIED) for miss in misses)
@@ -477,7 +490,8 @@ class CrawlRun(Lifecycle):
     async def finish(self, reason: str) -> None:
         """Complete the crawl where its settings closed the spider; else stop it, if it is not complete."""
         self._closing = True
-        if not self._done and not signals.came and meaning(reason).by_settings:
+        ends_walk = meaning(reason).by_settings or meaning(reason).closes_crawl
+        if not self._done and not signals.came and ends_walk:
             process_exit.set(INTERRUPTED)  # as below
             self._enough = self._enough or ("" if self.index.walked else reason)
             await self.tasks.start("complete", self._complete)

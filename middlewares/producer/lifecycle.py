@@ -98,7 +98,7 @@ def ending(reason: str, where: str) -> tuple[str, int]:
     if signals.came:
         return f"The crawl was interrupted ({reason}).", INTERRUPTED
     if reason != "shutdown":
-        return f"The spider was closed before the crawl was done, by a setting or by CloseSpider: {reason}.", 3
+        return f"The spider was closed before the crawl was done, by a setting: {reason}.", 3
     if faults.last is not None:
         return f"The crawl broke off by a fault: {faults.last}. The whole traceback is in {where}.", 1
     return f"The engine was stopped from within this process, not by a signal; {where} may tell more.", 1

@@ -9,7 +9,7 @@ from typing import Any
 
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
-from scrapy.exceptions import DontCloseSpider
+from scrapy.exceptions import CloseSpider, DontCloseSpider
 from scrapy.http import Response
 from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
@@ -87,17 +87,25 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
                     yield output
                 elif (kept := self._sort(run, output, shard, response)) is not None:
                     yield kept
+        except CloseSpider:  # the page is done, as far as its callback wanted it
+            self._came(response, shard, page)
+            raise
         except Exception as error:
             why = f"{type(error).__name__} in the callback: {str(error)[:200]}"
             self._lost(response.meta, response.url, "failed", why)
             raise
+        self._came(response, shard, page)
+
+    def _came(self, response: Response, shard: int, page: int | None) -> None:
+        """The callback of an index page (`page`: the number of its request) has ended."""
         if page is not None:
-            run.index.came(shard, page, _first_url(response))
-            if run.goals is not None:
-                run.goals.count("pages")
+            self.run.index.came(shard, page, _first_url(response))
+            if self.run.goals is not None:
+                self.run.goals.count("pages")
 
     def process_spider_exception(self, response: Response, exception: Exception, spider: Spider | None = None) -> None:
-        if not isinstance(exception, HttpError):  # that one came by the errback, and is counted there
+        # An error page came by the errback, and is counted there.
+        if not isinstance(exception, (HttpError, CloseSpider)):
             why = f"{type(exception).__name__}: {str(exception)[:200]}"
             self._lost(response.meta, _first_url(response), "failed", why)
 

@@ -47,6 +47,7 @@ class LeaseReport:
         self.trouble = ""  #: of a batch that could not be ended
         self.public: str | None = None  #: of a worker that introduces itself, the public half of its egg's key
         self.unreached = False  #: the store cannot be used from here, and that will stay so
+        self.closed_by = ""  #: the reason for which the project's own code has closed the spider
 
     def fate(self, batch: BatchUnit, fate: str) -> None:
         """What became of a batch; only an acked one counts in the worker's totals from now on."""
@@ -68,6 +69,7 @@ class LeaseReport:
             **self._head("ended", batch.started, batch=number, attempt=attempt),
             **batch.ledger.close(),
             "finish_reason": reason,
+            "closed_by": self.closed_by,
             "problem": batch.problem,
             "part": part,
             "feeds": [],
@@ -86,6 +88,7 @@ class LeaseReport:
             **self.progress(()),
             "state": "ended",
             "finish_reason": reason,
+            "closed_by": self.closed_by,
             "problem": problem or self.trouble,
             "limit": limit,
             "unreached": self.unreached,
@@ -183,6 +186,7 @@ class BatchAcker:
 
     async def finish(self, reason: str) -> None:
         """The worker ends: ack complete batches, give back those not begun, and report how far the rest came."""
+        self._report.closed_by = reason if meaning(reason).closes_crawl else ""
         while self._ending:
             await asyncio.wait(list(self._ending.values()))
         for batch in list(self.held.values()):
@@ -211,7 +215,7 @@ class BatchAcker:
 
         Scrapy before 2.19 calls it finished when its start has failed; what was not made has not failed.
         """
-        if reason == FinishReason.GOAL.value:
+        if reason == FinishReason.GOAL.value or meaning(reason).closes_crawl:
             batch.ledger.rest = REST_PUT_OFF
             return "finished"
         if meaning(reason).by_settings:

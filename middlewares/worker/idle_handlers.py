@@ -14,7 +14,7 @@ from scrapy.exceptions import CloseSpider, DontCloseSpider
 from twisted.python.failure import Failure
 
 from ..classifier import FoundRequests
-from ..engine_compat import close_spider, under_way
+from ..engine_compat import under_way
 from .batch_acker import BatchAcker
 from .lease_client import LeaseContext
 from .work_unit import IDLE, PAGE, BatchUnit, UnitMark
@@ -79,11 +79,8 @@ class IdleHandlers:
             )
         finally:
             PAGE.reset(token)
+        # `CloseSpider` says that the whole crawl has nothing left. Whether that is so is known when this worker ends.
         errors = [answer.value for _, answer in answers if isinstance(answer, Failure)]
-        for error in errors:
-            if isinstance(error, CloseSpider):
-                close_spider(crawler, error.reason or "cancelled")
-                self.stopped = True
         asked = self._hand_over(finds, batch) or not self._is_quiet()
         return asked, any(isinstance(error, DontCloseSpider) for error in errors)
 

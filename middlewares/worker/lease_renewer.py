@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 RENEWALS = 3
 #: seconds between two looks of the event loop, at most
 TURN = 1.0
-#: seconds between two looks at whether the crawl rests
+#: seconds between two looks at what the crawl was asked for
 LOOK = 2.0
 #: seconds that the event loop stands while the store is asked after a standstill
 CONFIRM = 5.0
@@ -55,16 +55,17 @@ class LeaseRenewer:
     """The leases of one worker's job; nothing happens before `start`. Call from the event loop unless noted.
 
     The store is a connection of its own, closed at the end. `lost` is called in the event loop for each lease that is
-    lost; for a `patient` one, a store that stays away is no loss. `rest` is called there with whether the crawl rests.
+    lost; for a `patient` one, a store that stays away is no loss. `heed` is called there with what the
+    crawl was asked for, one of `batches.WANTED`.
     """
 
     def __init__(
         self, store: Store, *, crawl: str, holder: str, seconds: float, lost: Callable[[Key, LeaseLoss], object],
-        patient: bool = False, rest: Callable[[bool], object] = lambda _: None, clock: Callable[[], float] = clock,
+        patient: bool = False, heed: Callable[[str], object] = lambda _: None, clock: Callable[[], float] = clock,
     ) -> None:  # fmt: skip
         self._store, self._crawl, self._holder, self._seconds = store, crawl, holder, seconds
-        self._tell, self._patient, self._rest, self._clock = lost, patient, rest, clock
-        self._rests: bool | None = None  #: as the store said last
+        self._tell, self._patient, self._heed, self._clock = lost, patient, heed, clock
+        self._crawl_wanted: str | None = None  #: as the store said last
         self._looked = 0.0
         self._lock = threading.Lock()
         self._held: dict[Key, float] = {}  #: attempt -> the end of its lease, by this process's own clock
@@ -139,8 +140,8 @@ class LeaseRenewer:
         if stood > self._seconds / RENEWALS:
             self._confirm(stood)
         self._turned = self._clock()
-        if self._rests is not None:
-            self._rest(self._rests)
+        if self._crawl_wanted is not None:
+            self._heed(self._crawl_wanted)
         if not self._patient:
             self._lose(LeaseLoss.AWAY)
         while self._losses:
@@ -181,7 +182,7 @@ class LeaseRenewer:
             if now - self._looked >= LOOK:
                 self._looked = now
                 with suppress(DistError):  # while the store is away, all stays as it is
-                    self._rests = self._store.rests(self._crawl)
+                    self._crawl_wanted = self._store.wanted(self._crawl)
 
     def renew(self) -> None:
         with self._lock:

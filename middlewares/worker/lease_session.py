@@ -13,7 +13,7 @@ from typing import Any
 from scrapy import Request
 from scrapy.crawler import Crawler
 
-from scrapyd_dist.batches import Crawl, FinishReason
+from scrapyd_dist.batches import CLOSE, PAUSE, Crawl, FinishReason
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.keys import SealError, public_half
 from scrapyd_dist.settings import uploading_feeds
@@ -345,7 +345,7 @@ class LeaseSession:
 
         renewer = LeaseRenewer(
             renewals, crawl=job.crawl, holder=job.name, seconds=job.lease, lost=lost,
-            rest=lambda rests: PauseGate.of(self._crawler).rest(rests),
+            heed=self._heed,
         )  # fmt: skip
         client = LeaseClient(job, store, renewer, key)
         try:
@@ -358,9 +358,15 @@ class LeaseSession:
             client.close()
             renewer.stop()
             raise
-        PauseGate.of(self._crawler).rest(crawl.wanted == "pause")
+        self._heed(crawl.wanted)
         renewer.start()
         return work
+
+    def _heed(self, wanted: str) -> None:
+        """Do what the crawl was asked for through its row."""
+        PauseGate.of(self._crawler).rest(wanted == PAUSE)
+        if wanted == CLOSE:
+            self._fail("", FinishReason.GOAL)
 
     @property
     def has_work(self) -> bool:

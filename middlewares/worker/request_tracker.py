@@ -17,7 +17,7 @@ from weakref import finalize
 from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import BaseDupeFilter
-from scrapy.exceptions import IgnoreRequest
+from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http import Response
 from scrapy.settings import BaseSettings
 from scrapy.spidermiddlewares.httperror import HttpError
@@ -299,7 +299,7 @@ class RequestTracker:
                 if (kept := self._carried(begun, mark, output)) is not None:
                     yield kept
         except Exception as error:
-            begun.ledger.missed(mark.position, "failed", _in_callback(error), error)
+            _end_broken_off(begun, mark, error)
             self._ended(begun, mark)
             raise
         else:  # one that was broken off has not ended: the process ends
@@ -328,7 +328,7 @@ class RequestTracker:
         if self._expired(error, begun, mark, response):
             return ()
         if not isinstance(error, HttpError):  # that one came by the errback, and is judged there
-            begun.ledger.missed(mark.position, "failed", _in_callback(error), error)
+            _end_broken_off(begun, mark, error)
         self._ended(begun, mark)
         return None
 
@@ -455,6 +455,14 @@ class RequestTracker:
 def _in_pipeline(error: BaseException) -> str:
     """Why a request failed of whose item a pipeline has raised this."""
     return f"{type(error).__name__} in a pipeline: {str(error)[:200]}"
+
+
+def _end_broken_off(begun: WorkUnit, mark: UnitMark, error: Exception) -> None:
+    """Note that a callback has raised this: it has failed, or has closed the spider, and then its page is done."""
+    if isinstance(error, CloseSpider):
+        begun.ledger.done(mark.position)
+    else:
+        begun.ledger.missed(mark.position, "failed", _in_callback(error), error)
 
 
 def _in_callback(error: Exception) -> str:

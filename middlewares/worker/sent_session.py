@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
 
-from scrapyd_dist.batches import FinishReason, meaning, not_made
+from scrapyd_dist.batches import CLOSE, PAUSE, FinishReason, meaning, not_made
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.store.worker_thread import StoreThread
 
@@ -98,14 +98,14 @@ class SentSession:
         try:
             store = await asyncio.to_thread(reach, job)
             current = store.lease(job.crawl, job.batch, job.attempt, job.name, job.lease)
-            rests = store.rests(job.crawl)
+            wanted = store.wanted(job.crawl)
         except (OutOfReach, DistError) as error:
             self._no_lease = str(error)
             logger.info("This attempt has no lease: %s", error)
             return
         self._leases = leases = LeaseRenewer(
             store, crawl=job.crawl, holder=job.name, seconds=job.lease, lost=lambda *_: self._lost(), patient=True,
-            rest=lambda rests: PauseGate.of(self._crawler).rest(rests),
+            heed=self._heed,
         )  # fmt: skip
         if not current:
             self._lost()
@@ -114,7 +114,13 @@ class SentSession:
         leases.start()
         # Once another attempt has taken this one's place, not one more request leaves.
         leases.guard(self._crawler, lambda _: self._refused)
-        PauseGate.of(self._crawler).rest(rests)
+        self._heed(wanted)
+
+    def _heed(self, wanted: str) -> None:
+        """Do what the crawl was asked for through its row."""
+        PauseGate.of(self._crawler).rest(wanted == PAUSE)
+        if wanted == CLOSE:
+            self._fail("", FinishReason.GOAL)
 
     async def _keep_to_goals(self, goals: GoalKeeper) -> None:
         """By the counts in the store, where it is reached; else by what was left when this job was sent."""
@@ -162,7 +168,8 @@ class SentSession:
         if self._goals is not None:
             await self._goals.close()
         batch, stats = self._batch, self._crawler.stats.get_stats()
-        if reason == FinishReason.GOAL.value:
+        closed_by = reason if meaning(reason).closes_crawl and not batch.row else ""
+        if reason == FinishReason.GOAL.value or closed_by:
             batch.ledger.rest, reason = REST_PUT_OFF, FinishReason.FINISHED.value
         elif batch.row and meaning(reason).asked_for:
             # It did what its settings ask for; Scrapy's own word is in the stats.
@@ -177,6 +184,7 @@ class SentSession:
             **self._head("ended"),
             **batch.ledger.close(),
             "finish_reason": reason,
+            "closed_by": closed_by,
             "problem": problem or batch.problem,
             "part": part,
             "feeds": self._feeds,

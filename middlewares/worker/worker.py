@@ -94,7 +94,7 @@ class Worker:
 
     def _started(self) -> None:
         share_robots_rules(self._crawler)
-        finish_when_done(self._crawler, self._is_done)
+        finish_when_done(self._crawler, self._is_done, is_part=self._job is not None and not self._job.row)
 
     def _opened(self) -> None:
         job = self._job

@@ -51,6 +51,7 @@ class WorkerReport:
     errors: int = 0  #: requests that have failed so far, without those that are gone
     started: float | None = None  #: when the worker started, by the node's clock
     finish_reason: str = ""
+    closed_by: str = ""  #: the reason for which the project's own code has closed the spider
     problem: str = ""
     lease: bool = False  #: whether the worker of a pushed batch holds a lease, and so reaches the store
     no_lease: str = ""  #: why the worker of a pushed batch cannot reach the store
@@ -146,7 +147,9 @@ def _report(document: Mapping[str, Any]) -> WorkerReport:
     part, started, public, batches = (document.get(name) for name in ("part", "started", "public", "batches"))
     counts: dict[str, Any] = {name: _count(document[name]) for name in ("requests", "done", "missed", "pages", "items")}
     counts |= {name: _count(document.get(name, 0)) for name in ("errors", "feeds_failed")}
-    texts: dict[str, Any] = {name: str(document.get(name, "")) for name in ("finish_reason", "problem", "no_lease")}
+    texts: dict[str, Any] = {
+        name: str(document.get(name, "")) for name in ("finish_reason", "closed_by", "problem", "no_lease")
+    }
     if part is not None:
         items, size = _count(part["items"]), _count(part["bytes"])
         fields = tuple(str(name) for name in part.get("fields", ()))

@@ -183,6 +183,7 @@ class Autoscaler:
         assert isinstance(out, WorkerRun)  # noqa: S101 - only workers run in a pool
         out.report = report
         self.state.stray_items += report.stray_items
+        self.state.close_crawl(report.closed_by)
         self._forget(out)
         self.ending += 1
         if meaning(report.finish_reason).by_settings and not self.again:  # one in its place would end there as well

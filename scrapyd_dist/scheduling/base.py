@@ -136,6 +136,7 @@ class SchedulerState:
     told: Counter[str] = field(default_factory=Counter)  #: what jobs have done since then that do not reach the store
     stray_items: int = 0  #: that workers have scraped for no batch: there is no part for them, and they are lost
     goal: str = ""  #: the goal that is reached: nothing more is begun
+    closed_by: str = ""  #: the reason for which the project's own code has closed the crawl: likewise
     stopped: str = ""  #: why it stopped before the end
     fault: BaseException | None = None  #: an internal error, never a node's
     pump: Callable[[], None] = lambda: None  #: gives waiting batches to nodes with room
@@ -150,6 +151,11 @@ class SchedulerState:
     def run(self, verb: Callable[Concatenate[str, P], T], *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
         """Call a verb of the store for this crawl, in the store's thread."""
         return self.store(verb, self.spec.crawl, *args, **kwargs)
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether nothing more is begun, and the crawl ends with what is under way."""
+        return bool(self.goal or self.closed_by)
 
     @property
     def which_work(self) -> str:
@@ -167,6 +173,13 @@ class SchedulerState:
     def member_at(self, url: str) -> NodeState | None:
         """The node at this address, or None when it is not in the fleet any more."""
         return next((one for one in self.members if one.node.url == url), None)
+
+    def close_crawl(self, reason: str) -> None:
+        """The project's own code has closed the spider in one process: the whole crawl ends with that."""
+        if reason and not self.closed_by:
+            logger.warning("the spider has closed the crawl: %s", reason)
+            self.closed_by = reason
+            self.news.set()
 
     def put_back(self, batch: Batch, avoid: str) -> None:
         """A failed batch waits again: first in the queue, for another node than `avoid` if there is one."""

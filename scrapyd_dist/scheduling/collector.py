@@ -217,6 +217,7 @@ class Collector:
     async def _finish(self, batch: Batch, attempt: int, job: str, member: NodeState, report: WorkerReport) -> bool:
         """Judge an ended attempt and fetch its part; True when it was accepted."""
         number, node, spec = batch.number, member.node, self.state.spec
+        self.state.close_crawl(report.closed_by)
         if reason := refusal(report, batch.size, feed=spec.feed):
             await self.give_up(batch, attempt, reason, node.name, blame=report.blames_batch)
             return False
@@ -252,7 +253,7 @@ class Collector:
         )  # fmt: skip
 
     async def put_off(self, number: int, report: Mapping[str, Any]) -> None:
-        """Let the requests of a batch wait, in new ones, that were not made as the crawl has reached a goal."""
+        """Let the requests of a batch wait, in new ones, that were not made as the crawl ends early."""
         places = [place for place, kind, _ in report.get("missed_requests") or () if kind == PUT_OFF]
         if not places:
             return

@@ -40,7 +40,7 @@ class Dispatcher:
     def pump(self) -> None:
         """Give waiting batches to nodes, as long as there is room."""
         state = self.state
-        if not state.waiting or not state.sending or state.paused or state.goal:
+        if not state.waiting or not state.sending or state.paused or state.ends_early:
             return
         most = state.limits.max_jobs
         limit = max(0, most - sum(len(member.out) for member in state.members)) if most else None

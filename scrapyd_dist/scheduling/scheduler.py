@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scrapyd_dist.batches import PUT_OFF_REASON, Attempt, AttemptState, Batch, meaning
+from scrapyd_dist.batches import CLOSE, PUT_OFF_REASON, Attempt, AttemptState, Batch, meaning
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.goals import in_words
 from scrapyd_dist.scheduling.autoscaler import Autoscaler, room
@@ -89,6 +89,7 @@ class Scheduler:
         state.pump = Dispatcher(state=state, collector=self.collector, placement=self.placement).pump
         self.membership = Membership(state=state, monitor=self.monitor, listed=self.listed)
         self._begun = time.monotonic()
+        self._asked_to_close = False  #: the workers, through the crawl's row
         self._staffed: float | None = None  #: when workers were last started
         self._announced: float | None = None  #: when the last heartbeat was stored
         self._before: Counter[str] = Counter()  #: what was at home before, and does not count
@@ -275,12 +276,32 @@ class Scheduler:
             # dead batches must not look like open work: the crawl would be stopped, not finished
             state.backlog = await state.run(db.backlog)
             pools = work_in(state.backlog.slots, self.scaling)
-        if state.spec.goals and not state.done.is_set():
+        if state.closed_by and not state.done.is_set():
+            await self._end_closed()
+        elif state.spec.goals and not state.done.is_set():
             await self._look_at_goals()
-        if not state.done.is_set() and not state.goal:
+        if not state.done.is_set() and not state.ends_early:
             self._check_end(pools)
         if state.leases and not state.done.is_set():
             await self._leave_out(self._staff(pools))
+
+    async def _end_closed(self) -> None:
+        """End a crawl that its spider has closed, when nothing is out any more; what was not made waits."""
+        state = self.state
+        if not self.producer:  # what waits in a frontier is for its next consumer
+            state.stop_now(f"The spider has closed the crawl: {state.closed_by}.")
+            return
+        if not self._asked_to_close:
+            await state.run(state.db.want, CLOSE)
+            self._asked_to_close = True
+        if state.closed and not self._is_out():
+            state.done.set()
+
+    def _is_out(self) -> bool:
+        """Whether a batch is under way, or the end of a job is not known yet."""
+        state = self.state
+        is_ending = len(state.open) > len(state.waiting) or self.collector.coming or self._autoscaler.ending
+        return bool(state.backlog.out or state.posts or is_ending)
 
     # goals
 
@@ -318,9 +339,7 @@ class Scheduler:
         await state.spend(told={**told, **self._clocks()})
         state.told.subtract(told)
         state.goal = state.goal or state.spent.reached(goals)
-        ending = len(state.open) > len(state.waiting) or self.collector.coming or self._autoscaler.ending
-        is_out = state.backlog.out or state.posts or ending
-        if not state.goal or is_out or not (state.closed or not self.producer):
+        if not state.goal or self._is_out() or not (state.closed or not self.producer):
             state.pump()  # what was reserved may be free again
             return
         await self._count_home()
@@ -418,7 +437,7 @@ class Scheduler:
         state, now = self.state, time.monotonic()
         every = self.scaling.every
         again = self._staffed is None or every is None or (every and now - self._staffed >= every)
-        if state.paused or state.goal or not state.sending or not again or (every == 0 and self._unseen()):
+        if state.paused or state.ends_early or not state.sending or not again or (every == 0 and self._unseen()):
             return []
         if self._autoscaler.ending:  # why these ended, and what they had leased, is not known yet
             return []

@@ -97,14 +97,14 @@ class CrawlStore(Protocol):
         return self._set_row(crawl, {"pid": pid, "host": host}, {"pid": before[0], "host": before[1]})
 
     def want(self, crawl: str, what: str) -> None:
-        """Ask the crawl's producer for one of `batches.WANTED`; "" takes it back. `NothingMatched` without a crawl."""
+        """Ask the crawl's processes for one of `batches.WANTED`; "" takes it back. `NothingMatched` without a crawl."""
         if what not in WANTED:
             raise StoreError(f"a crawl cannot be asked for {what!r}; there are: {', '.join(sorted(WANTED - {''}))}")
         if not self._set_row(crawl, {"wanted": what}):
             raise self._door.no_crawl(crawl)
 
-    def rests(self, crawl: str) -> bool:
-        """Whether the crawl was asked to pause; costs little, however long its row is."""
+    def wanted(self, crawl: str) -> str:
+        """What the crawl was asked for, one of `batches.WANTED`; costs little, however long its row is."""
 
     def forget(self, crawl: str) -> None:
         """Remove a crawl and everything of it, its name last.

@@ -85,8 +85,8 @@ class RedisCrawls(RedisPort, CrawlStore):
         writes = [("HSET", key, *packed(row))]
         return not row or "refused" not in self._server.step("steps", self._base(crawl), needed=needed, writes=writes)
 
-    def rests(self, crawl: str) -> bool:
-        return bool(self._look("HGET", f"{self._base(crawl)}crawl", "wanted") == b'"pause"')
+    def wanted(self, crawl: str) -> str:
+        return str(json.loads(self._look("HGET", f"{self._base(crawl)}crawl", "wanted") or b'""'))
 
     def forget(self, crawl: str) -> None:
         base, keys = self._base(crawl), list(self._keys(crawl))

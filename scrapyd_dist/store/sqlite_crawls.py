@@ -46,8 +46,8 @@ class SqliteCrawls(SqlitePort, CrawlStore):
         with self._file.step():
             return not row or self._update("crawls", row, **{**before, "id": crawl}) > 0
 
-    def rests(self, crawl: str) -> bool:
-        return self._value("SELECT 1 FROM crawls WHERE id = ? AND wanted = 'pause'", crawl) is not None
+    def wanted(self, crawl: str) -> str:
+        return str(self._value("SELECT wanted FROM crawls WHERE id = ?", crawl) or "")
 
     def forget(self, crawl: str) -> None:
         number = self._value("SELECT number FROM crawls WHERE id = ?", crawl)

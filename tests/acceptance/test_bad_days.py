@@ -93,7 +93,9 @@ def test_a_machine_hangs_and_comes_back_while_the_crawl_goes_on(
         wait_for(lambda: nodes[0].log.count("POST /cancel.json") >= least, 60, "its old jobs cancelled")
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
-        wait_for(lambda: all("SIGINT" in nodes[0].job_log(job) for job in held.values()), 60, "the signal in their logs")
+        wait_for(
+            lambda: all("SIGINT" in nodes[0].job_log(job) for job in held.values()), 60, "the signal in their logs"
+        )
     wait_for(lambda: not held.keys() & nodes[0].job_pids().keys(), 60, "the end of its old jobs")
     with pages.paused():
         wait_for(lambda: attempts(it, node="node1")[-1].sent_at > given_up, 60, "more work for it after it came back")

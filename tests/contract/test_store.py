@@ -145,16 +145,16 @@ def test_what_is_known_of_a_node_is_set_by_name_and_outlives_crawls(store: Store
 
 
 def test_a_wish_stays_until_it_is_taken_back_and_others_are_refused(store: Store, opened: Callable[[], Store]) -> None:
-    assert not store.rests("c")
+    assert store.wanted("c") == ""
     store.want("c", "pause")
     assert opened().crawl("c") == replace(CRAWL, wanted="pause")
-    assert opened().rests("c")
-    assert not store.rests("x")
+    assert opened().wanted("c") == "pause"
+    assert store.wanted("x") == ""
     store.want("c", "cancel")
-    assert not store.rests("c")
+    assert store.wanted("c") == "cancel"
     assert store.crawl("c").wanted == "cancel"
     store.want("c", "")
-    with pytest.raises(StoreError, match=r"'stop'.*cancel, pause"):
+    with pytest.raises(StoreError, match=r"'stop'.*cancel, close, pause"):
         store.want("c", "stop")
     with pytest.raises(NothingMatched, match="no crawl 'x'"):
         store.want("x", "pause")

@@ -28,7 +28,7 @@ class Away:
     def lease(self, *_: Any, **__: Any) -> bool:
         raise StoreError("the store is away")
 
-    rests = lease
+    wanted = lease
 
     def close(self) -> None: ...
 

@@ -466,6 +466,103 @@ START_MIDDLEWARE = Case(
     handed_out=8,
 )
 
+CLOSED_BY_A_CALLBACK = Case(
+    name="callback-closes-the-spider",
+    settings={"CONCURRENT_REQUESTS": 1},
+    files={
+        "spider": """
+            from scrapy.exceptions import CloseSpider
+
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"page": response.url}
+                    if response.url.endswith("/pieces/5"):
+                        raise CloseSpider("quota_used_up")
+        """
+    },
+    differs=frozenset({"items", "pages", "code", "reasons"}),
+    sentence="The spider has closed the crawl: quota_used_up.",
+    code=3,
+    handed_out=3,
+    each_page_once=True,
+)
+
+CLOSED_BY_A_PIPELINE = Case(
+    name="pipeline-closes-the-spider",
+    settings={"CONCURRENT_REQUESTS": 1, "ITEM_PIPELINES": {"small.pipelines.Enough": 300}},
+    files={
+        "pipelines": """
+            class Enough:
+                def __init__(self, crawler):
+                    self.crawler, self.known = crawler, 0
+
+                @classmethod
+                def from_crawler(cls, crawler):
+                    return cls(crawler)
+
+                def process_item(self, item):
+                    self.known += 1
+                    if self.known == 2:
+                        self.crawler.engine.close_spider(self.crawler.spider, "only_known_pieces")
+                    return item
+        """
+    },
+    differs=frozenset({"items", "pages", "code", "reasons"}),
+    sentence="The spider has closed the crawl: only_known_pieces.",
+    code=3,
+    handed_out=3,
+    each_page_once=True,
+)
+
+CLOSED_IN_THE_INDEX = Case(
+    name="index-callback-closes-the-spider",
+    settings={"CONCURRENT_REQUESTS": 1},
+    files={
+        "spider": """
+            from scrapy.exceptions import CloseSpider
+
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    yield from super().parse(response)
+                    if response.url.endswith("/rooms/1"):
+                        raise CloseSpider("enough_rooms")
+        """
+    },
+    differs=frozenset({"items", "pages", "reasons"}),
+    sentence="The spider has closed the walk over the index: enough_rooms.",
+    handed_out=3,
+    each_page_once=True,
+)
+
+CLOSED_WHEN_IDLE = Case(
+    name="idle-handler-closes-the-spider",
+    files={
+        "spider": """
+            from scrapy import signals
+            from scrapy.exceptions import CloseSpider
+
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                @classmethod
+                def from_crawler(cls, crawler, *args, **kwargs):
+                    spider = super().from_crawler(crawler, *args, **kwargs)
+                    crawler.signals.connect(spider.end, signals.spider_idle)
+                    return spider
+
+                def end(self):
+                    raise CloseSpider("nothing_left")
+        """
+    },
+    differs=frozenset({"reasons"}),
+    plain_reason=False,
+    sentence="when nothing is left of the batches that it has",
+)
+
 CLOSED_AFTER_ITEMS = Case(
     name="closespider-itemcount",
     settings={"CLOSESPIDER_ITEMCOUNT": 2, "CONCURRENT_REQUESTS": 1},
@@ -504,6 +601,10 @@ CASES = [
     IGNORING_MIDDLEWARE,
     REDIRECTING_MIDDLEWARE,
     START_MIDDLEWARE,
+    CLOSED_BY_A_CALLBACK,
+    CLOSED_BY_A_PIPELINE,
+    CLOSED_IN_THE_INDEX,
+    CLOSED_WHEN_IDLE,
     CLOSED_AFTER_ITEMS,
     JOBDIR,
 ]
@@ -512,6 +613,7 @@ FAST_CASES = [
     (CRAWL_SPIDER, "pull"),
     (SITEMAP, "push"),
     (DEPTH, "pull"),
+    (CLOSED_BY_A_CALLBACK, "pull"),
 ]
 
 

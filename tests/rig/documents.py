@@ -28,7 +28,7 @@ SUMMARY: dict[str, Any] = {
                **dict.fromkeys(("learned", "running", "waiting", "unleased"), int),
                **dict.fromkeys(("jobs", "items", "pages", "failed"), int)}],
     "throttle": {"heeded": bool, "reason": str, "nodes": {str: str}},
-    "goals": {str: NUMBER}, "goal": TEXT,
+    "goals": {str: NUMBER}, "goal": TEXT, "closed_by": TEXT,
     "stragglers": [{"batch": int, "attempt": int, "job": str, "node": str, "for_s": int, "done": int, "of": int,
                     "times_slower": (int, float, None)}],
 }  # fmt: skip

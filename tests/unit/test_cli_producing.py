@@ -307,7 +307,7 @@ def test_a_pause_tells_of_jobs_that_cannot_wait(store: Store, tmp_path: Path, ca
     store.update_crawl("c", summary={"paused": True, "nodes": [{"unleased": 2}, {"unleased": 0}, {}]})
     with closing(Context(tmp_path)) as context:
         stored_crawls.pause(context, "c")
-    assert store.rests("c")
+    assert store.wanted("c") == "pause"
     said = capsys.readouterr().err
     assert "sdist resume c" in said
     assert "Of its jobs, 2 cannot reach the store, and go on to their end." in said

@@ -165,11 +165,11 @@ def test_the_batch_is_crawled_in_place_of_the_spiders_start() -> None:
     assert [(url, mark and mark.position) for url, mark in started] == [(url, at) for at, url in enumerate(URLS)]
 
 
-def test_a_page_is_done_when_its_callback_ran_to_the_end_and_not_when_it_closes_the_spider() -> None:
+def test_a_page_is_done_when_its_callback_ran_to_the_end_or_closes_the_spider() -> None:
     worker = worker_of()
     with pytest.raises(CloseSpider):
         through(worker, start(worker)[0], CloseSpider("enough"))
-    assert account(worker)["done"] == 0
+    assert account(worker)["done"] == 1
     worker = worker_of()
     first, second, third = start(worker)
     assert through(worker, first, {"a": 1}, {"a": 2}) == [{"a": 1}, {"a": 2}]
