@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 from ..classifier import Disposition
 from ..codec import WatchedDict, own_errback
 from ..goal_keeper import GoalReached
-from ..worker.work_unit import judge
+from ..worker.work_unit import judge, reason_of_pipeline
 from .crawl_run import CrawlRun, CrawlStart
 from .discovery import PAGE, SHARD
 from .lifecycle import LifecycleMiddleware, begin
@@ -31,6 +31,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         super().__init__(crawler)
         connect = crawler.signals.connect
         connect(self._item, signals.item_scraped)
+        connect(self._item_error, signals.item_error)
         connect(self._dropped, signals.request_dropped)
         connect(self._idle, signals.spider_idle)
         # A receiver that disconnects itself while it is called makes Scrapy pass over the next one.
@@ -163,6 +164,12 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         shard = response.meta.get(SHARD, 0) if response is not None else 0
         if self._run is not None:
             self._run.own_item(item, shard, response.url if response is not None else "")
+
+    def _item_error(self, response: Response | None, failure: Failure) -> None:
+        """A pipeline has raised: plain Scrapy logs it, and the item is gone."""
+        if self._run is not None and failure.value is not None:
+            url = response.url if response is not None else ""
+            self._run.reporter.local_missed(url, "failed", reason_of_pipeline(failure.value))
 
     def _dropped(self, request: Request) -> None:
         if PAGE in request.meta and self._run is not None:  # seen before: nothing is lost

@@ -47,6 +47,7 @@ from .work_unit import (
     count,
     judge,
     mark_of,
+    reason_of_pipeline,
 )
 
 
@@ -442,7 +443,7 @@ class RequestTracker:
         begun, mark = self._of(response)
         error = failure.value
         if begun is not None and mark is not None and error is not None:
-            begun.ledger.missed(mark.source, "failed", _in_pipeline(error), error)
+            begun.ledger.missed(mark.source, "failed", reason_of_pipeline(error), error)
         self._no_item(response)
 
     def _no_item(self, response: Response | None) -> None:
@@ -450,11 +451,6 @@ class RequestTracker:
         if begun is not None:
             begun.item_out()
             self.changed(begun)
-
-
-def _in_pipeline(error: BaseException) -> str:
-    """Why a request failed of whose item a pipeline has raised this."""
-    return f"{type(error).__name__} in a pipeline: {str(error)[:200]}"
 
 
 def _end_broken_off(begun: WorkUnit, mark: UnitMark, error: Exception) -> None:

@@ -142,6 +142,11 @@ class RequestLedger:
         return [[first, end - first] for first, end in zip(places[::2], places[1::2], strict=True)]
 
 
+def reason_of_pipeline(error: BaseException) -> str:
+    """Why a page has failed of whose item a pipeline has raised this, in one line."""
+    return f"{type(error).__name__} in a pipeline: {str(error)[:200]}"
+
+
 def judge(failure: Failure) -> tuple[str, str]:
     """Whether a failed request is gone (the site said so, or it was not wanted) or failed, and why in one line."""
     error = failure.value

@@ -368,6 +368,31 @@ PIPELINE_ERROR = Case(
     code=3,
 )
 
+PIPELINE_ERROR_IN_THE_INDEX = Case(
+    name="pipeline-raises-for-an-index-page",
+    settings=PIPELINE,
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse(self, response):
+                    yield {"page": response.url}
+                    yield from super().parse(response)
+        """,
+        "pipelines": """
+            class Pipeline:
+                def process_item(self, item):
+                    if item["page"].endswith("/rooms/1"):
+                        raise ConnectionError("the database is away")
+                    return item
+        """,
+    },
+    differs=frozenset({"code"}),
+    sentence="the database is away",
+    code=3,
+)
+
 REMEMBERING_PIPELINE = Case(
     name="pipeline-remembers-items",
     settings=PIPELINE,
@@ -486,6 +511,7 @@ CASES = [
     OPENED,
     ASYNC_PIPELINE,
     PIPELINE_ERROR,
+    PIPELINE_ERROR_IN_THE_INDEX,
     REMEMBERING_PIPELINE,
     WRITING_PIPELINE,
     FILES_PIPELINE,
