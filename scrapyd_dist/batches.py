@@ -301,10 +301,10 @@ class ReasonMeaning:
 
 #: prefix of the reason of a miss whose request was not made because settings ended the job
 NOT_MADE = "not made"
-#: kind, in a worker's report, of requests that were not made as the crawl ends early: they wait in new batches
+#: kind, in a worker's report, of requests that were not made as their job ended early: they wait in new batches
 PUT_OFF = "put-off"
 #: their reason, until they are in these batches
-PUT_OFF_REASON = "not made yet: the crawl ends early, by a goal or by its spider"
+PUT_OFF_REASON = "not made yet: its job ended early, and it waits in a new batch"
 #: for finish reasons that are not in the table: a project's own
 _UNKNOWN = ReasonMeaning(in_order=True, closes_crawl=True)
 _MEANINGS: dict[str, ReasonMeaning] = {

@@ -23,7 +23,7 @@ from ..engine_compat import pages_in_work
 from .files import plain_stats, report_head
 from .lease_client import LeaseContext, StoreLost
 from .lease_renewer import Key, LeaseLoss
-from .work_unit import REST_PUT_OFF, BatchUnit, RequestLedger, WorkUnit, count, mark_of
+from .work_unit import BatchUnit, RequestLedger, WorkUnit, count, mark_of
 
 logger = logging.getLogger(__name__)
 #: of Scrapy's statistics those that a batch's report has a share of: what the sites answered
@@ -209,19 +209,27 @@ class BatchAcker:
         except StoreLost as error:
             self._lose_store(str(error))
 
-    @staticmethod
-    def _cut_short(batch: BatchUnit, reason: str) -> str:
+    def _cut_short(self, batch: BatchUnit, reason: str) -> str:
         """The finish reason of a batch that is not over; what the settings ended is done as far as that was wanted.
 
         Scrapy before 2.19 calls it finished when its start has failed; what was not made has not failed.
         """
-        if reason == FinishReason.GOAL.value or meaning(reason).closes_crawl:
-            batch.ledger.rest = REST_PUT_OFF
+        ends_crawl = reason == FinishReason.GOAL.value or meaning(reason).closes_crawl
+        is_told_to_end = reason == FinishReason.SHUTDOWN.value
+        if ends_crawl or (is_told_to_end and self._is_kept_in_part(batch)):
+            batch.put_off_rest()
             return "finished"
         if meaning(reason).by_settings:
             batch.ledger.rest = not_made(reason)
             return "finished"
         return "shutdown" if reason == "finished" else reason
+
+    def _is_kept_in_part(self, batch: BatchUnit) -> bool:
+        """Whether what this worker has of a batch is kept, and the rest is for another.
+
+        A strategy is told of a whole batch, and a handler of `spider_idle` may have left its work for later.
+        """
+        return batch.can_be_cut_short and not (self._context.strategy or self.waits_for_idle)
 
     async def _give_back(self, key: tuple[int, int], reason: str) -> bool:
         try:

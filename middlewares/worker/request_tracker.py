@@ -179,7 +179,7 @@ class RequestTracker:
         """Count what becomes of its requests; `unmarked`: of all pages without a mark, too: there is no other work."""
         self.begun[begun.key] = begun
         if unmarked:
-            self._unmarked = begun, begun.begin()
+            self._unmarked = begun, UnitMark(*begun.key, None, NO_PAGE)
 
     def leave(self, begun: WorkUnit, *, acked: bool = False) -> None:
         """Nothing more is counted of it; its requests that are still waiting are not made."""

@@ -23,11 +23,12 @@ from ..pause_gate import PauseGate
 from ..store_access import OutOfReach, reach
 from ..throttle.install import problem_of as throttle_problem
 from .files import PartFile, plain_stats, report_head
+from .idle_handlers import find_handlers
 from .lease_client import Notifier
 from .lease_renewer import LeaseRenewer, clock
 from .request_feeder import RequestBuilder, readable_values
 from .request_tracker import RequestTracker
-from .work_unit import REST_PUT_OFF, BatchUnit, WorkRefused
+from .work_unit import BatchUnit, WorkRefused
 
 logger = logging.getLogger(__name__)
 
@@ -169,8 +170,10 @@ class SentSession:
             await self._goals.close()
         batch, stats = self._batch, self._crawler.stats.get_stats()
         closed_by = reason if meaning(reason).closes_crawl and not batch.row else ""
-        if reason == FinishReason.GOAL.value or closed_by:
-            batch.ledger.rest, reason = REST_PUT_OFF, FinishReason.FINISHED.value
+        is_told_to_end = reason == FinishReason.SHUTDOWN.value
+        if reason == FinishReason.GOAL.value or closed_by or (is_told_to_end and self._is_kept_in_part()):
+            batch.put_off_rest()
+            reason = FinishReason.FINISHED.value
         elif batch.row and meaning(reason).asked_for:
             # It did what its settings ask for; Scrapy's own word is in the stats.
             reason = FinishReason.FINISHED.value
@@ -191,6 +194,15 @@ class SentSession:
             "feeds_failed": sum(n for name, n in stats.items() if name.startswith("feedexport/failed_count/")),
             "stats": plain_stats(stats),
         }
+
+    def _is_kept_in_part(self) -> bool:
+        """Whether what this job has of its batch is kept, and the rest is for another job.
+
+        A feed is stored as it is, and a handler of `spider_idle` may have left its work for later.
+        """
+        batch = self._batch
+        is_whole = batch.row or self._job.feed or not self._job.crawl
+        return batch.can_be_cut_short and not is_whole and not find_handlers(self._crawler)
 
     def _head(self, state: str) -> dict[str, Any]:
         job, lease = self._job, {"lease": self._leases is not None, "no_lease": self._no_lease}

@@ -8,7 +8,7 @@ import logging
 import time
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextvars import ContextVar
 from itertools import count as numbers
 from typing import Any, ClassVar, NamedTuple
@@ -78,6 +78,10 @@ class RequestLedger:
         if index is not None:
             self._done.discard(index)
             self._missed[index] = REST_PUT_OFF
+
+    def has_ended_besides(self, indices: Container[int | None]) -> bool:
+        """Whether a request has ended that is none of these."""
+        return any(index not in indices for index in (*self._done, *self._missed))
 
     def redirected(self, index: int | None, url: str) -> None:
         """It goes on elsewhere."""
@@ -221,19 +225,19 @@ class WorkUnit:
         self.finds = finds  #: target requests that it led to; None where they are crawled here
         self.making = False  #: more of its requests are about to be made
         self.touched = False  #: a request of it may have left this process
-        self._open: set[int] = set()
+        self._open: dict[int, int | None] = {}  #: serial of each open request -> its source
         self._items = 0
         self._serials = numbers()
 
     def begin(self, index: int | None = None, source: int | None = None) -> UnitMark:
         """One more request is open; one that is none of the batch's own has followed from the `source`."""
         mark = UnitMark(*self.key, index, next(self._serials), source if index is None else index)
-        self._open.add(mark.serial)
+        self._open[mark.serial] = mark.source
         return mark
 
     def begin_again(self, mark: UnitMark) -> None:
         """It has ended, and something more comes of it."""
-        self._open.add(mark.serial)
+        self._open[mark.serial] = mark.source
 
     def is_open(self, mark: UnitMark) -> bool:
         """Whether neither its page nor its failure was handled yet."""
@@ -246,11 +250,11 @@ class WorkUnit:
     def end(self, mark: UnitMark) -> None:
         """Its page or its failure was handled, or it is gone."""
         self.touched = True
-        self._open.discard(mark.serial)
+        self._open.pop(mark.serial, None)
 
     def put_off(self, mark: UnitMark) -> None:
         """It has not left."""
-        self._open.discard(mark.serial)
+        self._open.pop(mark.serial, None)
         self.ledger.put_off(mark.source)
 
     def forget(self) -> None:
@@ -308,6 +312,21 @@ class BatchUnit(WorkUnit):
     @property
     def over(self) -> bool:
         return not self.todo and super().over
+
+    def put_off_rest(self) -> None:
+        """Put off what has not ended, and what has led to a request that has not: it is made again in a new batch."""
+        for source in self._open.values():
+            self.ledger.put_off(source)
+        self.ledger.rest = REST_PUT_OFF
+
+    @property
+    def can_be_cut_short(self) -> bool:
+        """Whether each open request has a source, and something is left of the batch when the rest is put off.
+
+        Else a request that ends its worker would be put off again and again.
+        """
+        sources = set(self._open.values())
+        return None not in sources and self.ledger.has_ended_besides(sources)
 
     def unwanted(self, index: int) -> str:
         """Why a request of it is not made any more; empty when it is."""

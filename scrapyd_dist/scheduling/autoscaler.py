@@ -111,8 +111,15 @@ class Autoscaler:
             self.state.spawn(self.dismiss(here[0]))
         return bool(here)
 
+    def vacate_nodes(self) -> None:
+        """Let the workers end whose node is drained, left the list, or is unfit: else they would lease to the end."""
+        for worker in self.state.workers():
+            may_stay = worker.dismissed or not worker.posted or not worker.member.up
+            if worker.member.is_vacated and not may_stay:
+                self.state.spawn(self.dismiss(worker))
+
     async def dismiss(self, worker: WorkerRun) -> None:
-        """Tell it to end: it gives back what it has not begun, and its end is handled as any other."""
+        """Tell it to end: it finishes the pages under way, the rest goes to others, and its end is as any other."""
         worker.dismissed = True
         try:
             if await self.state.client.signal(worker.member, worker.given_up) is api.JobState.PENDING:

@@ -253,7 +253,7 @@ class Collector:
         )  # fmt: skip
 
     async def put_off(self, number: int, report: Mapping[str, Any]) -> None:
-        """Let the requests of a batch wait, in new ones, that were not made as the crawl ends early."""
+        """Let the requests of a batch wait, in new ones, that were not made as their job ended early."""
         places = [place for place, kind, _ in report.get("missed_requests") or () if kind == PUT_OFF]
         if not places:
             return
@@ -262,7 +262,7 @@ class Collector:
         values = decode(payload.get, key=self.key)
         rest = [Miss(url=values[at]["url"], kind="failed", reason=PUT_OFF_REASON, batch=number) for at in places]
         parts = [
-            NewBatch(payload=settings, size=len(piece), slot=row.slot)
+            NewBatch(payload=settings, size=len(piece), slot=row.slot, priority=row.priority)
             for piece, settings in fit([{**values[at], REPLACES: [number, at]} for at in places], key=self.key)
         ]
         with suppress(StepRefused):  # an earlier process has done so

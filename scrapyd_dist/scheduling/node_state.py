@@ -274,6 +274,11 @@ class NodeState:
         return self.able and not waits
 
     @property
+    def is_vacated(self) -> bool:
+        """Whether its workers are to end."""
+        return self.draining or self.left or bool(self.unfit)
+
+    @property
     def crowded_out(self) -> bool:
         """True when jobs of others take all its room."""
         return not self.out and self.wedged_since is None and self.others >= self.slots + AHEAD

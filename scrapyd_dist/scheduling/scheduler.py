@@ -269,6 +269,7 @@ class Scheduler:
             self._autoscaler.hangs(job, reason)
         if any(member.usable for member in state.sent_to):
             await self._take_in()
+        self._autoscaler.vacate_nodes()
         pools = work_in(backlog.slots, self.scaling)
         if vain := [pool for pool in self.breaker.unknown & pools.keys() if pools[pool].waiting]:
             for pool in vain:

@@ -164,6 +164,29 @@ def test_a_node_joins_by_scrapy_cfg_and_the_first_one_is_drained(
     assert "hush" not in f"{command.out}{command.err}{drained.out}{drained.err}"
 
 
+@pytest.mark.promise("A node is drained")
+def test_a_drained_node_ends_its_workers_and_its_place_goes_to_another(
+    fleet: StartFleet, site: StartSite, begun: BeginCrawl, start_cli: StartCommand
+) -> None:
+    nodes, pages = fleet(2, max_proc=2), site(400, "--latency=0.2", per_page=100)
+    it, command = begun(nodes, pages, DISTRIBUTED_MODE="pull", DISTRIBUTED_BATCH_SIZE=20, DISTRIBUTED_MAX_JOBS=2)
+    held = wait_for(lambda: busy_workers(nodes[0]), 60, "a busy worker on node1")
+    wait_for(lambda: busy_workers(nodes[1]), 60, "a busy worker on node2")
+    draining = start_cli(it, "nodes", "drain", "node1")
+    wait_for(lambda: state_of(it, "node1") == "draining", 20, "the crawl knows of the drain")
+    assert draining.wait(60).code == 0
+    assert command.running(), "the crawl was over before the node was drained"
+    assert not nodes[0].jobs("running")
+    assert not nodes[0].jobs("pending")
+    leased = attempts(it, node="node1")
+    wait_for(lambda: len(nodes[1].jobs("running")) == 2, 60, "the place of its worker at node2")
+    assert_whole(command.wait(180), it, pages)
+    assert len(attempts(it, node="node1")) == len(leased), "it leased once more"
+    assert {one["id"] for one in nodes[0].jobs()} == set(held.values()), "it got another job"
+    assert set(pages.item_hits().values()) == {1}, "a page was fetched twice"
+    assert not attempts(it, AttemptState.FAILED)
+
+
 @pytest.mark.full
 def test_nodes_of_a_file_join_leave_and_come_back(
     fleet: StartFleet, site: StartSite, begun: BeginCrawl, tmp_path: Path

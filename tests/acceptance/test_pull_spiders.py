@@ -236,16 +236,16 @@ def test_an_item_without_a_json_form_costs_its_own_url_only(project: Any, site: 
 
 
 @pytest.mark.black_box
-def test_a_spider_that_closes_itself_leaves_the_rest_to_others(project: Any, site: Any, frontier: Any) -> None:
+def test_a_spider_that_closes_itself_puts_the_rest_off(project: Any, site: Any, frontier: Any) -> None:
     shop = site(100, "--latency=0.2")
     queue = frontier(odd(project, CONCURRENT_REQUESTS=2), "odd")
     queue.add(values_of([shop.detail(0)], callback="parse_enough"), size=1)
     queue.add(values_of(map(shop.detail, range(1, 60)), callback="parse_article"))
     queue.run(1)
-    assert queue.report(1).finish_reason == "enough"
+    assert (queue.report(1).finish_reason, queue.report(1).closed_by) == ("enough", "enough")
     queue.accept()
-    assert set(queue.refused) == {"the worker ended early (enough)"}
-    assert queue.states().get("running") is None
+    assert (queue.refused, queue.store.misses(CRAWL)) == ([], [])
+    assert set(queue.states()) == {"done", "sealed"}
 
 
 @pytest.mark.black_box
@@ -333,4 +333,5 @@ def test_what_a_pause_holds_when_the_worker_is_ended_is_for_the_next_one(
     worker.signal()
     assert worker.wait(60).code == 0
     queue.accept()
-    assert (queue.refused, queue.store.misses(CRAWL)) == (["the worker ended early (shutdown)"], [])
+    assert (queue.refused, queue.store.misses(CRAWL)) == ([], [])
+    assert queue.states() == {"done": 1, "sealed": 1}

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from scrapyd_dist.batches import AttemptState, Crawl, CrawlState, home_of
+from scrapyd_dist.batches import PUT_OFF, PUT_OFF_REASON, AttemptState, Batch, Crawl, CrawlState, Miss, home_of
 from scrapyd_dist.errors import StepRefused
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.joblogs.worker_report import WorkerReport, misses, read_report, refusal
-from scrapyd_dist.payload import encode
+from scrapyd_dist.payload import decode, encode, fit
 from scrapyd_dist.store import open_store
 
 from .commands import Command
@@ -145,13 +145,24 @@ class Frontier:
             assert hashlib.sha256(data).hexdigest() == report.part.sha256
             rows = [json.loads(line) for line in data.splitlines()]
             assert len(rows) == report.part.items == report.items
+            put_off = {place: runs or () for place, kind, runs in report.missed_requests or () if kind == PUT_OFF}
+            made_again = {first + at for runs in put_off.values() for first, count in runs for at in range(count)}
             self.store.accept(
                 CRAWL, attempt.batch, attempt.number, report={}, part=report.part.file,
                 misses=misses(report, attempt.batch), now=time.time(),
             )  # fmt: skip
-            self.items += rows
+            self.items += [row for place, row in enumerate(rows) if place not in made_again]
+            self._put_off(batch, list(put_off))
         for attempt in self.store.expired(CRAWL):
             self._fail(attempt.batch, attempt.number, "its lease has run out")
+
+    def _put_off(self, batch: Batch, places: Sequence[int]) -> None:
+        """Let these requests of it wait in a new batch."""
+        values = decode(self.store.payload(CRAWL, batch.number).get, key=None)
+        for piece, settings in fit([values[place] for place in places], key=None) if places else ():
+            rest = [Miss(url=value["url"], kind="failed", reason=PUT_OFF_REASON, batch=batch.number) for value in piece]
+            new = NewBatch(payload=settings, size=len(piece), slot=batch.slot)
+            self.store.retry(CRAWL, batch.number, [new], misses=rest, now=time.time())
 
     def _fail(self, batch: int, attempt: int, reason: str) -> None:
         with suppress(StepRefused):
