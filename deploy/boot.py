@@ -1,17 +1,18 @@
 """Replaces the project's settings module inside an egg, and enables the add-on there. Standard library only.
 
 The egg builder copies this file and `egg_folder` into the egg as a package, and appends a call of `start`. Scrapyd
-appends an egg to `sys.path`, so a `scrapyd_dist` installed on the node would be found first: the finder prevents that
-for this package only.
+appends an egg to `sys.path`, so a package of the same name that is installed on the node, or that lies in the folder in
+which Scrapyd was started, would be found first: the finder prevents that.
 """
 
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
@@ -26,17 +27,20 @@ ZIPPED = "SCRAPYD_DIST_ZIPPED"
 
 
 class EggFinder:
-    """Finds `scrapyd_dist` and its submodules in one egg or its folder, and fails for those that it lacks.
+    """Finds the packages of one egg or its folder there, and fails for submodules of `scrapyd_dist` that it lacks.
 
-    If a missing submodule was left to the next finder, it could come from an installed copy of another version.
+    If such a submodule was left to the next finder, it could come from an installed copy of another version.
     """
 
-    def __init__(self, egg: str) -> None:
+    def __init__(self, egg: str, packages: Collection[str] = ()) -> None:
         self.egg = egg
+        self._packages = packages  #: names of its other top-level packages and modules
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        if fullname in self._packages:
+            return PathFinder.find_spec(fullname, [self.egg], target)
         if fullname == PACKAGE:
             path = [self.egg]
         elif not fullname.startswith(f"{PACKAGE}."):
@@ -61,9 +65,10 @@ def start(*, settings_module: str, boot: str, egg: str) -> None:
     except NotUnpacked as error:
         problem = str(error)
     sys.path[:] = [folder if path and Path(path).absolute() == Path(egg) else path for path in sys.path]
-    sys.meta_path.insert(0, EggFinder(folder))
+    project = settings_module.partition(".")[0]
+    sys.meta_path.insert(0, EggFinder(folder, find_packages(folder) | {project}))
     # A .pth file or a plugin may have imported the node's installed copy already.
-    for name in [name for name in sys.modules if name == PACKAGE or name.startswith(f"{PACKAGE}.")]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in {PACKAGE, project}]:
         del sys.modules[name]
     settings = import_module(settings_module)
     addons = _as_mapping(getattr(settings, "ADDONS", None))
@@ -78,6 +83,15 @@ def start(*, settings_module: str, boot: str, egg: str) -> None:
         # Scrapy copies the variable into the setting SETTINGS_MODULE, which projects read.
         os.environ["SCRAPY_SETTINGS_MODULE"] = settings_module
     sys.modules[boot] = settings
+
+
+def find_packages(egg: str) -> set[str]:
+    """Return the names of the top-level packages and modules of an egg, zipped or unpacked, that it may stand in for.
+
+    Not those of Python itself. A folder without `__init__.py` is not named: parts of such a package may be elsewhere.
+    """
+    found = {module.name for module in iter_modules([egg])}
+    return found - {PACKAGE} - getattr(sys, "stdlib_module_names", frozenset())
 
 
 def _names_ours(components: Iterable[Any], name: str) -> bool:

@@ -204,3 +204,32 @@ def test_a_fleet_that_refuses_as_one_stops_it(project: MakeProject, fleet: Start
     it = project(settings=QUICK, extra=section)
     for command in ("plan", "crawl"):
         run_cli(it, command, "easy").expect(6, "WEB2_PASSWORD", "[deploy:web2]")
+
+
+#: an older checkout of the package, in the folder in which Scrapyd was started
+OLD_CHECKOUT = {
+    "small/__init__.py": "",
+    "small/settings.py": 'BOT_NAME = "small"\nSPIDER_MODULES = ["small.spiders"]\n',
+    "small/spiders/__init__.py": "",
+    "small/spiders/news.py": NEWS.replace("first", "old"),
+}
+
+
+@pytest.mark.real_start
+@pytest.mark.promise("What runs is what was deployed")
+def test_an_old_checkout_in_the_nodes_folder_is_not_what_runs(
+    news: Callable[..., Any], run_cli: RunCommand, fleet: StartFleet
+) -> None:
+    it, _, the_site = news(8)
+    (node,) = fleet(1)
+    for name, text in OLD_CHECKOUT.items():
+        path = node.work / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    it.targets([node])
+    run_cli(it, "crawl", "news", "-o", "items.jl", code=0)
+    assert by(it) == {"first": 9}
+    start = f"START_URL={the_site.start_url}"
+    job = run_cli(it, "jobs", "schedule", "news", "-s", start, "--json", code=0).json()["jobs"][0]["job"]
+    node.wait_idle()
+    assert node.job_log(job).count("'by': 'first'") == 9
