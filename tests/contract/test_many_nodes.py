@@ -74,17 +74,11 @@ def test_silent_nodes_delay_no_look_at_another() -> None:
         assert other.submit(lambda: asyncio.run(look())).result() < SILENT / 2
 
 
-def test_a_sweep_takes_as_long_as_one_answer() -> None:
-    sender = RequestsTransport()
-    with closing(ManyNodes(latency=0.2)) as many:
+def test_a_sweep_asks_all_nodes_at_the_same_time() -> None:
+    with closing(ManyNodes(together=10)) as many:
         nodes = [many.node(f"web{n}") for n in range(10)]
-        list(ask_nodes(sender, nodes, "p", 10))  # the first one imports things
-        took = []
-        for _ in range(3):
-            began = time.monotonic()
-            assert sum(one.load is not None for one in ask_nodes(sender, nodes, "p", 10)) >= 10
-            took.append(time.monotonic() - began)
-    assert min(took) < 1.5 * 0.2, took
+        found = list(ask_nodes(RequestsTransport(), nodes, "p", 20))
+    assert sum(one.load is not None for one in found) >= 10
 
 
 def test_a_node_may_take_longer_to_answer_than_to_connect() -> None:

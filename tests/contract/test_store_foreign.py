@@ -168,7 +168,10 @@ def test_a_process_is_interrupted_only_if_this_machine_knows_it_as_the_crawl_s(
 
 @pytest.fixture
 def sleeper() -> "Iterator[subprocess.Popen[bytes]]":
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as one:
+    program = "import time; print(flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as one:
+        assert one.stdout
+        one.stdout.readline()  # a Python that is still starting may lose the signal
         yield one
         one.kill()
 

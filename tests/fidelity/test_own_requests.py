@@ -174,7 +174,7 @@ IDLE_ONCE = Case(
         """
     },
     differs=frozenset({"items", "pages"}),
-    sentence="every process has an idle time of its own, and calls the handler",
+    sentence="when nothing is left of the batches that it has",
 )
 
 IDLE_DISCONNECTS = Case(

@@ -19,12 +19,14 @@ _FILLERS = 4
 class ManyNodes:
     """Answers daemonstatus.json and listversions.json below any base path, `latency` seconds later.
 
-    `asked` are the paths that were asked for.
+    `asked` are the paths that were asked for. With `together`, an answer waits until so many are asked for at a time.
     """
 
-    def __init__(self, latency: float = 0.0) -> None:
+    def __init__(self, latency: float = 0.0, *, together: int = 1) -> None:
         self.asked: list[str] = []
         self._latency = latency
+        self._together = together
+        self._waiting: list[asyncio.Future[None]] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -62,12 +64,22 @@ class ManyNodes:
         path = head.split(b" ", 2)[1].decode()
         self.asked.append(path)
         await asyncio.sleep(self._latency)
+        await self._wait_for_others()
         answer = {"pending": 0, "running": 0, "finished": 0, "versions": ["1"], "status": "ok"}
         body = json.dumps({**answer, "node_name": path.split("/")[1]}).encode()
         lines = ["HTTP/1.1 200 OK", "Content-Type: application/json", f"Content-Length: {len(body)}"]
         lines += [f"Date: {formatdate(usegmt=True)}", "Connection: close", "", ""]
         writer.write("\r\n".join(lines).encode() + body)
         await writer.drain()
+
+    async def _wait_for_others(self) -> None:
+        asked = asyncio.get_running_loop().create_future()
+        self._waiting.append(asked)
+        if len(self._waiting) >= self._together:
+            for one in self._waiting:
+                one.set_result(None)
+            self._waiting.clear()
+        await asked
 
 
 class BlackHole:
