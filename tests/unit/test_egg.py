@@ -6,8 +6,9 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ def shop(tmp_path: Path) -> Path:
     return root
 
 
-def write(root: Path, files: dict[str, str]) -> None:
+def write(root: Path, files: Mapping[str, str]) -> None:
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -295,12 +296,20 @@ class TestBoot:
 
     @pytest.fixture
     def run(self, shop: Path, tmp_path: Path) -> Run:
-        def run(settings: str, code: str, *, installed: str | None = None, preload: str = "") -> list[str]:
+        def run(
+            settings: str,
+            code: str,
+            *,
+            installed: str | None = None,
+            preload: str = "",
+            beside: Mapping[str, str] = MappingProxyType({}),
+        ) -> list[str]:
             write(shop, {"shop/settings.py": settings})
             egg = build(shop, "shop.settings", key=b"the key")
             (tmp_path / "x.egg").write_bytes(egg.data)
             folder = tmp_path / "site"
             folder.mkdir()
+            write(folder, beside)
             if installed is not None:
                 write(folder, {"scrapyd_dist/__init__.py": installed, "scrapyd_dist/extra.py": ""})
             boot = f"_sdist_boot_{egg.content_hash}"
@@ -369,6 +378,22 @@ class TestBoot:
     def test_what_the_egg_lacks_is_not_taken_elsewhere(self, run: Run) -> None:
         code = "try:\n import scrapyd_dist.extra\nexcept ModuleNotFoundError as error:\n print(error.name)"
         assert run("", code, installed="__path__ = __path__") == ["scrapyd_dist.extra"]
+
+    @pytest.mark.parametrize("preload", ["", "import shop.settings, tools"])
+    def test_the_projects_packages_are_the_eggs_and_not_those_of_an_old_checkout(
+        self, run: Run, shop: Path, preload: str
+    ) -> None:
+        write(shop, {"tools/__init__.py": "WORD = 'new'\n", "json/__init__.py": ""})
+        old = {
+            "shop/__init__.py": "",
+            "shop/settings.py": "WORD = 'old'\n",
+            "tools/__init__.py": "WORD = 'old'\n",
+            "other.py": "WORD = 'other'\n",
+        }
+        code = "import json, other, shop.settings; print(shop.settings.WORD, other.WORD, json.dumps(1))\n"
+        code += "" if preload else "import tools; print(tools.WORD)"
+        expected = ["new other 1"] if preload else ["new other 1", "new"]
+        assert run("WORD = 'new'\n", code, beside=old, preload=preload) == expected
 
     def test_an_error_in_the_settings_is_the_users_own(self, run: Run) -> None:
         with pytest.raises(AssertionError, match="ZeroDivisionError"):
