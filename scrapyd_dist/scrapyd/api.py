@@ -129,7 +129,7 @@ def schedule(
     Raises `ConfigError` when the node would silently lose the job, or it would certainly fail there.
     """
     settings, args = settings or {}, args or {}
-    check_job(jobid, settings, args)
+    check_job(spider, jobid, settings, args)
     number = None if priority is None else repr(float(priority))
     data = _given(project=project, spider=spider, jobid=jobid, _version=version, priority=number)
     data += tuple(("setting", f"{name}={value}") for name, value in settings.items())

@@ -11,6 +11,8 @@ from scrapyd_dist.scrapyd.versions import hash_in
 
 #: maximum total bytes of all arguments: Linux allows 2 MiB, including the environment
 ARGUMENTS_BYTES = 1_900_000
+#: maximum bytes of a file's name
+FILE_NAME_MAX = 255
 #: spider arguments that Scrapyd uses itself or fails on
 RESERVED_ARGS = frozenset(
     {"project", "spider", "jobid", "priority", "setting", "_version", "name", "spider_name", "self", "settings", "_job"}
@@ -45,7 +47,9 @@ def crawl_in(job: str) -> str | None:
 
 
 def check_args(args: Mapping[str, str]) -> None:
-    """Refuse spider arguments that a job cannot be given: `ConfigError` when a name is Scrapyd's."""
+    """Refuse spider arguments that a job cannot be given: `ConfigError` when a name is Scrapyd's, or is none."""
+    for name in args:
+        _check_name(name)
     taken = sorted(RESERVED_ARGS & args.keys())
     if not taken:
         return
@@ -57,8 +61,23 @@ def check_args(args: Mapping[str, str]) -> None:
     )
 
 
-def check_job(jobid: str, settings: Mapping[str, str], args: Mapping[str, str]) -> None:
-    """Raise `ConfigError` for a job that a node would lose, before it is posted: by its id, a name, or its size."""
+def check_spider(name: str) -> None:
+    """Refuse a spider whose jobs no node can start: `ConfigError`.
+
+    Scrapyd names a folder of logs after it and passes it to a command line; where it cannot, it says ok, and the job
+    and a process slot are lost.
+    """
+    has_path = "/" in name or "\0" in name or name in {"", ".", ".."}
+    if has_path or name.startswith("-") or len(name.encode(errors="replace")) > FILE_NAME_MAX:
+        raise ConfigError(
+            f"Scrapyd cannot start the spider {name!r}: it names a folder after it and passes it to a command line."
+            f" Give it another name, without / and without a - at its beginning, of at most {FILE_NAME_MAX} bytes."
+        )
+
+
+def check_job(spider: str, jobid: str, settings: Mapping[str, str], args: Mapping[str, str]) -> None:
+    """Raise `ConfigError` for a job that a node would lose, before it is posted: by a name, its id, or its size."""
+    check_spider(spider)
     if not _JOB_ID.match(jobid) or ".." in jobid:
         raise ConfigError(
             f"{jobid!r} cannot be a job id: Scrapyd makes a file name of it and loses the job, and a process slot "
@@ -74,9 +93,18 @@ def check_job(jobid: str, settings: Mapping[str, str], args: Mapping[str, str]) 
         )
 
 
+def _check_name(name: str) -> None:
+    """Refuse the name of a setting or argument that Scrapy's command line would not read as one."""
+    if not name or name.startswith("-") or "=" in name or "\0" in name:
+        raise ConfigError(
+            f"{name!r} cannot be passed to a job: a name is not empty, does not begin with a -, and has no = and no NUL."
+        )
+
+
 def _argument_bytes(name: str, value: str) -> int:
-    if not name or "=" in name or "\0" in name + value:
-        raise ConfigError(f"{name!r} cannot be passed to a job: its name is empty or has a = in it, or there is a NUL.")
+    _check_name(name)
+    if "\0" in value:
+        raise ConfigError(f"The value of {name!r} cannot be passed to a job: there is a NUL in it.")
     try:
         size = len(f"{name}={value}".encode())
     except UnicodeEncodeError as e:

@@ -115,7 +115,14 @@ class TestJobsThatWouldBeLost:
         with pytest.raises(ConfigError, match=name):
             api.schedule("p", "s", jobid="j", args={name: "1"})
 
-    @pytest.mark.parametrize("values", [{"": "1"}, {"a=b": "1"}, {"a": "\0"}, {"a\0": ""}, {"a": "\ud800"}])
+    @pytest.mark.parametrize("spider", ["", "shop/books", "..", "a\0", "-v", "ü" * 128])
+    def test_a_spider_whose_log_has_no_folder_or_that_is_no_word(self, spider: str) -> None:
+        with pytest.raises(ConfigError, match="cannot start the spider"):
+            api.schedule("p", spider, jobid="j")
+
+    @pytest.mark.parametrize(
+        "values", [{"": "1"}, {"a=b": "1"}, {"-dash": "x"}, {"a": "\0"}, {"a\0": ""}, {"a": "\ud800"}]
+    )
     def test_what_no_process_can_be_given(self, values: dict[str, str]) -> None:
         with pytest.raises(ConfigError):
             api.schedule("p", "s", jobid="j", settings=values)

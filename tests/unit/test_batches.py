@@ -69,7 +69,7 @@ def test_a_crawl_has_ended_when_nobody_works_on_it() -> None:
 )
 def test_a_good_name_makes_a_job_id_that_scrapyd_takes(name: str, batch: int, attempt: int) -> None:
     assert check_crawl_name(name) == name
-    check_job(job_id(name, batch, attempt), {}, {})
+    check_job("spider", job_id(name, batch, attempt), {}, {})
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "a/b", "..", "a b", "ü", "a\n", "a" * 81, "%(a)s", "../x", "a\0"])

@@ -71,7 +71,7 @@ def random_text(length: int) -> str:
 def check(carried: dict[str, str]) -> None:
     """No setting is over the limit, and a job takes them all."""
     assert all(len(f"{name}={value}".encode()) <= ARGUMENT_MAX for name, value in carried.items())
-    check_job("c.b1.a1", carried, {})
+    check_job("spider", "c.b1.a1", carried, {})
 
 
 @settings(max_examples=150)
