@@ -25,7 +25,7 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.goals import DEPTH
 from scrapyd_dist.items.merging import check_folder, is_elsewhere
 from scrapyd_dist.scheduling.job_request import passed_on
-from scrapyd_dist.scrapyd.jobs import check_args, check_spider
+from scrapyd_dist.scrapyd.jobs import check_args, check_spider_name
 from scrapyd_dist.settings import LABELS, SettingReader, Travels, judge, limits_in, travelling
 from scrapyd_dist.shards import ShardTemplate, check_page, shards_of_pages, shards_of_urls
 from scrapyd_dist.store.address import chosen
@@ -176,7 +176,7 @@ def check_crawl(
     Raises:
         ConfigError: a crawl of this spider cannot work with these settings, or write its items.
     """
-    check_spider(spider.name)
+    check_spider_name(spider.name)
     check_mode(options, settings)
     check_parts(settings)
     check_outputs(options, settings, spider)

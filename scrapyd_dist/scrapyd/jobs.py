@@ -61,7 +61,7 @@ def check_args(args: Mapping[str, str]) -> None:
     )
 
 
-def check_spider(name: str) -> None:
+def check_spider_name(name: str) -> None:
     """Refuse a spider whose jobs no node can start: `ConfigError`.
 
     Scrapyd names a folder of logs after it and passes it to a command line; where it cannot, it says ok, and the job
@@ -77,7 +77,7 @@ def check_spider(name: str) -> None:
 
 def check_job(spider: str, jobid: str, settings: Mapping[str, str], args: Mapping[str, str]) -> None:
     """Raise `ConfigError` for a job that a node would lose, before it is posted: by a name, its id, or its size."""
-    check_spider(spider)
+    check_spider_name(spider)
     if not _JOB_ID.match(jobid) or ".." in jobid:
         raise ConfigError(
             f"{jobid!r} cannot be a job id: Scrapyd makes a file name of it and loses the job, and a process slot "
@@ -97,7 +97,7 @@ def _check_name(name: str) -> None:
     """Refuse the name of a setting or argument that Scrapy's command line would not read as one."""
     if not name or name.startswith("-") or "=" in name or "\0" in name:
         raise ConfigError(
-            f"{name!r} cannot be passed to a job: a name is not empty, does not begin with a -, and has no = and no NUL."
+            f"{name!r} cannot be passed to a job: a name is not empty, begins with no -, and has no = and no NUL."
         )
 
 
