@@ -42,7 +42,11 @@ def is_elsewhere(place: str) -> bool:
 
 
 class PartLost(DistError):
-    """A part could not be fetched whole."""
+    """A part could not be fetched whole from its node."""
+
+
+class PartTooBig(PartLost):
+    """There is no room for a part at home, so its node has no part in that."""
 
 
 async def fetch_part(
@@ -57,7 +61,7 @@ async def fetch_part(
     if part.bytes > (free := _free(folder)):
         if free < FULL:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        raise PartLost(
+        raise PartTooBig(
             f"the part of {job} has {part.bytes:,} bytes, its worker says, and {free:,} are free in {folder}"
         )
     fetching = _fetch_part(sender, node, home, job, part, folder, patience)

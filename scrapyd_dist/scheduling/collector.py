@@ -17,7 +17,7 @@ from typing import Any
 from scrapyd_dist.batches import PUT_OFF, PUT_OFF_REASON, Attempt, AttemptState, Batch, BatchState, Miss, not_made
 from scrapyd_dist.errors import ForeignRow, StepRefused
 from scrapyd_dist.frontier.backlog import Backlog, Leased, LeaseRequest, Lessee, NewBatch
-from scrapyd_dist.items.merging import PartLost, fetch_part
+from scrapyd_dist.items.merging import PartLost, PartTooBig, fetch_part
 from scrapyd_dist.joblogs.worker_report import BadReport, WorkerReport, kept, misses, read_report, refusal
 from scrapyd_dist.payload import REPLACES, PayloadError, decode, fit, replaced_by
 from scrapyd_dist.scheduling.base import BatchCounters, SchedulerState
@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 FETCHES = 4
 #: batches that are given up in one step
 BURIED = 50
+#: parts of a node that are lost, one after the other, until it gets no more work
+LOST_PARTS = 3
 #: attempts of a single request that may kill its workers
 ALONE = 2
 #: most cuts per crawl: a spider that dies on every tenth page has to be corrected
@@ -227,8 +229,11 @@ class Collector:
             try:
                 async with self._fetches:
                     part = await fetch_part(self.state.sender, node, spec.home, job, report.part, self.folder, patience)
-            except PartLost as error:
+            except PartTooBig as error:
                 await self.give_up(batch, attempt, str(error), node.name)
+                return False
+            except PartLost as error:
+                await self._lose_part(batch, attempt, member, str(error))
                 return False
             except OSError as error:
                 self.state.stop_now(f"No items can be written to {self.folder}: {error.strerror or error}.")
@@ -239,6 +244,20 @@ class Collector:
         member.accepted(report)
         self.state.ended(number)
         return True
+
+    async def _lose_part(self, batch: Batch, attempt: int, member: NodeState, reason: str) -> None:
+        """Give up an attempt whose part cannot be had from its node, which is at fault, and not the batch.
+
+        A node of which no part comes home would lease the same batches again and again, until they are dead.
+        """
+        member.lost_parts += 1
+        if member.lost_parts >= LOST_PARTS and not member.unfit:
+            member.unfit = f"no part can be fetched from it: {reason}"
+            logger.error("%s gets no more work: %s", member.node, member.unfit)
+        others = [one for one in self.state.members if one is not member and one.usable]
+        is_harmless = bool(others or member.unfit)
+        await self.give_up(batch, attempt, reason, member.node.name, harmless=is_harmless)
+        self.state.check_unfit()
 
     async def _store(
         self, batch: int, attempt: int, report: Mapping[str, object], missed: list[Miss], part: str = ""

@@ -225,6 +225,7 @@ class NodeState:
     down_since: float | None = None
     down_reason: str = ""
     prepared: bool = False  #: has the crawl's code
+    lost_parts: int = 0  #: parts that could not be fetched from it since the last one that could
     unfit: str = ""  #: why it gets no work although it answers
     unreached: str = ""  #: why its workers do not reach the store, in a crawl that sends it batches then
     deaf: str = ""  #: why its workers cannot follow rules of the throttle
@@ -374,6 +375,7 @@ class NodeState:
 
     def accepted(self, report: WorkerReport) -> None:
         self.jobs += 1
+        self.lost_parts = 0
         self.items += report.items
         if report.pace:
             self.pace = report.pace if self.unproven else self.pace + NEWEST * (report.pace - self.pace)

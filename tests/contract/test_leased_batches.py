@@ -13,6 +13,7 @@ from rig.nodemodel import ModelJob, ModelNode, lost_unheard, model, refused_with
 from rig.scheduling import CRAWL, QUICK, Bench, ModelWorker, leasing, left_behind, make, reach, until
 from rig.stores import lease_next
 
+from scrapyd_dist.batches import AttemptState
 from scrapyd_dist.errors import ApiRefused, ConnectionRefused
 from scrapyd_dist.frontier.backlog import Lessee, NewBatch, WorkerRequest
 from scrapyd_dist.nodes import Node
@@ -205,6 +206,24 @@ async def test_a_worker_that_hangs_counts_once_however_many_leases_it_had(tmp_pa
         assert o.scheduler.breaker._nodes["one"] == 1
         second.work_off()
         await o.over()
+
+
+async def test_a_node_of_which_no_part_comes_home_is_left_alone_and_costs_no_batch(tmp_path: Path) -> None:
+    bad, good = model("bad"), model("good")
+    limits = {"limits": replace(QUICK, max_attempts=2), "scaling": ScalingPolicy(most=2)}
+    async with leasing(tmp_path, bad, good, **limits) as o:
+        o.add(*[2] * 6)
+        o.scheduler.no_more()
+        here, other = sorted(await workers(o, 2), key=lambda worker: worker.node is good)
+        for _ in range(3):  # it leases the batch again at once
+            await until(here.lease, "a batch")
+            here.finish(part=False)
+            await until(lambda: "running" not in o.states(), "its part is missed")
+        await until(lambda: here.job in bad.cancels, "its worker is told to end")
+        assert "no part can be fetched" in o.state.members[0].unfit
+        other.work_off().end()
+        await o.ended(whole=6)
+        assert {one.node for one in o.attempts() if one.state is AttemptState.FAILED} == {"bad"}
 
 
 async def test_a_part_that_is_lost_sends_its_batch_back(tmp_path: Path) -> None:
