@@ -124,12 +124,19 @@ class PartFile:
 
 
 class ReportFile:
-    """`<job>.json`: replaced every second by a thread of its own, so that a slow site does not look like death."""
+    """`<job>.json`: replaced every second by a thread of its own, so that a slow site does not look like death.
 
-    def __init__(self, folder: Path, name: str, look: Callable[[], dict[str, Any]]) -> None:
+    `turned` gives when the event loop has turned last, seconds since the epoch: one that stands still, in a callback
+    that never returns, must not look like life.
+    """
+
+    def __init__(
+        self, folder: Path, name: str, look: Callable[[], dict[str, Any]], turned: Callable[[], float] = time.time
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / f"{name}.json"
         self._look = look
+        self._turned = turned
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sdist-report", daemon=True)
         self._write(look())
@@ -138,7 +145,7 @@ class ReportFile:
     def _run(self) -> None:
         while not self._end.wait(TICK):
             try:
-                self._write(self._look())
+                self._write({**self._look(), "updated": self._turned()})
             except OSError as error:
                 logger.warning("the report cannot be renewed: %s", error)
 

@@ -29,6 +29,8 @@ from .sent_session import SentSession, too_late
 from .work_unit import WorkRefused
 
 logger = logging.getLogger(__name__)
+#: seconds between two turns of the event loop that are noted
+TURN = 1.0
 
 
 class Worker:
@@ -41,6 +43,8 @@ class Worker:
         self._report_file: ReportFile | None = None
         self._session: SentSession | LeaseSession | None = None
         self._looks: Any = None
+        self._turns: Any = None
+        self._turned = time.time()  #: when the event loop has turned last
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Worker:
@@ -114,8 +118,12 @@ class Worker:
         session = LeaseSession if job.leases else SentSession
         self._session = session(self._crawler, job, folder, self._fail)
         self._problem = self._problem or self._session.problem
-        self._report_file = ReportFile(folder, job.name, self._session.progress)
+        self._report_file = ReportFile(folder, job.name, self._session.progress, turned=lambda: self._turned)
+        self._turns = call_every(TURN, self._turn)
         remove_old(folder, job.collected, self._settings.value("DISTRIBUTED_KEEP_DAYS"))
+
+    def _turn(self) -> None:
+        self._turned = time.time()
 
     def _has_work(self) -> bool:
         """Whether it works, or should; a worker that leases may be waiting for a batch."""
@@ -147,8 +155,9 @@ class Worker:
         self._reason = self._reason or (FinishReason.REFUSED.value if self._problem else reason)
 
     async def _stopped(self) -> None:
-        if self._looks is not None and self._looks.running:
-            self._looks.stop()
+        for timer in (self._looks, self._turns):
+            if timer is not None and timer.running:
+                timer.stop()
         if self._session is None:
             return
         report = await self._session.close(self._reason or FinishReason.SHUTDOWN.value, self._problem)

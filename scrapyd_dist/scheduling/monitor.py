@@ -5,6 +5,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from scrapyd_dist.batches import BatchState
@@ -20,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 #: seconds without a change in a report after which the node is asked whether the job still runs
 FRESH = 2.5
+#: times as long as a lease that the report of a job without one may stay the same
+MUTE = 5
 #: seconds for which a job unknown to its node is not given up
 UNKNOWN_GRACE = 8.0
 #: seconds for which a running job may have no report: it has just started, or its files are gone
@@ -173,8 +176,10 @@ class NodeMonitor:
             out.unknown_since = None
             patience = UNHEARD if out.report is None else self.state.limits.node_timeout
             if await self._stands_still(out, now):
-                reason = f"its worker on {node} stands still: no report comes, and its lease is over"
+                reason = f"its worker on {node} stands still: it renews neither its report nor a lease"
                 await self._events(out).failed(out, reason, blame=out.to_blame)
+                with suppress(NodeError):  # it ignores SIGINT
+                    await client.signal(out.member, out.given_up, "KILL")
             elif out.unheard_since is not None and now - out.unheard_since > patience:  # no report will come
                 await self._events(out).failed(out, f"its worker runs, but its report is gone from the logs of {node}")
             return
@@ -200,9 +205,17 @@ class NodeMonitor:
         await self._events(out).failed(out, f"the worker {how} on {node}{words}", blame=out.to_blame)
 
     async def _stands_still(self, out: JobRun, now: float) -> bool:
-        """True when a job runs by its node, but neither its report nor its lease is renewed."""
+        """True when a job runs by its node, but neither its report nor its lease is renewed.
+
+        A report is renewed while the worker's event loop turns. Workers that lease are judged by their leases.
+        """
         state = self.state
-        if not state.spec.lease or out.report is None or now - out.changed < state.spec.lease:
+        if not state.spec.lease or out.report is None or isinstance(out, WorkerRun):
+            return False
+        quiet = now - out.changed
+        if not out.report.lease:
+            return quiet > MUTE * state.spec.lease
+        if quiet < state.spec.lease:
             return False
         late = await state.run(state.db.expired)
         return any((attempt.batch, attempt.number) == (out.batch.number, out.number) for attempt in late)

@@ -144,6 +144,7 @@ KILLER = """
     import asyncio
     import os
     import signal
+    import time
 
     from properties.spiders.easy import EasySpider
     from scrapyd_dist.middlewares import watchdog
@@ -170,9 +171,10 @@ STALLED = "stalled: no page and no item for more than 2 s; it has not ended, and
     [
         ("os.kill(os.getpid(), signal.SIGKILL)", "push", "died while it worked"),
         ("await asyncio.sleep(3600)", "push", STALLED),
+        pytest.param("time.sleep(3600)", "push", "stands still", marks=pytest.mark.full),
         ("await asyncio.sleep(3600)", "pull", STALLED),
     ],
-    ids=["killed", "hanging, sent", "hanging, leased"],
+    ids=["killed", "hanging, sent", "standing, sent", "hanging, leased"],
 )
 def test_a_page_that_kills_its_worker(
     deed: str,
@@ -185,8 +187,8 @@ def test_a_page_that_kills_its_worker(
     pages = site(32)
     source = KILLER.format(url=pages.site.detail_path(18), deed=deed)
     settings = {
-        **IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 4, "DISTRIBUTED_MAX_ATTEMPTS": 2, "DISTRIBUTED_STALL_TIMEOUT": 2,
-        "DISTRIBUTED_MODE": mode,
+        **IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 4, "DISTRIBUTED_MAX_ATTEMPTS": 2, "DISTRIBUTED_STALL_TIMEOUT": 2 if why == STALLED else 0,
+        "DISTRIBUTED_MODE": mode, "DISTRIBUTED_LEASE": 6 if deed.startswith("time") else 60,
     }  # fmt: skip
     it = crawl(pages, "killer", source, **settings, code=3)
     (dead,) = [batch for batch in batches(it) if batch.state is BatchState.DEAD]

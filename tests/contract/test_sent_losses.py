@@ -18,6 +18,7 @@ from scrapyd_dist.errors import ConnectionRefused, NoReply
 from scrapyd_dist.items import merging
 from scrapyd_dist.joblogs.worker_report import part_path, report_path
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.scheduling import monitor
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.store.reach import Way
 
@@ -216,7 +217,10 @@ async def test_a_worker_whose_node_believes_that_it_runs_is_replaced(tmp_path: P
 
 
 @pytest.mark.parametrize("seconds", [60.0, None])
-async def test_one_whose_lease_is_good_or_that_has_none_is_waited_for(tmp_path: Path, seconds: float | None) -> None:
+async def test_one_whose_lease_is_good_or_that_has_none_is_waited_for(
+    tmp_path: Path, seconds: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor, "MUTE", 1_000)
     one = model("one", quick=False)
     async with sending(tmp_path, one, spec=spec()) as b:
         await b.seal_and_start()
@@ -229,6 +233,16 @@ async def test_one_whose_lease_is_good_or_that_has_none_is_waited_for(tmp_path: 
         assert one.cancels == []
         one.finish("c.b1.a1")
         await b.ended(whole=1)
+
+
+async def test_one_without_a_lease_whose_report_stays_the_same_is_replaced_and_killed(tmp_path: Path) -> None:
+    one, two = model("one", quick=False), model("two")
+    one.edit = lambda report: report.update(lease=False)
+    async with sending(tmp_path, one, two, spec=spec()) as b:
+        await b.seal_and_start()
+        await b.ended(whole=1)
+        assert (set(one.cancels), two.posts) == ({"c.b1.a1"}, ["c.b1.a2"])
+        assert "stands still" in b.attempts(1)[0].reason
 
 
 async def test_a_job_is_told_of_the_store_where_its_node_reaches_it(tmp_path: Path) -> None:
