@@ -20,8 +20,9 @@ fi
 # The nodes get an environment of their own, with the versions of this one and without this project (tests/rig).
 unset SDIST_NODE_PYTHON
 if [ $# -eq 0 ]; then
-    # test_rig.py is about the tests' own tools, with feeds that only newer Scrapys can write.
-    set -- -n 2 --dist loadfile tests/contract --ignore tests/contract/test_rig.py tests/acceptance/test_settings_only.py \
+    # test_rig.py and test_forks.py are about the tests' own tools, and what only newer Scrapys and Scrapyds do.
+    set -- -n 2 --dist loadfile tests/contract --ignore tests/contract/test_rig.py --ignore tests/contract/test_forks.py \
+        tests/acceptance/test_settings_only.py \
         tests/acceptance/test_book_ways.py tests/acceptance/test_fair.py \
         tests/acceptance/test_feed_urls.py tests/acceptance/test_requests_travel.py tests/acceptance/test_account.py \
         tests/acceptance/test_shards.py tests/acceptance/test_passed_on.py tests/acceptance/test_bad_input.py \

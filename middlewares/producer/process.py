@@ -5,6 +5,7 @@ environment (SDIST_STORE); neither from the argument list, which everybody on th
 """
 
 import argparse
+import gc
 import json
 import logging
 import os
@@ -62,6 +63,7 @@ def _crawl(crawl: str, store: str) -> int:
         settings = project_settings({**row.options["settings"], "DISTRIBUTED_CRAWL": crawl, "DISTRIBUTED_STORE": store})
         check_known(settings, row.spider)
         _execute(settings, row.spider, row.options)
+        gc.collect()  # Scrapy 2.13 logs why a spider cannot be made when the result that nobody reads is deleted
         _check_ended(database.crawl(crawl), settings.get("LOG_FILE"))
     except Exception as error:  # noqa: BLE001 - the person who waits for this crawl must hear of anything
         if not isinstance(error, DistError):

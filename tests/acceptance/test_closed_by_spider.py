@@ -11,7 +11,7 @@ from rig.nodes import ScrapydNode
 
 from scrapyd_dist.batches import BatchState
 
-PAGES = 60
+PAGES = 100
 #: closes itself once, at one page
 SPIDER = '''
 import scrapy
@@ -59,6 +59,8 @@ IN_PIPELINE = 'if is_the_end(item["url"]): self.crawler.engine.close_spider(self
 SETTINGS = {
     **QUICK,
     "DISTRIBUTED_BATCH_SIZE": 10,
+    # Two processes need ten seconds for all: time for the others to hear of the end.
+    "DISTRIBUTED_MAX_JOBS": 2,
     "CONCURRENT_REQUESTS_PER_DOMAIN": 2,
     "ITEM_PIPELINES": {"small.spiders.quota.Enough": 300},
 }
@@ -76,7 +78,7 @@ def test_the_whole_crawl_ends_with_its_reason_and_goes_on_when_it_is_resumed(
     run_cli: RunCommand,
     tmp_path: Path,
 ) -> None:
-    pages = site(PAGES, "--latency=0.1", per_page=PAGES)
+    pages = site(PAGES, "--latency=0.4", per_page=PAGES)
     spider = SPIDER.format(
         page=pages.detail(4),
         flag=str(tmp_path / "closed"),

@@ -329,7 +329,8 @@ def test_requests_that_a_goal_puts_off_are_told_when_they_are_made(linking: Any,
     queue.run(1, settings=SETTINGS, goals={"requests": 4})
     queue.accept()
     assert {number: fate[0] for number, fate in fates(queue).items()} == dict.fromkeys(range(4), "crawled")
-    assert sum(miss.kind == "failed" for miss in queue.store.misses(CRAWL)) == 6
+    assert queue.store.misses(CRAWL) == []
+    assert [(batch.size, batch.state.value) for batch in queue.store.batches(CRAWL)] == [(10, "done"), (6, "sealed")]
 
 
 @pytest.mark.black_box
