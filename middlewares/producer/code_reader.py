@@ -35,8 +35,12 @@ def own_bases(kind: type) -> list[type]:
 
 
 def names_in(kind: type) -> set[str]:
-    """All names that the project's own code of this class uses: of functions, attributes and modules."""
-    return set(chain.from_iterable(code.co_names for code in _codes(kind)))
+    """All names that the project's own code of this class uses: of functions, attributes and modules.
+
+    The functions of the same package that it calls are its code as well.
+    """
+    codes = chain.from_iterable(_codes_of(function) for function in _functions_of(kind))
+    return set(chain.from_iterable(code.co_names for code in codes))
 
 
 def keeps_something(kind: type) -> bool:
@@ -89,15 +93,46 @@ def _is_kept(following: list[dis.Instruction]) -> bool:
 
 
 def _codes(kind: type) -> Iterator[CodeType]:
-    for base in own_bases(kind):
-        for member in vars(base).values():
-            yield from _codes_of(member)
+    return chain.from_iterable(map(_codes_of, _members(kind)))
+
+
+def _members(kind: type) -> Iterator[Any]:
+    return chain.from_iterable(vars(base).values() for base in own_bases(kind))
+
+
+def _functions_of(kind: type) -> list[FunctionType]:
+    """The methods of a class, and the functions of their packages that they call, directly or not."""
+    waiting = [one for member in _members(kind) if (one := _function(member))]
+    found = dict.fromkeys(waiting)
+    while waiting:
+        called = [one for one in _called_by(waiting.pop()) if one not in found]
+        found |= dict.fromkeys(called)
+        waiting += called
+    return list(found)
+
+
+def _called_by(function: FunctionType) -> Iterator[FunctionType]:
+    """The functions of its own package that a function names."""
+    package = _package(function)
+    for name in set(chain.from_iterable(code.co_names for code in _codes_of(function))):
+        one = function.__globals__.get(name)
+        if isinstance(one, FunctionType) and _package(one) == package:
+            yield one
+
+
+def _package(function: FunctionType) -> str:
+    return (function.__module__ or "").partition(".")[0]
+
+
+def _function(member: Any) -> FunctionType | None:
+    function = getattr(member, "__func__", getattr(member, "fget", member))
+    return function if isinstance(function, FunctionType) else None
 
 
 def _codes_of(member: Any) -> Iterator[CodeType]:
     """The code of a function or method, and of all that is defined inside of it."""
-    function = getattr(member, "__func__", getattr(member, "fget", member))
-    if isinstance(function, FunctionType):
+    function = _function(member)
+    if function is not None:
         yield from _with_inner(function.__code__)
         if hasattr(function, "__wrapped__"):
             yield from _codes_of(function.__wrapped__)
