@@ -27,7 +27,10 @@ class Trait(str, Enum):
     OWN_EXTENSION = "an extension that is not Scrapy's own"
     CANNOT_TRAVEL = "target requests that cannot be rebuilt on a node, seen when the crawl ends"
     CHANGED_ATTRIBUTES = "attributes that the spider's callbacks changed, seen when the crawl ends"
-    KEPT_ATTRIBUTES = "target callbacks that set attributes of the spider, or put something into them"
+    KEPT_ATTRIBUTES = (
+        "target callbacks that set attributes of the spider, or put something into them: by their code, or seen when"
+        " the crawl ends"
+    )
     FOLLOWED_PAGES = "pages that target pages led to, seen when the crawl ends"
     CACHE = "`HTTPCACHE_ENABLED`, with a relative `HTTPCACHE_DIR`"
     CACHE_ONLY = "the same, with `HTTPCACHE_IGNORE_MISSING`"

@@ -3,13 +3,12 @@
 import dis
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from inspect import getmro
 from itertools import chain, pairwise
 from types import CodeType, FunctionType
 from typing import Any
 
-#: packages whose code is not the project's
-_FOREIGN = ("scrapy", "scrapyd_dist", "builtins", "abc", "typing")
+from ..spider_attributes import own_bases
+
 #: methods of containers that put something in
 KEEPS = frozenset({"add", "append", "extend", "setdefault", "update"})
 #: instructions that load a variable, that read an attribute, and that begin `x[key] += …`
@@ -22,16 +21,6 @@ class AttributeUse:
 
     read: frozenset[str]
     kept: frozenset[str]  #: set, or something is put into their values
-
-
-def is_own(kind: type) -> bool:
-    """Whether a class is the project's, or another library's, and not Scrapy's."""
-    return kind.__module__.partition(".")[0] not in _FOREIGN
-
-
-def own_bases(kind: type) -> list[type]:
-    """The class and those that it is made from, without Scrapy's."""
-    return [base for base in getmro(kind) if is_own(base)]
 
 
 def names_in(kind: type) -> set[str]:

@@ -18,7 +18,8 @@ from scrapyd_dist.differences import DIFFERENCES, Difference, FoundDifference, M
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.goals import DEPTH, GIVEN
 
-from .code_reader import attribute_use, is_own, keeps_something, names_in
+from ..spider_attributes import is_own
+from .code_reader import attribute_use, keeps_something, names_in
 from .set_aside import setting_given
 
 #: settings that list components

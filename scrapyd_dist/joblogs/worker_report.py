@@ -59,6 +59,7 @@ class WorkerReport:
     public: str | None = None  #: public key of the worker's code, if it introduces itself
     batches: Mapping[str, int] | None = None  #: of a leasing worker: fate of a batch -> how many; None: it was sent one
     part: PartInfo | None = None
+    changed: tuple[str, ...] = ()  #: attributes of the spider that were set, or changed in place, while it worked
     feeds: tuple[str, ...] = ()
     feeds_failed: int = 0
     #: of requests that are gone, failed, unended, or dead, as the worker's spider cannot make them: URL and reason
@@ -163,6 +164,7 @@ def _report(document: Mapping[str, Any]) -> WorkerReport:
         public=None if public is None else str(public),
         batches=None if batches is None else {str(fate): _count(number) for fate, number in batches.items()},
         part=part,
+        changed=tuple(str(name) for name in document.get("changed", ())),
         feeds=tuple(str(uri) for uri in document.get("feeds", ())),
         missed_urls={kind: _urls(document.get(kind, ())) for kind in ("gone", "failed", "unended", "dead", PUT_OFF)},
         missed_requests=_missed_requests(document),
@@ -266,6 +268,7 @@ def kept(report: WorkerReport, replaces: Sequence[tuple[int, int]] = ()) -> dict
         "pages": report.pages,
         "items": report.items,
         "feeds": list(report.feeds),
+        **({"changed": list(report.changed)} if report.changed else {}),
         **({"fields": list(report.part.fields)} if report.part is not None and report.part.fields else {}),
         "started": report.started,
         "updated": report.updated,

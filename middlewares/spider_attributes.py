@@ -1,0 +1,71 @@
+"""What a spider has of its own: classes, and attributes, of which it is noticed whether they have changed.
+
+Part of the worker half: imports Scrapy and the standard library only.
+"""
+
+import json
+from collections import deque
+from collections.abc import Iterator
+from inspect import getmro
+from typing import Any
+
+from scrapy import Spider
+
+#: packages whose code is not the project's
+_FOREIGN = ("scrapy", "scrapyd_dist", "builtins", "abc", "typing")
+#: containers whose text tells of everything in them
+_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+#: entries of a container that are looked at; of a larger one, how many they are
+_MOST = 1_000
+
+
+def is_own(kind: type) -> bool:
+    """Whether a class is the project's, or another library's, and not Scrapy's."""
+    return kind.__module__.partition(".")[0] not in _FOREIGN
+
+
+def own_bases(kind: type) -> list[type]:
+    """The class and those that it is made from, without Scrapy's."""
+    return [base for base in getmro(kind) if is_own(base)]
+
+
+class AttributeWatch:
+    """Notices which attributes of a spider change from now on."""
+
+    def __init__(self, spider: Spider) -> None:
+        self._spider = spider
+        self._before = dict(_attributes(spider))
+
+    def changed(self) -> list[str]:
+        """The names of those that are not as they were."""
+        return [name for name, state in _attributes(self._spider) if self._before.get(name) != state]
+
+
+def _attributes(spider: Spider) -> Iterator[tuple[str, Any]]:
+    """The attributes of the spider and of its own classes, each with what tells whether it has changed."""
+    values = dict[str, Any]()
+    for kind in reversed(own_bases(type(spider))):
+        values |= vars(kind)
+    values |= vars(spider)
+    for name, value in values.items():
+        if not name.startswith("__") and not callable(value) and not hasattr(type(value), "__get__"):
+            yield name, _state(value)
+
+
+def _state(value: Any) -> Any:
+    """What tells whether a value is still the same, though it may be changed in place."""
+    size = len(value) if hasattr(value, "__len__") else None
+    if size is not None and size > _MOST and not isinstance(value, str):
+        return id(value), size
+    try:
+        return json.dumps(value, sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        text = _text(value) if isinstance(value, _CONTAINERS) else ""
+        return id(value), size, text
+
+
+def _text(container: Any) -> str:
+    try:
+        return repr(container)
+    except Exception:  # noqa: BLE001 - what the project puts into it may say anything
+        return ""
