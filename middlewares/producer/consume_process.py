@@ -23,6 +23,7 @@ from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.errors import INTERRUPTED, PARTIAL, TIME_UP, ConfigError, DistError, StoreError
 from scrapyd_dist.frontier.backlog import UNFAIR
 from scrapyd_dist.goals import in_words
+from scrapyd_dist.items.delivery import accepted_of
 from scrapyd_dist.items.merging import is_elsewhere
 from scrapyd_dist.progress import Snapshot, exit_code, told
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
@@ -33,6 +34,7 @@ from scrapyd_dist.transports.requests import ThreadTransport
 
 from ..throttle.install import why_not_heeded
 from .completion_hooks import read_on_finish, refusal, tell
+from .crawl_findings import values_as_text
 from .crawl_nodes import CrawlNodes
 from .crawl_repository import CrawlRepository, find_row, open_thread
 from .crawl_request import CrawlRequest, check_mode, check_parts, check_spider, find_project
@@ -318,7 +320,7 @@ class ConsumeRun(Lifecycle):
         stored = await repository.for_delivery(self._nodes.prepared.key)
         delivered = await deliver_to(self._outputs, self._host, repository.folder, own=[], feed_url=None, **stored)
         reporter.note_files(delivered)
-        reporter.warn(*delivered.warnings)
+        reporter.warn(*delivered.warnings, *map(str, values_as_text(accepted_of(stored["attempts"]))))
         if self._scheduler.incomplete:
             left = "All that it left here is done. Start it again, it goes on in its place; and then"
             why = f"{self._scheduler.state.stopped} {left}: {self._wanted.command}"

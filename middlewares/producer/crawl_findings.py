@@ -42,6 +42,12 @@ def found_trait(trait: Trait, *found: str) -> FoundDifference:
     return FoundDifference(difference=by_trait(trait), found=found)
 
 
+def values_as_text(accepted: Iterable[Attempt], own: Iterable[str] = ()) -> list[FoundDifference]:
+    """The row of values that came home as text, by the reports of jobs and the producer's `own` items."""
+    types = {*own, *(str(name) for one in accepted for name in one.report.get("as_text") or ())}
+    return [found_trait(Trait.AS_TEXT, *sorted(types))] if types else []
+
+
 def walk_findings(index: IndexWalk, capture: Capture, counts: dict[str, int]) -> list[FoundDifference]:
     """What shows when the index is walked; `counts` are those of found requests, by their fate."""
     sealed, stayed = counts.get("sealed", 0), counts.get("local", 0) + counts.get("refused", 0)

@@ -37,7 +37,7 @@ from ..throttle.install import charge_pages_to, why_not_heeded
 from ..throttle.install import problem_of as throttle_problem
 from .completion_hooks import judge_items, read_on_finish, refusal, tell
 from .crawl_code import code_of, note_on_process
-from .crawl_findings import ChangedAttributes, found_trait, walk_findings
+from .crawl_findings import ChangedAttributes, found_trait, values_as_text, walk_findings
 from .crawl_nodes import CrawlNodes
 from .crawl_repository import CrawlRepository, find_row, open_thread
 from .crawl_request import (
@@ -404,6 +404,7 @@ class CrawlRun(Lifecycle):
         accepted = accepted_of(stored["attempts"])
         reporter.differ(*await asyncio.to_thread(self._repeats, accepted))
         reporter.differ(*self._attributes.kept_in_jobs(self._target_callbacks, accepted))
+        reporter.differ(*values_as_text(accepted, self._own.as_text))
         where = ", ".join(reporter.snapshot.output) or "the feeds that its manifest lists"
         logger.info("Crawl %s is complete: %d items in %s", repository.id, delivered.items, where)
         await self._scheduler.left()

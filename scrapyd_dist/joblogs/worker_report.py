@@ -35,6 +35,7 @@ class PartInfo:
     bytes: int
     sha256: str
     fields: tuple[str, ...] = ()  #: that its items declare, filled or not, in their order
+    as_text: tuple[str, ...] = ()  #: names of the types of values that were written as text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +154,10 @@ def _report(document: Mapping[str, Any]) -> WorkerReport:
     }
     if part is not None:
         items, size = _count(part["items"]), _count(part["bytes"])
-        fields = tuple(str(name) for name in part.get("fields", ()))
-        part = PartInfo(file=str(part["file"]), items=items, bytes=size, sha256=str(part["sha256"]), fields=fields)
+        fields, as_text = (tuple(str(name) for name in part.get(key, ())) for key in ("fields", "as_text"))
+        part = PartInfo(
+            file=str(part["file"]), items=items, bytes=size, sha256=str(part["sha256"]), fields=fields, as_text=as_text
+        )
     return WorkerReport(
         ended=document["state"] == "ended",
         updated=_moment(document["updated"]),
@@ -254,6 +257,11 @@ def misses(report: WorkerReport, batch: int) -> list[Miss]:
     ]
 
 
+def _of_part(part: PartInfo) -> dict[str, list[str]]:
+    lists = {"fields": part.fields, "as_text": part.as_text}
+    return {name: list(entries) for name, entries in lists.items() if entries}
+
+
 def kept(report: WorkerReport, replaces: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:
     """Return what the store keeps of an accepted report: everything except URLs, which have their own table.
 
@@ -269,7 +277,7 @@ def kept(report: WorkerReport, replaces: Sequence[tuple[int, int]] = ()) -> dict
         "items": report.items,
         "feeds": list(report.feeds),
         **({"changed": list(report.changed)} if report.changed else {}),
-        **({"fields": list(report.part.fields)} if report.part is not None and report.part.fields else {}),
+        **({} if report.part is None else _of_part(report.part)),
         "started": report.started,
         "updated": report.updated,
         "finish_reason": report.finish_reason,

@@ -283,6 +283,36 @@ SERIALIZERS = Case(
     },
 )
 
+VALUES_WITHOUT_A_FORM = Case(
+    name="values-that-json-lacks",
+    output=False,
+    files={
+        "spider": """
+            from pathlib import PurePosixPath
+
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"page": response.url, "place": PurePosixPath("a/b"), "body": response.body}
+        """,
+        "pipelines": """
+            from pathlib import Path
+
+            from small.base import REASONS
+
+            class KeepsPages:
+                def process_item(self, item):
+                    folder = Path(REASONS).parent / "project" / "out"
+                    folder.mkdir(exist_ok=True)
+                    (folder / item["page"].rpartition("/")[2]).write_bytes(item["body"])
+                    return item
+        """,
+    },
+    settings={"ITEM_PIPELINES": {"small.pipelines.KeepsPages": 1}},
+    sentence="PurePosixPath, bytes: Scrapy gives a value of any type to the exporter of a feed",
+)
+
 DROPPED = Case(
     name="pipeline-drops-items",
     settings=PIPELINE,
@@ -482,6 +512,7 @@ CASES = [
     EMPTY_FEEDS,
     OWN_EXPORTER,
     SERIALIZERS,
+    VALUES_WITHOUT_A_FORM,
     DROPPED,
     OPENED,
     ASYNC_PIPELINE,
@@ -495,6 +526,7 @@ CASES = [
 FAST_CASES = [
     (CLASSES, "pull"),
     (ITEM_CLASSES, "push"),
+    (VALUES_WITHOUT_A_FORM, "push"),
     (DROPPED, "pull"),
     (PIPELINE_ERROR, "pull"),
 ]
