@@ -136,7 +136,7 @@ class ConsumeProcess:
         nodes = await CrawlNodes.prepare(self._request, repository)
         outputs = repository.outputs(settings) if self.merge else CrawlOutputs()
         host = self._host(outputs)
-        spec = await nodes.job_request(settings, rows=self.rows, typed=bool(outputs.feeds))
+        spec = await nodes.job_request(settings, rows=self.rows, typed=outputs.typed)
         scheduler = nodes.scheduler(spec, sender=sender, staffing=self.scaling)
         await _check_mine(repository)
         publisher = await repository.publisher()
@@ -170,7 +170,7 @@ class ConsumeProcess:
 
     def _host(self, outputs: CrawlOutputs) -> FeedHost | None:
         """What Scrapy's exporter is given in place of a crawler, if it is needed; ConfigError if it cannot work."""
-        if not outputs.feeds:
+        if not outputs.typed:
             return None
         away = [shown(uri) for uri in outputs.feeds if is_elsewhere(uri)]
         if away:
@@ -179,7 +179,8 @@ class ConsumeProcess:
                 " file with -o, or deliver parts there as they come: --deliver."
             )
         host = FeedHost.of(check_known(self.settings, self.spider), self.settings, self.args)
-        MergedFeeds(host, outputs.feeds)
+        if outputs.feeds:
+            MergedFeeds(host, outputs.feeds)
         return host
 
     def _listen(self) -> None:

@@ -103,11 +103,11 @@ class CrawlStart:
         kept, options = await repository.keep_code(nodes.prepared), nodes.request.options
         index = IndexWalk(await repository.take_shards(shards), template_of(options))
         outputs = repository.outputs(settings)
-        own = OwnItems(repository.parts, typed=bool(outputs.feeds))
+        own = OwnItems(repository.parts, typed=outputs.typed)
         spec = await nodes.job_request(
             settings,
             feed=options.target_feed_url is not None,
-            typed=bool(outputs.feeds),
+            typed=outputs.typed,
             lease=options.scaling.terms.lease,
             ways=nodes.ways,
         )
