@@ -47,12 +47,22 @@ def attribute_use(kind: type, methods: Iterable[str]) -> AttributeUse:
         if name in seen:
             continue
         seen.add(name)
-        for code in _codes_of(getattr(kind, name, None)):
+        for code in _codes_named(kind, name):
             used = _use(code)
             read |= used.read
             kept |= used.kept
         waiting += [one for one in read if callable(getattr(kind, one, None))]
     return AttributeUse(read=frozenset(read), kept=frozenset(kept))
+
+
+def _codes_named(kind: type, name: str) -> Iterator[CodeType]:
+    """The code of a method, and of those of base classes that it calls by its own name."""
+    defined = [vars(base)[name] for base in own_bases(kind) if name in vars(base)]
+    for member in defined or [getattr(kind, name, None)]:
+        codes = list(_codes_of(member))
+        yield from codes
+        if not any(name in code.co_names for code in codes):
+            return
 
 
 def _use(code: CodeType) -> AttributeUse:

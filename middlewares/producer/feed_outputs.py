@@ -38,7 +38,7 @@ class CrawlOutputs:
 
     @property
     def typed(self) -> bool:
-        """Whether they need the items' classes and what JSON lacks, as CSV does: it has the texts of Python's values."""
+        """Whether they need the items' classes and what JSON lacks; CSV has the texts of such values."""
         return bool(self.feeds) or any(file.format == "csv" for file in self.files)
 
     @property

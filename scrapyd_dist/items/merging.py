@@ -229,9 +229,7 @@ def _write_json(items: Items, file: IO[bytes]) -> None:
     file.write(b"\n]\n")
 
 
-def _write_csv(
-    items: Items, file: IO[bytes], header: Sequence[str], fields: Sequence[str], values: ItemValues
-) -> None:
+def _write_csv(items: Items, file: IO[bytes], header: Sequence[str], fields: Sequence[str], values: ItemValues) -> None:
     text = TextIOWrapper(file, "utf-8", newline="", write_through=True)
     writer = csv.DictWriter(text, _columns(items, [*header, *fields]), restval="", extrasaction="ignore")
     if not header:

@@ -249,6 +249,22 @@ def test_what_target_callbacks_keep_is_named() -> None:
     assert kept_by_callbacks(Plain, ["parse", "nothing"]) == []
 
 
+class KeepingMore(Keeping):
+    def parse_item(self, response: Any) -> Any:
+        found = super().parse_item(response)
+        return found or self.own
+
+    def parse(self, response: Any) -> None:
+        self.own = 1
+
+
+def test_what_a_method_of_a_base_class_keeps_is_named_if_it_is_called() -> None:
+    use = attribute_use(KeepingMore, ["parse_item"])
+    assert use.kept == {"last", "listed", "seen", "times"}
+    assert {"own", "only_read"} <= use.read
+    assert attribute_use(KeepingMore, ["parse"]).kept == {"own"}
+
+
 class Listening:
     def __init__(self, crawler: Crawler) -> None:
         crawler.signals.connect(self.__init__, signals.spider_opened)  # type: ignore[misc]
