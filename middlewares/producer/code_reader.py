@@ -23,19 +23,20 @@ class AttributeUse:
     kept: frozenset[str]  #: set, or something is put into their values
 
 
-def names_in(kind: type) -> set[str]:
+def names_in(kind: type, package: str) -> set[str]:
     """All names that the project's own code of this class uses: of functions, attributes and modules.
 
-    The functions of the same package that it calls are its code as well.
+    The functions of the project's package that it calls are its code as well.
     """
-    codes = chain.from_iterable(_codes_of(function) for function in _functions_of(kind))
+    codes = chain.from_iterable(_codes_of(function) for function in _functions_of(kind, package))
     return set(chain.from_iterable(code.co_names for code in codes))
 
 
 def keeps_something(kind: type) -> bool:
     """Whether the code of this class puts something into a container."""
     stores = (step.opname == "STORE_SUBSCR" for code in _codes(kind) for step in dis.get_instructions(code))
-    return bool(KEEPS & names_in(kind)) or any(stores)
+    names = chain.from_iterable(code.co_names for code in _codes(kind))
+    return not KEEPS.isdisjoint(names) or any(stores)
 
 
 def attribute_use(kind: type, methods: Iterable[str]) -> AttributeUse:
@@ -99,28 +100,28 @@ def _members(kind: type) -> Iterator[Any]:
     return chain.from_iterable(vars(base).values() for base in own_bases(kind))
 
 
-def _functions_of(kind: type) -> list[FunctionType]:
-    """The methods of a class, and the functions of their packages that they call, directly or not."""
+def _functions_of(kind: type, package: str) -> list[FunctionType]:
+    """The methods of a class, and the functions of this package that they call, directly or not."""
     waiting = [one for member in _members(kind) if (one := _function(member))]
     found = dict.fromkeys(waiting)
     while waiting:
-        called = [one for one in _called_by(waiting.pop()) if one not in found]
+        called = [one for one in _called_by(waiting.pop()) if one not in found and top_package(one) == package]
         found |= dict.fromkeys(called)
         waiting += called
     return list(found)
 
 
 def _called_by(function: FunctionType) -> Iterator[FunctionType]:
-    """The functions of its own package that a function names."""
-    package = _package(function)
+    """The functions of modules that a function names."""
     for name in set(chain.from_iterable(code.co_names for code in _codes_of(function))):
         one = function.__globals__.get(name)
-        if isinstance(one, FunctionType) and _package(one) == package:
+        if isinstance(one, FunctionType):
             yield one
 
 
-def _package(function: FunctionType) -> str:
-    return (function.__module__ or "").partition(".")[0]
+def top_package(defined: type | FunctionType) -> str:
+    """The name of the package in which a class or function is defined, without those below it."""
+    return (defined.__module__ or "").partition(".")[0]
 
 
 def _function(member: Any) -> FunctionType | None:
