@@ -6,6 +6,7 @@ Part of the worker half: imports Scrapy and the standard library only.
 import json
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from inspect import getmro
 from typing import Any
 
@@ -35,10 +36,19 @@ class AttributeWatch:
     def __init__(self, spider: Spider) -> None:
         self._spider = spider
         self._before = dict(_attributes(spider))
+        self._changed = dict[str, None]()  #: names, before the latest values that are no change
 
     def changed(self) -> list[str]:
         """The names of those that are not as they were."""
-        return [name for name, state in _attributes(self._spider) if self._before.get(name) != state]
+        now = [name for name, state in _attributes(self._spider) if self._before.get(name) != state]
+        return [*dict.fromkeys([*self._changed, *now])]
+
+    @contextmanager
+    def setting(self) -> Iterator[None]:
+        """What is set inside is no change."""
+        self._changed.update(dict.fromkeys(self.changed()))
+        yield
+        self._before = dict(_attributes(self._spider))
 
 
 def _attributes(spider: Spider) -> Iterator[tuple[str, Any]]:

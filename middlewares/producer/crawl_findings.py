@@ -33,7 +33,7 @@ class ChangedAttributes:
         """
         use = attribute_use(self._kind, callbacks)
         changed = (name for one in accepted for name in one.report.get("changed") or ())
-        kept = (use.read - use.kept - self._travelling).intersection(changed)
+        kept = (use.read - use.kept).intersection(changed)
         return [found_trait(Trait.KEPT_ATTRIBUTES, *sorted(kept))] if kept else []
 
 

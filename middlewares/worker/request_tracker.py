@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from functools import wraps
 from typing import Any
@@ -290,8 +291,12 @@ class RequestTracker:
             assert self._crawler.spider
             self._attributes = AttributeWatch(self._crawler.spider)
 
+    def setting_attributes(self) -> AbstractContextManager[None]:
+        """What is set on the spider in this context came with a request: it is no change of a callback's."""
+        return nullcontext() if self._attributes is None else self._attributes.setting()
+
     def changed_attributes(self) -> list[str]:
-        """The attributes of the spider that are not as they were when its first target page came."""
+        """The attributes of the spider that its callbacks have changed since its first target page came."""
         return [] if self._attributes is None else self._attributes.changed()
 
     async def outputs(self, response: Response, result: AsyncIterator[Any]) -> AsyncIterator[Any]:

@@ -66,7 +66,7 @@ def test_what_has_changed_in_jobs_is_told_if_no_code_has_told_it_already() -> No
         Attempt(batch=1, number=1, job="", node="", url="", state=AttemptState.ACCEPTED, report=one) for one in reports
     ]
     (found,) = watch.kept_in_jobs(["parse_item"], accepted)
-    assert list(found.found) == ["days"]
+    assert list(found.found) == ["days", "token"]
     assert watch.kept_in_jobs(["parse_item"], accepted[:1]) == []
 
 
@@ -80,6 +80,17 @@ def test_a_container_that_has_changed_inside_is_noticed_whatever_is_in_it() -> N
     spider.days[date(2026, 5, 1)].append("b")
     spider.many[2_000] = ""
     assert watch.changed() == ["days", "many"]
+
+
+def test_what_came_with_a_request_is_no_change_and_what_was_changed_before_stays_one() -> None:
+    spider: Any = Diary()
+    watch = AttributeWatch(spider)
+    spider.page = 5
+    with watch.setting():
+        spider.days = {"monday": ["a"]}
+    assert watch.changed() == ["page"]
+    spider.days["monday"].append("b")
+    assert watch.changed() == ["page", "days"]
 
 
 class Strange:
