@@ -64,18 +64,17 @@ def _attributes(spider: Spider) -> Iterator[tuple[str, Any]]:
 
 def _state(value: Any) -> Any:
     """What tells whether a value is still the same, though it may be changed in place."""
-    size = len(value) if hasattr(value, "__len__") else None
-    if size is not None and size > _MOST and not isinstance(value, str):
-        return id(value), size
+    if isinstance(value, _CONTAINERS) and len(value) > _MOST:
+        return id(value), len(value)
     try:
         return json.dumps(value, sort_keys=True)
-    except (TypeError, ValueError, RecursionError):
-        text = _text(value) if isinstance(value, _CONTAINERS) else ""
-        return id(value), size, text
+    except Exception:  # noqa: BLE001 - what the project puts into it may do anything
+        return id(value), *_inside(value)
 
 
-def _text(container: Any) -> str:
+def _inside(value: Any) -> tuple[int | None, str]:
+    """How much something has, and as a text what; of a container only."""
     try:
-        return repr(container)
-    except Exception:  # noqa: BLE001 - what the project puts into it may say anything
-        return ""
+        return len(value) if hasattr(value, "__len__") else None, repr(value) if isinstance(value, _CONTAINERS) else ""
+    except Exception:  # noqa: BLE001 - likewise
+        return None, ""

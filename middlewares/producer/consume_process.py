@@ -40,7 +40,7 @@ from .crawl_repository import CrawlRepository, find_row, open_thread
 from .crawl_request import CrawlRequest, check_mode, check_parts, check_spider, find_project
 from .feed_outputs import CrawlOutputs, shown
 from .lifecycle import Lifecycle
-from .merged_feeds import FeedHost, MergedFeeds, deliver_to
+from .merged_feeds import FeedHost, MergedFeeds, deliver_to, package_of
 from .process import check_known
 from .producer_options import read_options
 from .status_reporter import FrontierReporter
@@ -170,7 +170,7 @@ class ConsumeProcess:
 
     def _host(self, outputs: CrawlOutputs) -> FeedHost | None:
         """What Scrapy's exporter is given in place of a crawler, if it is needed; ConfigError if it cannot work."""
-        if not outputs.typed:
+        if not outputs.feeds:
             return None
         away = [shown(uri) for uri in outputs.feeds if is_elsewhere(uri)]
         if away:
@@ -179,9 +179,16 @@ class ConsumeProcess:
                 " file with -o, or deliver parts there as they come: --deliver."
             )
         host = FeedHost.of(check_known(self.settings, self.spider), self.settings, self.args)
-        if outputs.feeds:
-            MergedFeeds(host, outputs.feeds)
+        MergedFeeds(host, outputs.feeds)
         return host
+
+    def package(self) -> str:
+        """The project's package, whose modules have the classes of items; empty if the spider cannot be imported."""
+        try:
+            return package_of(check_known(self.settings, self.spider))
+        except DistError as error:
+            logger.warning("items keep what their lines of JSON have: %s", error)
+            return ""
 
     def _listen(self) -> None:
         """Let Ctrl-C end the work in good order; a second one ends this process as it stands."""
@@ -319,7 +326,10 @@ class ConsumeRun(Lifecycle):
             message = f"{undelivered} All else is done; the same command delivers them: {self._wanted.command}"
             return await self._let_go(CrawlState.STOPPED, PARTIAL, message)
         stored = await repository.for_delivery(self._nodes.prepared.key)
-        delivered = await deliver_to(self._outputs, self._host, repository.folder, own=[], feed_url=None, **stored)
+        package = self._wanted.package() if self._outputs.typed else ""
+        delivered = await deliver_to(
+            self._outputs, self._host, repository.folder, package=package, own=[], feed_url=None, **stored
+        )
         reporter.note_files(delivered)
         reporter.warn(*delivered.warnings, *map(str, values_as_text(accepted_of(stored["attempts"]))))
         if self._scheduler.incomplete:

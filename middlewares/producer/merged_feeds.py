@@ -182,7 +182,7 @@ class MergedFeeds:
 
     def _items(self, items: Items) -> Iterator[Any]:
         """The items as the spiders made them, by their classes."""
-        package = package_of(self._crawler.spider)
+        package = package_of(type(self._crawler.spider))
         for line in items.typed_lines():
             try:
                 form, is_typed = form_on(line)
@@ -250,9 +250,9 @@ def exporter_class(settings: BaseSettings) -> type[FeedExporter]:
     return FeedExporter
 
 
-def package_of(spider: Spider) -> str:
+def package_of(kind: type[Spider]) -> str:
     """The top-level package of the spider's project, whose modules have the classes of its items."""
-    return type(spider).__module__.partition(".")[0]
+    return kind.__module__.partition(".")[0]
 
 
 def exported_values(items: Items, package: str) -> Iterator[Mapping[str, Any]]:
@@ -274,20 +274,21 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
-async def deliver_to(outputs: CrawlOutputs, crawler: Any, folder: Path, **found: Any) -> Delivery:
+async def deliver_to(outputs: CrawlOutputs, crawler: Any, folder: Path, *, package: str = "", **found: Any) -> Delivery:
     """Write everything that a finished crawl leaves behind: its feeds, and then what `delivery.deliver` writes.
 
     Args:
         outputs: where the items go.
         crawler: as for `MergedFeeds`.
         folder: the crawl's folder in the state folder.
+        package: the project's, for the classes of items in CSV; that of the crawler's spider if there is one.
         found: what `deliver` needs besides.
 
     Raises:
         FeedsNotStored: a feed could not be stored; nothing else is written then.
     """
-    package = "" if crawler is None else package_of(crawler.spider)
-    work = partial(deliver, folder, outputs=outputs.files, values=partial(exported_values, package=package), **found)
+    values = partial(exported_values, package=package if crawler is None else package_of(type(crawler.spider)))
+    work = partial(deliver, folder, outputs=outputs.files, values=values, **found)
     if not outputs.feeds:
         return await asyncio.to_thread(work)
     feeds, loop = MergedFeeds(crawler, outputs.feeds), asyncio.get_running_loop()
