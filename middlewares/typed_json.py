@@ -7,6 +7,7 @@ Part of the worker half: imports Scrapy and the standard library only.
 import base64
 import importlib
 import sys
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -14,6 +15,7 @@ from enum import Enum
 from functools import cache, reduce
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from itemadapter import ItemAdapter
 from itemadapter.adapter import AttrsAdapter, DataclassAdapter, PydanticAdapter, ScrapyItemAdapter
@@ -181,10 +183,23 @@ def _fill_item(kind: type[Item], fields: dict[str, Any]) -> Item:
 # values of fixed types
 
 
-def _pack_datetime(value: datetime) -> str:
+def _pack_datetime(value: datetime) -> Any:
+    if type(value.tzinfo) is ZoneInfo and value.tzinfo.key:
+        return [value.replace(tzinfo=None).isoformat(), value.tzinfo.key, value.fold]
     if not (value.tzinfo is None or type(value.tzinfo) is timezone) or value.fold:
         raise NoJsonForm(f"datetime of the time zone {value.tzinfo}")
     return value.isoformat()
+
+
+def _unpack_datetime(form: Any, _: str) -> datetime:
+    if isinstance(form, str):
+        return datetime.fromisoformat(form)
+    moment, place, fold = form
+    try:
+        zone = ZoneInfo(place)
+    except ZoneInfoNotFoundError as error:
+        raise ValueError(f"there is no time zone {place} here") from error
+    return datetime.fromisoformat(moment).replace(tzinfo=zone, fold=fold)
 
 
 def _pack_time(value: time) -> str:
@@ -205,10 +220,25 @@ def _unpack_pairs(form: Any, package: str) -> dict[Any, Any]:
     return {unpack(name, package): unpack(entry, package) for name, entry in form}
 
 
+def _pack_defaults(values: defaultdict[Any, Any]) -> list[Any]:
+    factory = values.default_factory
+    if factory is not None and factory not in _FACTORIES.values():
+        raise NoJsonForm("defaultdict with a function of the project")
+    return [None if factory is None else factory.__name__, _pack_pairs(values)]
+
+
+def _unpack_defaults(form: Any, package: str) -> defaultdict[Any, Any]:
+    name, pairs = form
+    factory = None if name is None else _FACTORIES[str(name)]
+    return defaultdict(factory, _unpack_pairs(pairs, package))
+
+
 def _unpack_dict(form: Any, package: str) -> dict[str, Any]:
     return {name: unpack(entry, package) for name, entry in form.items()}
 
 
+#: what makes the values of a defaultdict, by name
+_FACTORIES: dict[str, type] = {kind.__name__: kind for kind in (list, dict, set, int, float, str, bool)}
 #: type -> tag, and what makes the JSON below it
 _FORMS: dict[type, tuple[str, Callable[[Any], Any]]] = {
     bytes: ("$bytes", lambda value: base64.b64encode(value).decode()),
@@ -216,6 +246,8 @@ _FORMS: dict[type, tuple[str, Callable[[Any], Any]]] = {
     set: ("$set", _pack_all),
     frozenset: ("$frozenset", _pack_all),
     dict: ("$pairs", _pack_pairs),  # one with keys that are no text
+    defaultdict: ("$defaults", _pack_defaults),
+    OrderedDict: ("$ordered", _pack_pairs),
     Decimal: ("$decimal", str),
     datetime: ("$datetime", _pack_datetime),
     date: ("$date", date.isoformat),
@@ -230,9 +262,11 @@ _VALUES: dict[str, Callable[[Any, str], Any]] = {
     "$set": lambda form, package: {unpack(entry, package) for entry in form},
     "$frozenset": lambda form, package: frozenset(unpack(entry, package) for entry in form),
     "$pairs": _unpack_pairs,
+    "$defaults": _unpack_defaults,
+    "$ordered": lambda form, package: OrderedDict(_unpack_pairs(form, package)),
     "$dict": _unpack_dict,
     "$decimal": lambda form, _: Decimal(form),
-    "$datetime": lambda form, _: datetime.fromisoformat(form),
+    "$datetime": _unpack_datetime,
     "$date": lambda form, _: date.fromisoformat(form),
     "$time": lambda form, _: time.fromisoformat(form),
     "$timedelta": lambda form, _: timedelta(*form),

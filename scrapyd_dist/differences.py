@@ -27,12 +27,16 @@ class Trait(str, Enum):
     OWN_EXTENSION = "an extension that is not Scrapy's own"
     CANNOT_TRAVEL = "target requests that cannot be rebuilt on a node, seen when the crawl ends"
     CHANGED_ATTRIBUTES = "attributes that the spider's callbacks changed, seen when the crawl ends"
-    KEPT_ATTRIBUTES = "target callbacks that set attributes of the spider, or put something into them"
+    KEPT_ATTRIBUTES = (
+        "target callbacks that set attributes of the spider, or put something into them: by their code, or seen when"
+        " the crawl ends"
+    )
     FOLLOWED_PAGES = "pages that target pages led to, seen when the crawl ends"
     CACHE = "`HTTPCACHE_ENABLED`, with a relative `HTTPCACHE_DIR`"
     CACHE_ONLY = "the same, with `HTTPCACHE_IGNORE_MISSING`"
     OWN_SCHEDULER = "a `SCHEDULER` that is not made from Scrapy's"
     OWN_FILTER_FOLLOWS = "a `DUPEFILTER_CLASS` that is not Scrapy's own, where workers follow links"
+    AS_TEXT = "items with values of types that JSON lacks, seen when the crawl ends"
     NO_ITEM = "pages without a single item, seen when the crawl ends"
     NO_TARGET = "not one target request, seen when the crawl ends"
     ALL_AT_HOME = "no request for the nodes, seen when the crawl ends"
@@ -171,6 +175,10 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
     Difference(name="FEEDS", meaning=_SAME, settings=("FEEDS",), sentence=(
         "Scrapy writes a feed while it crawls; the items of all processes are written to it at"
         " the end of the crawl.")),
+    Difference(name="values of items", meaning=_TOLD, trait=Trait.AS_TEXT, sentence=(
+        "Scrapy gives a value of any type to the exporter of a feed, and an exporter of JSON refuses an item with a"
+        " value of these types; here each process writes its items as JSON, with the text of such a value. Let a"
+        " pipeline make a text of it.")),
     Difference(name="folders for files", meaning=_TOLD, folders=("FILES_STORE", "IMAGES_STORE"), sentence=(
         "Scrapy stores files in this folder of its machine; each job stores them on the node on"
         " which it runs. Give a storage that all nodes reach, such as s3:// or ftp://, or a"

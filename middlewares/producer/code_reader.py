@@ -3,13 +3,12 @@
 import dis
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from inspect import getmro
 from itertools import chain, pairwise
 from types import CodeType, FunctionType
 from typing import Any
 
-#: packages whose code is not the project's
-_FOREIGN = ("scrapy", "scrapyd_dist", "builtins", "abc", "typing")
+from ..spider_attributes import own_bases
+
 #: methods of containers that put something in
 KEEPS = frozenset({"add", "append", "extend", "setdefault", "update"})
 #: instructions that load a variable, that read an attribute, and that begin `x[key] += …`
@@ -24,25 +23,20 @@ class AttributeUse:
     kept: frozenset[str]  #: set, or something is put into their values
 
 
-def is_own(kind: type) -> bool:
-    """Whether a class is the project's, or another library's, and not Scrapy's."""
-    return kind.__module__.partition(".")[0] not in _FOREIGN
+def names_in(kind: type, package: str) -> set[str]:
+    """All names that the project's own code of this class uses: of functions, attributes and modules.
 
-
-def own_bases(kind: type) -> list[type]:
-    """The class and those that it is made from, without Scrapy's."""
-    return [base for base in getmro(kind) if is_own(base)]
-
-
-def names_in(kind: type) -> set[str]:
-    """All names that the project's own code of this class uses: of functions, attributes and modules."""
-    return set(chain.from_iterable(code.co_names for code in _codes(kind)))
+    The functions of the project's package that it calls are its code as well.
+    """
+    codes = chain.from_iterable(_codes_of(function) for function in _functions_of(kind, package))
+    return set(chain.from_iterable(code.co_names for code in codes))
 
 
 def keeps_something(kind: type) -> bool:
     """Whether the code of this class puts something into a container."""
     stores = (step.opname == "STORE_SUBSCR" for code in _codes(kind) for step in dis.get_instructions(code))
-    return bool(KEEPS & names_in(kind)) or any(stores)
+    names = chain.from_iterable(code.co_names for code in _codes(kind))
+    return not KEEPS.isdisjoint(names) or any(stores)
 
 
 def attribute_use(kind: type, methods: Iterable[str]) -> AttributeUse:
@@ -54,12 +48,22 @@ def attribute_use(kind: type, methods: Iterable[str]) -> AttributeUse:
         if name in seen:
             continue
         seen.add(name)
-        for code in _codes_of(getattr(kind, name, None)):
+        for code in _codes_named(kind, name):
             used = _use(code)
             read |= used.read
             kept |= used.kept
         waiting += [one for one in read if callable(getattr(kind, one, None))]
     return AttributeUse(read=frozenset(read), kept=frozenset(kept))
+
+
+def _codes_named(kind: type, name: str) -> Iterator[CodeType]:
+    """The code of a method, and of those of base classes that it calls by its own name."""
+    defined = [vars(base)[name] for base in own_bases(kind) if name in vars(base)]
+    for member in defined or [getattr(kind, name, None)]:
+        codes = list(_codes_of(member))
+        yield from codes
+        if not any(name in code.co_names for code in codes):
+            return
 
 
 def _use(code: CodeType) -> AttributeUse:
@@ -89,15 +93,46 @@ def _is_kept(following: list[dis.Instruction]) -> bool:
 
 
 def _codes(kind: type) -> Iterator[CodeType]:
-    for base in own_bases(kind):
-        for member in vars(base).values():
-            yield from _codes_of(member)
+    return chain.from_iterable(map(_codes_of, _members(kind)))
+
+
+def _members(kind: type) -> Iterator[Any]:
+    return chain.from_iterable(vars(base).values() for base in own_bases(kind))
+
+
+def _functions_of(kind: type, package: str) -> list[FunctionType]:
+    """The methods of a class, and the functions of this package that they call, directly or not."""
+    waiting = [one for member in _members(kind) if (one := _function(member))]
+    found = dict.fromkeys(waiting)
+    while waiting:
+        called = [one for one in _called_by(waiting.pop()) if one not in found and top_package(one) == package]
+        found |= dict.fromkeys(called)
+        waiting += called
+    return list(found)
+
+
+def _called_by(function: FunctionType) -> Iterator[FunctionType]:
+    """The functions of modules that a function names."""
+    for name in set(chain.from_iterable(code.co_names for code in _codes_of(function))):
+        one = function.__globals__.get(name)
+        if isinstance(one, FunctionType):
+            yield one
+
+
+def top_package(defined: type | FunctionType) -> str:
+    """The name of the package in which a class or function is defined, without those below it."""
+    return (defined.__module__ or "").partition(".")[0]
+
+
+def _function(member: Any) -> FunctionType | None:
+    function = getattr(member, "__func__", getattr(member, "fget", member))
+    return function if isinstance(function, FunctionType) else None
 
 
 def _codes_of(member: Any) -> Iterator[CodeType]:
     """The code of a function or method, and of all that is defined inside of it."""
-    function = getattr(member, "__func__", getattr(member, "fget", member))
-    if isinstance(function, FunctionType):
+    function = _function(member)
+    if function is not None:
         yield from _with_inner(function.__code__)
         if hasattr(function, "__wrapped__"):
             yield from _codes_of(function.__wrapped__)

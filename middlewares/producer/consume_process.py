@@ -23,6 +23,7 @@ from scrapyd_dist.batches import CrawlState
 from scrapyd_dist.errors import INTERRUPTED, PARTIAL, TIME_UP, ConfigError, DistError, StoreError
 from scrapyd_dist.frontier.backlog import UNFAIR
 from scrapyd_dist.goals import in_words
+from scrapyd_dist.items.delivery import accepted_of
 from scrapyd_dist.items.merging import is_elsewhere
 from scrapyd_dist.progress import Snapshot, exit_code, told
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
@@ -33,12 +34,13 @@ from scrapyd_dist.transports.requests import ThreadTransport
 
 from ..throttle.install import why_not_heeded
 from .completion_hooks import read_on_finish, refusal, tell
+from .crawl_findings import values_as_text
 from .crawl_nodes import CrawlNodes
 from .crawl_repository import CrawlRepository, find_row, open_thread
 from .crawl_request import CrawlRequest, check_mode, check_parts, check_spider, find_project
 from .feed_outputs import CrawlOutputs, shown
 from .lifecycle import Lifecycle
-from .merged_feeds import FeedHost, MergedFeeds, deliver_to
+from .merged_feeds import FeedHost, MergedFeeds, deliver_to, package_of
 from .process import check_known
 from .producer_options import read_options
 from .status_reporter import FrontierReporter
@@ -134,7 +136,7 @@ class ConsumeProcess:
         nodes = await CrawlNodes.prepare(self._request, repository)
         outputs = repository.outputs(settings) if self.merge else CrawlOutputs()
         host = self._host(outputs)
-        spec = await nodes.job_request(settings, rows=self.rows, typed=bool(outputs.feeds))
+        spec = await nodes.job_request(settings, rows=self.rows, typed=outputs.typed)
         scheduler = nodes.scheduler(spec, sender=sender, staffing=self.scaling)
         await _check_mine(repository)
         publisher = await repository.publisher()
@@ -179,6 +181,14 @@ class ConsumeProcess:
         host = FeedHost.of(check_known(self.settings, self.spider), self.settings, self.args)
         MergedFeeds(host, outputs.feeds)
         return host
+
+    def package(self) -> str:
+        """The project's package, whose modules have the classes of items; empty if the spider cannot be imported."""
+        try:
+            return package_of(check_known(self.settings, self.spider))
+        except DistError as error:
+            logger.warning("items keep what their lines of JSON have: %s", error)
+            return ""
 
     def _listen(self) -> None:
         """Let Ctrl-C end the work in good order; a second one ends this process as it stands."""
@@ -316,9 +326,12 @@ class ConsumeRun(Lifecycle):
             message = f"{undelivered} All else is done; the same command delivers them: {self._wanted.command}"
             return await self._let_go(CrawlState.STOPPED, PARTIAL, message)
         stored = await repository.for_delivery(self._nodes.prepared.key)
-        delivered = await deliver_to(self._outputs, self._host, repository.folder, own=[], feed_url=None, **stored)
+        package = self._wanted.package() if self._outputs.typed else ""
+        delivered = await deliver_to(
+            self._outputs, self._host, repository.folder, package=package, own=[], feed_url=None, **stored
+        )
         reporter.note_files(delivered)
-        reporter.warn(*delivered.warnings)
+        reporter.warn(*delivered.warnings, *map(str, values_as_text(accepted_of(stored["attempts"]))))
         if self._scheduler.incomplete:
             left = "All that it left here is done. Start it again, it goes on in its place; and then"
             why = f"{self._scheduler.state.stopped} {left}: {self._wanted.command}"

@@ -37,7 +37,7 @@ from ..throttle.install import charge_pages_to, why_not_heeded
 from ..throttle.install import problem_of as throttle_problem
 from .completion_hooks import judge_items, read_on_finish, refusal, tell
 from .crawl_code import code_of, note_on_process
-from .crawl_findings import AttributeWatch, found_trait, walk_findings
+from .crawl_findings import ChangedAttributes, found_trait, values_as_text, walk_findings
 from .crawl_nodes import CrawlNodes
 from .crawl_repository import CrawlRepository, find_row, open_thread
 from .crawl_request import (
@@ -103,11 +103,11 @@ class CrawlStart:
         kept, options = await repository.keep_code(nodes.prepared), nodes.request.options
         index = IndexWalk(await repository.take_shards(shards), template_of(options))
         outputs = repository.outputs(settings)
-        own = OwnItems(repository.parts, typed=bool(outputs.feeds))
+        own = OwnItems(repository.parts, typed=outputs.typed)
         spec = await nodes.job_request(
             settings,
             feed=options.target_feed_url is not None,
-            typed=bool(outputs.feeds),
+            typed=outputs.typed,
             lease=options.scaling.terms.lease,
             ways=nodes.ways,
         )
@@ -189,7 +189,8 @@ class CrawlRun(Lifecycle):
         self._start_fault = ""
         assert crawler.spider
         travelling = SettingReader(crawler.settings).value("DISTRIBUTED_SPIDER_ATTRIBUTES")
-        self._attributes = AttributeWatch(crawler.spider, travelling if self.options.leases else ())
+        self._target_callbacks = target.methods(crawler.spider)
+        self._attributes = ChangedAttributes(crawler.spider, travelling if self.options.leases else ())
         self._has_wrong_values = False  #: jobs did not have the attributes that their callbacks read
         self.goals = GoalKeeper.of(crawler)
         if self.goals is not None:
@@ -400,7 +401,10 @@ class CrawlRun(Lifecycle):
         reporter.warn(*delivered.warnings, *self._left_out(stored["misses"]))
         if delivered.items == 0 and repository.counts["sealed"] and options.target_feed_url is None:
             reporter.differ(found_trait(Trait.NO_ITEM))
-        reporter.differ(*await asyncio.to_thread(self._repeats, accepted_of(stored["attempts"])))
+        accepted = accepted_of(stored["attempts"])
+        reporter.differ(*await asyncio.to_thread(self._repeats, accepted))
+        reporter.differ(*self._attributes.kept_in_jobs(self._target_callbacks, accepted))
+        reporter.differ(*values_as_text(accepted, self._own.as_text))
         where = ", ".join(reporter.snapshot.output) or "the feeds that its manifest lists"
         logger.info("Crawl %s is complete: %d items in %s", repository.id, delivered.items, where)
         await self._scheduler.left()

@@ -18,7 +18,8 @@ from scrapyd_dist.differences import DIFFERENCES, Difference, FoundDifference, M
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.goals import DEPTH, GIVEN
 
-from .code_reader import attribute_use, is_own, keeps_something, names_in
+from ..spider_attributes import is_own
+from .code_reader import attribute_use, keeps_something, names_in, top_package
 from .set_aside import setting_given
 
 #: settings that list components
@@ -118,7 +119,7 @@ def _traits(settings: BaseSettings, spider: type[Spider], components: dict[str, 
     """Trait -> the names of the classes or settings that have it."""
     pipelines = [kind for kind in components["ITEM_PIPELINES"] if is_own(kind)]
     every = [kind for kind in chain.from_iterable(components.values()) if is_own(kind)]
-    code = {kind: names_in(kind) for kind in [spider, *every]}
+    code = {kind: names_in(kind, top_package(spider)) for kind in [spider, *every]}
     return {
         Trait.HANDLES_IDLE: _called([kind for kind in code if "spider_idle" in code[kind]]),
         Trait.MAKES_REQUESTS: _called([kind for kind in every if {"engine", "crawl"} <= code[kind]]),

@@ -21,7 +21,7 @@ from scrapyd_dist.shards import ShardTemplate
 from ..classifier import Disposition, FrontierFeed
 from ..codec import FINGERPRINT
 from ..engine_compat import has_own_filter, is_seen
-from ..item_lines import line_writer
+from ..item_lines import ItemLines, line_writer
 from ..slot_routing import SlotRouting
 from .producer_options import ProducerOptions
 
@@ -97,7 +97,8 @@ class OwnItems:
 
     def __init__(self, folder: Path, *, typed: bool = False) -> None:
         self._folder, self._typed = folder, typed
-        self._files: dict[int, tuple[IO[bytes], Callable[[Any], None]]] = {}
+        self._files: dict[int, tuple[IO[bytes], ItemLines]] = {}
+        self.as_text = set[str]()  #: names of the types of values that were written as text
         self.count = 0
 
     def recall(self, *, keep: bool) -> None:
@@ -113,7 +114,9 @@ class OwnItems:
             self._folder.mkdir(parents=True, exist_ok=True)
             file = (self._folder / f"{OWN}{shard}.jl").open("wb")
             self._files[shard] = (file, line_writer(cast("BytesIO", file), typed=self._typed))
-        self._files[shard][1](item)
+        lines = self._files[shard][1]
+        lines.add(item)
+        self.as_text |= lines.as_text
         self.count += 1
 
     def flush(self) -> None:

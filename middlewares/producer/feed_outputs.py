@@ -37,6 +37,11 @@ class CrawlOutputs:
     feeds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: URI -> options, as in FEEDS
 
     @property
+    def typed(self) -> bool:
+        """Whether they need the items' classes and what JSON lacks; CSV has the texts of such values."""
+        return bool(self.feeds) or any(file.format == "csv" for file in self.files)
+
+    @property
     def shown(self) -> tuple[str, ...]:
         """The places, without what is secret."""
         return (*(str(file.path) for file in self.files), *map(shown, self.feeds))

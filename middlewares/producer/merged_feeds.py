@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from itemadapter import ItemAdapter
 from scrapy import Spider
 from scrapy.exceptions import NotConfigured
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
@@ -181,7 +182,7 @@ class MergedFeeds:
 
     def _items(self, items: Items) -> Iterator[Any]:
         """The items as the spiders made them, by their classes."""
-        package = type(self._crawler.spider).__module__.partition(".")[0]
+        package = package_of(type(self._crawler.spider))
         for line in items.typed_lines():
             try:
                 form, is_typed = form_on(line)
@@ -249,19 +250,45 @@ def exporter_class(settings: BaseSettings) -> type[FeedExporter]:
     return FeedExporter
 
 
-async def deliver_to(outputs: CrawlOutputs, crawler: Any, folder: Path, **found: Any) -> Delivery:
+def package_of(kind: type[Spider]) -> str:
+    """The top-level package of the spider's project, whose modules have the classes of its items."""
+    return kind.__module__.partition(".")[0]
+
+
+def exported_values(items: Items, package: str) -> Iterator[Mapping[str, Any]]:
+    """The fields of each item as an exporter is given them: as the spider made them, or by their serializers."""
+    for line in items.typed_lines():
+        try:
+            form, is_typed = form_on(line)
+            yield _serialized(unpack(form, package)) if is_typed else form
+        except _UNREADABLE:  # its class is not here: what its line has is all
+            yield item_in(plain_line(line)) or {}
+
+
+def _serialized(item: Any) -> dict[str, Any]:
+    fields = ItemAdapter(item)
+    return {name: fields.get_field_meta(name).get("serializer", _as_it_is)(fields[name]) for name in fields}
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+async def deliver_to(outputs: CrawlOutputs, crawler: Any, folder: Path, *, package: str = "", **found: Any) -> Delivery:
     """Write everything that a finished crawl leaves behind: its feeds, and then what `delivery.deliver` writes.
 
     Args:
         outputs: where the items go.
         crawler: as for `MergedFeeds`.
         folder: the crawl's folder in the state folder.
+        package: the project's, for the classes of items in CSV; that of the crawler's spider if there is one.
         found: what `deliver` needs besides.
 
     Raises:
         FeedsNotStored: a feed could not be stored; nothing else is written then.
     """
-    work = partial(deliver, folder, outputs=outputs.files, **found)
+    values = partial(exported_values, package=package if crawler is None else package_of(type(crawler.spider)))
+    work = partial(deliver, folder, outputs=outputs.files, values=values, **found)
     if not outputs.feeds:
         return await asyncio.to_thread(work)
     feeds, loop = MergedFeeds(crawler, outputs.feeds), asyncio.get_running_loop()

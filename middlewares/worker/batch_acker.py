@@ -138,6 +138,7 @@ class BatchAcker:
         try:
             part = await asyncio.to_thread(batch.close_part)
             report = self._report.of_batch(batch, part, reason, self._crawler.stats.get_stats())
+            report["changed"] = self._context.tracker.changed_attributes()
             finds = batch.finds
             assert finds is not None
             good = reason == "finished" and not batch.problem

@@ -77,13 +77,13 @@ class PartFile:
         folder.mkdir(parents=True, exist_ok=True)
         self.path, self._growing = folder / f"{name}.jl", folder / f"{name}.jl.part"
         self._file, self._hash = self._growing.open("wb"), hashlib.sha256()
-        self._export = line_writer(cast("BytesIO", self), typed=typed)
+        self._lines = line_writer(cast("BytesIO", self), typed=typed)
         self.items = self._bytes = 0
         self._fields = dict[str, None]()  #: that items declare, filled or not
         self._kinds = set[type]()
 
     def add(self, item: Any) -> None:
-        self._export(item)
+        self._lines.add(item)
         self.items += 1
         kind = type(item)
         if kind not in self._kinds:
@@ -114,7 +114,7 @@ class PartFile:
             raise FileNotFoundError(errno.ENOENT, "it was removed while it was written", str(self._growing))
         self._growing.replace(self.path)
         about = {"file": self.path.name, "items": self.items, "bytes": self._bytes, "sha256": self._hash.hexdigest()}
-        return {**about, "fields": list(self._fields)}
+        return {**about, "fields": list(self._fields), "as_text": sorted(self._lines.as_text)}
 
     def discard(self) -> None:
         """It counts for nothing: leave no file, whole or not."""

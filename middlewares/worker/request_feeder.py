@@ -114,7 +114,8 @@ class RequestBuilder:
         while any(begun.busy for begun in self._tracker.begun.values()):
             await self._notifier.wait()
         assert self._crawler.spider
-        set_attributes(value, self._crawler.spider)
+        with self._tracker.setting_attributes():
+            set_attributes(value, self._crawler.spider)
         self._attributes = wanted
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from functools import wraps
 from typing import Any
@@ -33,6 +34,7 @@ from ..codec import WatchedDict, own_errback
 from ..engine_compat import each, is_offsite
 from ..goal_keeper import GoalKeeper, GoalReached
 from ..pause_gate import HeldBack
+from ..spider_attributes import AttributeWatch
 from ..targets import MARK, Target
 from .work_unit import (
     BATCH,
@@ -165,6 +167,7 @@ class RequestTracker:
         self.begun: dict[tuple[int, int], WorkUnit] = {}
         self._acked: set[tuple[int, int]] = set()  #: units whose items are kept, and that take no more
         self._unmarked: tuple[WorkUnit, UnitMark] | tuple[None, None] = (None, None)
+        self._attributes: AttributeWatch | None = None  #: of the spider, since its first target page
         self.has_ended = False  #: the last batch is settled, and there will be none
         #: what the project's handlers of `spider_idle` ask for; set while they are called
         self.idle_finds: FoundRequests | None = None
@@ -285,6 +288,17 @@ class RequestTracker:
     def page_begins(self, response: Response) -> None:
         """All that this task does from now on is of this page."""
         PAGE.set(mark_of(response))
+        if self._attributes is None and isinstance(self._of(response)[0], BatchUnit):
+            assert self._crawler.spider
+            self._attributes = AttributeWatch(self._crawler.spider)
+
+    def setting_attributes(self) -> AbstractContextManager[None]:
+        """What is set on the spider in this context came with a request: it is no change of a callback's."""
+        return nullcontext() if self._attributes is None else self._attributes.setting()
+
+    def changed_attributes(self) -> list[str]:
+        """The attributes of the spider that its callbacks have changed since its first target page came."""
+        return [] if self._attributes is None else self._attributes.changed()
 
     async def outputs(self, response: Response, result: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """A callback's output, marked."""

@@ -190,6 +190,7 @@ class SentSession:
             "closed_by": closed_by,
             "problem": problem or batch.problem,
             "part": part,
+            "changed": self.tracker.changed_attributes(),
             "feeds": self._feeds,
             "feeds_failed": sum(n for name, n in stats.items() if name.startswith("feedexport/failed_count/")),
             "stats": plain_stats(stats),

@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from scrapyd_dist.batches import Attempt, AttemptState, Miss
 from scrapyd_dist.items.download import count_lines
 from scrapyd_dist.items.json_lines import Items, left_out, number
-from scrapyd_dist.items.merging import ItemOutput, merge
+from scrapyd_dist.items.merging import ItemOutput, ItemValues, merge
 from scrapyd_dist.scrapyd.jobs import crawl_in
 
 #: timeout of FTP connections in seconds
@@ -88,14 +88,16 @@ def deliver(
     attempts: Sequence[Attempt],
     misses: Sequence[Miss],
     outputs: Sequence[ItemOutput],
+    values: ItemValues = Items.values,
     write_feeds: Callable[[Items], tuple[int, list[str]]] | None = None,
     feed_url: str | None,
 ) -> Delivery:
     """Write everything that a finished crawl leaves behind, from its folder in the state folder.
 
     `own` are the files of part 0, the producer's `own_items`; of `attempts` only the accepted ones count; `feed_url` is
-    the feed URL that batches wrote to, None if they wrote parts. `write_feeds` writes other feeds than files, and
-    returns how many items are not in them, with warnings; they come first, since what it raises is tried again.
+    the feed URL that batches wrote to, None if they wrote parts; `values` gives the items for CSV. `write_feeds` writes
+    other feeds than files, and returns how many items are not in them, with warnings; they come first, since what it
+    raises is tried again.
     """
     folder.mkdir(parents=True, exist_ok=True)
     merges = bool(outputs or write_feeds)
@@ -132,7 +134,7 @@ def deliver(
             unwritten, problems = write_feeds(found)
             lost += unwritten
             warnings += problems
-        items = merge(found, outputs, fields_of(accepted))
+        items = merge(found, outputs, fields_of(accepted), values)
     else:
         items = sum(a.report.get("items", 0) - number(out.get(a.batch, ())) for a in accepted)
     return Delivery(

@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
@@ -24,6 +24,8 @@ from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports import AsyncSender
 
+#: gives the fields of each item
+ItemValues = Callable[[Items], Iterator[Mapping[str, Any]]]
 #: seconds between two tries at a part
 RETRY_PAUSE = 1.0
 #: a part counts as lost that needs longer than these seconds, and one for each so many bytes
@@ -161,15 +163,18 @@ def check_folder(folder: Path) -> None:
         ) from error
 
 
-def merge(items: Items, outputs: Sequence[ItemOutput], fields: Sequence[str] = ()) -> int:
+def merge(
+    items: Items, outputs: Sequence[ItemOutput], fields: Sequence[str] = (), values: ItemValues = Items.values
+) -> int:
     """Write every output from the items, in their order, each by a file that is renamed when it is whole.
 
-    `fields` are the first columns of a CSV file, whether an item has them or not. Gives the number of items.
+    `fields` are the first columns of a CSV file, whether an item has them or not; `values` gives the items for it.
+    Gives the number of items.
     """
     for output in outputs:
         with _replacing(output) as file:
             if output.format == "csv":
-                _write_csv(items, file, _header(output), fields)
+                _write_csv(items, file, _header(output), fields, values)
             elif output.format == "json":
                 _write_json(items, file)
             else:
@@ -228,18 +233,18 @@ def _write_json(items: Items, file: IO[bytes]) -> None:
     file.write(b"\n]\n")
 
 
-def _write_csv(items: Items, file: IO[bytes], header: Sequence[str], fields: Sequence[str]) -> None:
+def _write_csv(items: Items, file: IO[bytes], header: Sequence[str], fields: Sequence[str], values: ItemValues) -> None:
     text = TextIOWrapper(file, "utf-8", newline="", write_through=True)
-    writer = csv.DictWriter(text, _columns(items, [*header, *fields]), restval="")
+    writer = csv.DictWriter(text, _columns(items, [*header, *fields]), restval="", extrasaction="ignore")
     if not header:
         writer.writeheader()
-    for item in items.values():
+    for item in values(items):
         writer.writerow({name: _cell(value) for name, value in item.items()})
     text.detach()  # the file is closed by its owner
 
 
 def _cell(value: Any) -> Any:
     """A value as Scrapy's CSV exporter writes it: texts of a list joined; csv makes a text of any other value."""
-    if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
+    if isinstance(value, list | tuple) and all(isinstance(entry, str) for entry in value):
         return ",".join(value)
-    return value
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value

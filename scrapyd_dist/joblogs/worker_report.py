@@ -35,6 +35,7 @@ class PartInfo:
     bytes: int
     sha256: str
     fields: tuple[str, ...] = ()  #: that its items declare, filled or not, in their order
+    as_text: tuple[str, ...] = ()  #: names of the types of values that were written as text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,7 @@ class WorkerReport:
     public: str | None = None  #: public key of the worker's code, if it introduces itself
     batches: Mapping[str, int] | None = None  #: of a leasing worker: fate of a batch -> how many; None: it was sent one
     part: PartInfo | None = None
+    changed: tuple[str, ...] = ()  #: attributes of the spider that were set, or changed in place, while it worked
     feeds: tuple[str, ...] = ()
     feeds_failed: int = 0
     #: of requests that are gone, failed, unended, or dead, as the worker's spider cannot make them: URL and reason
@@ -152,8 +154,10 @@ def _report(document: Mapping[str, Any]) -> WorkerReport:
     }
     if part is not None:
         items, size = _count(part["items"]), _count(part["bytes"])
-        fields = tuple(str(name) for name in part.get("fields", ()))
-        part = PartInfo(file=str(part["file"]), items=items, bytes=size, sha256=str(part["sha256"]), fields=fields)
+        fields, as_text = (tuple(str(name) for name in part.get(key, ())) for key in ("fields", "as_text"))
+        part = PartInfo(
+            file=str(part["file"]), items=items, bytes=size, sha256=str(part["sha256"]), fields=fields, as_text=as_text
+        )
     return WorkerReport(
         ended=document["state"] == "ended",
         updated=_moment(document["updated"]),
@@ -163,6 +167,7 @@ def _report(document: Mapping[str, Any]) -> WorkerReport:
         public=None if public is None else str(public),
         batches=None if batches is None else {str(fate): _count(number) for fate, number in batches.items()},
         part=part,
+        changed=tuple(str(name) for name in document.get("changed", ())),
         feeds=tuple(str(uri) for uri in document.get("feeds", ())),
         missed_urls={kind: _urls(document.get(kind, ())) for kind in ("gone", "failed", "unended", "dead", PUT_OFF)},
         missed_requests=_missed_requests(document),
@@ -252,6 +257,11 @@ def misses(report: WorkerReport, batch: int) -> list[Miss]:
     ]
 
 
+def _of_part(part: PartInfo) -> dict[str, list[str]]:
+    lists = {"fields": part.fields, "as_text": part.as_text}
+    return {name: list(entries) for name, entries in lists.items() if entries}
+
+
 def kept(report: WorkerReport, replaces: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:
     """Return what the store keeps of an accepted report: everything except URLs, which have their own table.
 
@@ -266,7 +276,8 @@ def kept(report: WorkerReport, replaces: Sequence[tuple[int, int]] = ()) -> dict
         "pages": report.pages,
         "items": report.items,
         "feeds": list(report.feeds),
-        **({"fields": list(report.part.fields)} if report.part is not None and report.part.fields else {}),
+        **({"changed": list(report.changed)} if report.changed else {}),
+        **({} if report.part is None else _of_part(report.part)),
         "started": report.started,
         "updated": report.updated,
         "finish_reason": report.finish_reason,

@@ -232,7 +232,7 @@ _summary = shaped(
 _report = shaped(
     {name: maybe(_count) for name in ("done", "missed", "errors", "pages", "items", "requests")}
     | {"feeds": each(line(URL_MAX)), "started": maybe(moment), "updated": maybe(moment), "finish_reason": prose}
-    | {"fields": each(prose)}
+    | {"fields": each(prose), "as_text": each(prose), "changed": each(prose)}
     | {"stats": document, "code": document}
 )
 SUMMARY = {"summary": _summary}

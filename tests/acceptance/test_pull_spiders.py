@@ -166,7 +166,7 @@ class Odd(scrapy.Spider):
         yield {"url": response.url}
 
     def parse_set(self, response):
-        yield {"url": response.url, "what": self}
+        yield {"url": response.url, "what": {(1, 2): "a key of JSON is a text"}}
 
     def parse_enough(self, response):
         raise CloseSpider("enough")

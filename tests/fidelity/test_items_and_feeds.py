@@ -283,6 +283,76 @@ SERIALIZERS = Case(
     },
 )
 
+VALUES_WITHOUT_A_FORM = Case(
+    name="values-that-json-lacks",
+    output=False,
+    files={
+        "spider": """
+            from pathlib import PurePosixPath
+
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"page": response.url, "place": PurePosixPath("a/b"), "body": response.body}
+        """,
+        "pipelines": """
+            from pathlib import Path
+
+            from small.base import REASONS
+
+            class KeepsPages:
+                def process_item(self, item):
+                    folder = Path(REASONS).parent / "project" / "out"
+                    folder.mkdir(exist_ok=True)
+                    (folder / item["page"].rpartition("/")[2]).write_bytes(item["body"])
+                    return item
+        """,
+    },
+    settings={"ITEM_PIPELINES": {"small.pipelines.KeepsPages": 1}},
+    sentence="PurePosixPath, bytes: Scrapy gives a value of any type to the exporter of a feed",
+)
+
+VALUES_IN_CSV = Case(
+    name="values-that-json-lacks-in-csv",
+    output=False,
+    files={
+        "items": """
+            import dataclasses
+
+            import scrapy
+
+            @dataclasses.dataclass
+            class Size:
+                wide: int
+
+            class Piece(scrapy.Item):
+                page = scrapy.Field()
+                at = scrapy.Field()
+                day = scrapy.Field(serializer=lambda day: f"{day:%d.%m.%Y}")
+                sizes = scrapy.Field()
+                pair = scrapy.Field()
+                tags = scrapy.Field()
+                name = scrapy.Field()
+                sold = scrapy.Field()
+        """,
+        "spider": """
+            import datetime
+
+            from small.base import Rooms
+            from small.items import Piece, Size
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield Piece(
+                        page=response.url, at=datetime.datetime(2026, 1, 2, 3, 4), day=datetime.date(2026, 1, 2),
+                        sizes=[Size(3)], pair=(1, None), tags={"old"}, name="porté".encode(), sold=False,
+                    )
+        """,
+    },
+    settings={"FEEDS": {"out/pieces.csv": {"format": "csv"}}},
+)
+
 DROPPED = Case(
     name="pipeline-drops-items",
     settings=PIPELINE,
@@ -507,6 +577,8 @@ CASES = [
     EMPTY_FEEDS,
     OWN_EXPORTER,
     SERIALIZERS,
+    VALUES_WITHOUT_A_FORM,
+    VALUES_IN_CSV,
     DROPPED,
     OPENED,
     ASYNC_PIPELINE,
@@ -521,6 +593,8 @@ CASES = [
 FAST_CASES = [
     (CLASSES, "pull"),
     (ITEM_CLASSES, "push"),
+    (VALUES_WITHOUT_A_FORM, "push"),
+    (VALUES_IN_CSV, "pull"),
     (DROPPED, "pull"),
     (PIPELINE_ERROR, "pull"),
 ]

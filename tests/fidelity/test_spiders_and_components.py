@@ -229,6 +229,34 @@ NAMED_ATTRIBUTES = Case(
     refusals={"push": "DISTRIBUTED_SPIDER_ATTRIBUTES"},
 )
 
+ALIASED_ATTRIBUTE = Case(
+    name="attribute-that-target-callbacks-change-by-another-name",
+    files={
+        "spider": """
+            from collections import defaultdict
+
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def __init__(self, *args, **kwargs):
+                    super().__init__(*args, **kwargs)
+                    self.by_floor = defaultdict(list)
+
+                def parse_piece(self, response):
+                    number = int(response.url.rpartition("/")[2])
+                    yield {"page": response.url, "others": len(self.others_of(number % 2, response.url))}
+
+                def others_of(self, floor, page):
+                    others = self.by_floor[floor]
+                    others.append(page)
+                    return others
+        """
+    },
+    settings={"CONCURRENT_REQUESTS": 1},
+    differs=frozenset({"items"}),
+    sentence="by_floor: Scrapy has one spider for the whole crawl; each job has its own",
+)
+
 DEPTH = Case(
     name="depth-in-meta",
     files={
@@ -589,6 +617,7 @@ CASES = [
     ARGUMENTS,
     ATTRIBUTES,
     NAMED_ATTRIBUTES,
+    ALIASED_ATTRIBUTE,
     DEPTH,
     REFERER,
     DEPTH_LIMIT,
@@ -612,6 +641,8 @@ CASES = [
 FAST_CASES = [
     (CRAWL_SPIDER, "pull"),
     (SITEMAP, "push"),
+    (ALIASED_ATTRIBUTE, "pull"),
+    (ALIASED_ATTRIBUTE, "push"),
     (DEPTH, "pull"),
     (CLOSED_BY_A_CALLBACK, "pull"),
 ]

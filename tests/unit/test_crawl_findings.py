@@ -1,14 +1,17 @@
 """What shows only while a crawl runs: attributes that callbacks set, requests that stay, items that come twice."""
 
 from collections import Counter
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from scrapy import Spider
-from scrapyd_dist.middlewares.producer.crawl_findings import AttributeWatch, walk_findings
+from scrapyd_dist.middlewares.producer.crawl_findings import ChangedAttributes, walk_findings
+from scrapyd_dist.middlewares.spider_attributes import AttributeWatch
 
+from scrapyd_dist.batches import Attempt, AttemptState
 from scrapyd_dist.items.repeats import count_repeats
 
 
@@ -34,7 +37,7 @@ def differing(*travelling: str, callbacks: tuple[str, ...] = ("parse_item",)) ->
     Shop.names.clear()
     Shop.seen.clear()
     spider = Shop()
-    watch = AttributeWatch(spider, travelling)
+    watch = ChangedAttributes(spider, travelling)
     assert watch.differing(callbacks) == []
     spider.parse("http://web/")
     return [name for one in watch.differing(callbacks) for name in one.found]
@@ -44,6 +47,55 @@ def test_attributes_that_callbacks_set_and_target_callbacks_read_are_named() -> 
     assert differing() == ["late", "names", "seen", "token"]
     assert differing("token", "late") == ["names", "seen"]
     assert differing(callbacks=()) == []
+
+
+class Diary(Shop):
+    name = "diary"
+
+    def parse_item(self, response: Any) -> Any:
+        days, self.last = self.days, response
+        return days, self.token
+
+    days: dict[Any, list[str]] = {}  # noqa: RUF012 - as projects write it
+
+
+def test_what_has_changed_in_jobs_is_told_if_no_code_has_told_it_already() -> None:
+    watch = ChangedAttributes(Diary(), ["token"])
+    reports: list[dict[str, Any]] = [{}, {"changed": ["days", "last"]}, {"changed": ["token", "page", 1]}]
+    accepted = [
+        Attempt(batch=1, number=1, job="", node="", url="", state=AttemptState.ACCEPTED, report=one) for one in reports
+    ]
+    (found,) = watch.kept_in_jobs(["parse_item"], accepted)
+    assert list(found.found) == ["days", "token"]
+    assert watch.kept_in_jobs(["parse_item"], accepted[:1]) == []
+
+
+def test_a_container_that_has_changed_inside_is_noticed_whatever_is_in_it() -> None:
+    spider: Any = Diary()
+    spider.days = {date(2026, 5, 1): ["a"]}
+    spider.many = dict.fromkeys(range(2_000), "")
+    spider.strange = [Strange()]
+    watch = AttributeWatch(spider)
+    assert watch.changed() == []
+    spider.days[date(2026, 5, 1)].append("b")
+    spider.many[2_000] = ""
+    assert watch.changed() == ["days", "many"]
+
+
+def test_what_came_with_a_request_is_no_change_and_what_was_changed_before_stays_one() -> None:
+    spider: Any = Diary()
+    watch = AttributeWatch(spider)
+    spider.page = 5
+    with watch.setting():
+        spider.days = {"monday": ["a"]}
+    assert watch.changed() == ["page"]
+    spider.days["monday"].append("b")
+    assert watch.changed() == ["page", "days"]
+
+
+class Strange:
+    def __repr__(self) -> str:
+        raise ValueError("it has no text")
 
 
 @pytest.mark.parametrize(

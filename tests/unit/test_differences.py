@@ -80,6 +80,24 @@ class Titles:
         return item
 
 
+def make_tables(address: str) -> Any:
+    return open_tables(address)
+
+
+def open_tables(address: str) -> Any:
+    return create_engine(address)  # type: ignore[name-defined]  # noqa: F821 - a library's
+
+
+class Database:
+    """Its module of helpers opens the database."""
+
+    def open_spider(self) -> None:
+        self.engine = make_tables("sqlite:///titles.db")
+
+    def process_item(self, item: Any) -> Any:
+        return item
+
+
 class AskMore:
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
@@ -124,6 +142,7 @@ def test_a_project_without_any_of_it_differs_in_nothing() -> None:
         ({"EXTENSIONS": {"scrapy.extensions.periodic_log.PeriodicLog": 1}}, "monitors", ["PeriodicLog"]),
         ({"ITEM_PIPELINES": {Counting: 1, Counter: 2, Valid: 3}}, "pipelines that remember", ["Counting", "Counter"]),
         ({"ITEM_PIPELINES": {Titles: 1}}, "pipelines that open files", ["Titles"]),
+        ({"ITEM_PIPELINES": {Database: 1}}, "pipelines that open files", ["Database"]),
         ({"ITEM_PIPELINES": {AskMore: 1}}, "engine.crawl", ["AskMore"]),
         ({"STATS_CLASS": "scrapy.statscollectors.DummyStatsCollector"}, "STATS_CLASS", ["STATS_CLASS"]),
         ({"LOG_FILE": "all.log"}, "LOG_FILE", ["LOG_FILE"]),
@@ -228,6 +247,22 @@ def test_what_target_callbacks_keep_is_named() -> None:
     assert list(found.found) == ["last", "listed", "seen", "times"]
     assert [list(one.found) for one in kept_by_callbacks(Keeping, ["parse"])] == [["page"]]
     assert kept_by_callbacks(Plain, ["parse", "nothing"]) == []
+
+
+class KeepingMore(Keeping):
+    def parse_item(self, response: Any) -> Any:
+        found = super().parse_item(response)
+        return found or self.own
+
+    def parse(self, response: Any) -> None:
+        self.own = 1
+
+
+def test_what_a_method_of_a_base_class_keeps_is_named_if_it_is_called() -> None:
+    use = attribute_use(KeepingMore, ["parse_item"])
+    assert use.kept == {"last", "listed", "seen", "times"}
+    assert {"own", "only_read"} <= use.read
+    assert attribute_use(KeepingMore, ["parse"]).kept == {"own"}
 
 
 class Listening:

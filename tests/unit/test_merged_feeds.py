@@ -119,7 +119,7 @@ STORAGES = {"fail": Failing, "shelf": Shelf}
 def part(tmp_path: Path) -> Path:
     path = tmp_path / "part.jl"
     with path.open("wb") as file:
-        write = line_writer(file, typed=True)  # type: ignore[arg-type]
+        write = line_writer(file, typed=True).add  # type: ignore[arg-type]
         for item in ITEMS:
             write(item)
     return path
@@ -168,7 +168,7 @@ def test_json_lines_of_the_same_part_are_as_ever(part: Path) -> None:
 def test_a_value_that_cannot_come_back_is_what_json_has_of_it(tmp_path: Path) -> None:
     path = tmp_path / "odd.jl"
     with path.open("wb") as file:
-        write = line_writer(file, typed=True)  # type: ignore[arg-type]
+        write = line_writer(file, typed=True).add  # type: ignore[arg-type]
         write(Product(id=Request("http://web/"), price=Decimal(1)))
         write(Product())
     write_feeds(path, {"a.loud": {"format": "loud"}}, FEED_EXPORTERS={"loud": Loud})

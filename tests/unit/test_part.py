@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import time
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from threading import Event, Thread
 from typing import Any
 
@@ -42,7 +42,7 @@ def test_a_part_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["j.jl"]
     content = (tmp_path / "new/j.jl").read_bytes()
     digest = hashlib.sha256(content).hexdigest()
-    assert told == {"file": "j.jl", "items": 3, "bytes": len(content), "sha256": digest, "fields": []}
+    assert told == {"file": "j.jl", "items": 3, "bytes": len(content), "sha256": digest, "fields": [], "as_text": []}
     assert lines(tmp_path / "new/j.jl") == ITEMS
 
 
@@ -57,7 +57,7 @@ def test_an_attempt_that_begins_again_begins_with_nothing(tmp_path: Path) -> Non
     assert lines(tmp_path / "j.jl") == [{"a": 2}]
 
 
-@pytest.mark.parametrize("bad", [{"a": object()}, {"a": "\ud800"}])
+@pytest.mark.parametrize("bad", [{"a": {(1, 2): 3}}, {"a": "\ud800"}])
 def test_an_item_that_cannot_be_written_leaves_no_trace(tmp_path: Path, bad: dict[str, Any]) -> None:
     part = PartFile(tmp_path, "j")
     part.add({"a": 1})
@@ -66,6 +66,43 @@ def test_an_item_that_cannot_be_written_leaves_no_trace(tmp_path: Path, bad: dic
     part.add({"a": 2})
     assert part.close()["items"] == 2
     assert lines(tmp_path / "j.jl") == [{"a": 1}, {"a": 2}]
+
+
+class Silent:
+    def __str__(self) -> str:
+        raise ValueError("it has no text")
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "name"),
+    [
+        (PurePosixPath("a/b"), "a/b", "PurePosixPath"),
+        ([{"b": b"caf\xc3\xa9 \xff"}], [{"b": "caf\u00e9 \\xff"}], "bytes"),
+        (1 + 2j, "(1+2j)", "complex"),
+    ],
+)
+def test_a_value_that_json_lacks_becomes_its_text_and_its_type_is_told(
+    tmp_path: Path, value: object, text: object, name: str
+) -> None:
+    part = PartFile(tmp_path, "j")
+    part.add({"a": value})
+    assert part.close()["as_text"] == [name]
+    assert lines(tmp_path / "j.jl") == [{"a": text}]
+
+
+def test_a_value_without_a_text_is_written_by_its_type(tmp_path: Path) -> None:
+    part = PartFile(tmp_path, "j")
+    part.add({"a": Silent()})
+    assert part.close()["as_text"] == ["Silent"]
+    (line,) = lines(tmp_path / "j.jl")
+    assert "Silent object at" in line["a"]
+
+
+def test_with_types_only_what_cannot_come_back_is_told(tmp_path: Path) -> None:
+    part = PartFile(tmp_path, "j", typed=True)
+    part.add({"a": b"x", "b": {1, 2}})
+    part.add({"a": PurePosixPath("a/b"), "b": b"x"})
+    assert part.close()["as_text"] == ["PurePosixPath"]
 
 
 def test_a_report_is_renewed_by_itself_also_when_the_disk_was_full_for_a_moment_and_is_always_whole(
