@@ -187,7 +187,8 @@ def test_a_page_that_kills_its_worker(
     pages = site(32)
     source = KILLER.format(url=pages.site.detail_path(18), deed=deed)
     settings = {
-        **IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 4, "DISTRIBUTED_MAX_ATTEMPTS": 2, "DISTRIBUTED_STALL_TIMEOUT": 2 if why == STALLED else 0,
+        **IMPATIENT, "DISTRIBUTED_BATCH_SIZE": 4, "DISTRIBUTED_MAX_ATTEMPTS": 2,
+        "DISTRIBUTED_STALL_TIMEOUT": 2 if why == STALLED else 0,
         "DISTRIBUTED_MODE": mode, "DISTRIBUTED_LEASE": 6 if deed.startswith("time") else 60,
     }  # fmt: skip
     it = crawl(pages, "killer", source, **settings, code=3)
