@@ -144,6 +144,9 @@ class MergedFeeds:
         with _complaints() as complaints:
             try:
                 self._exporter(self._feeds)
+                for feed in self._feeds.values():
+                    for plugin in feed.get("postprocessing") or ():  # Scrapy loads them when it has an item
+                        load_object(plugin)
             except (NotConfigured, ImportError, NameError, AttributeError, TypeError, ValueError) as error:
                 why = "; ".join(complaints.texts) or f"{type(error).__name__}: {error}"
                 raise ConfigError(

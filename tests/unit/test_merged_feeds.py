@@ -346,6 +346,7 @@ def test_what_is_delivered_or_shown_has_plain_lines_only(part: Path) -> None:
         ("a.jl", {"format": "jsonlines", "batch_item_count": 5}, "must be in the feed URI"),
         ("a.jl", {"format": "jsonlines", "item_classes": ["no.such.Item"]}, "No module named 'no'"),
         ("a.jl", {"format": "jsonlines", "item_filter": f"{__name__}.Gone"}, "Gone"),
+        ("a.jl", {"format": "jsonlines", "postprocessing": [f"{__name__}.Gone"]}, "Gone"),
     ],
 )
 def test_a_feed_that_cannot_be_written_is_refused_in_words(uri: str, feed: dict[str, Any], why: str) -> None:
