@@ -99,6 +99,9 @@ class Addon:
 
     def __init__(self, crawler: Crawler | None = None) -> None:
         self._crawler = crawler
+        #: whether the rest is left to `apply_late`: who has the settings applied before a crawl has no spider yet, and
+        #: only the spider says whether there is a target
+        self.waits_for_spider = False
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Addon:
@@ -112,13 +115,12 @@ class Addon:
         put_in_throttle(settings)
         self._stay_local(settings)
         if not is_worker(settings) and not is_producer(settings):
-            if self._crawler is not None:
-                put_in_watchdog(self._crawler)
-            if not looks_only():
-                for warning in complaints(settings):
-                    logger.warning("%s", warning)
+            self._leave_to_scrapy(settings)
             return
         settings.setdefault_in_component_priority_dict("SPIDER_MIDDLEWARES", Distributed, PRIORITY)
+        self.waits_for_spider = self._crawler is not None and self._crawler.spider is None and _depends(settings)
+        if self.waits_for_spider:
+            return
         give_state_to_spider(settings, self._crawler)
         take_settings(settings)
         if not is_worker(settings):
@@ -139,6 +141,14 @@ class Addon:
         if not is_filler(settings):  # whose own items go to its own feeds, and whose queue may be on disk
             self._keep_at_home(settings)
 
+    def _leave_to_scrapy(self, settings: BaseSettings) -> None:
+        """Do what counts for a crawl that is not spread, too: its time is limited, and its settings are read."""
+        if self._crawler is not None:
+            put_in_watchdog(self._crawler)
+        if not looks_only():
+            for warning in complaints(settings):
+                logger.warning("%s", warning)
+
     def _keep_at_home(self, settings: BaseSettings) -> None:
         """Let the store have the queue of the crawl, and the merged output its items."""
         from .producer.feed_outputs import take_feeds
@@ -151,8 +161,7 @@ class Addon:
     def _stay_local(self, settings: BaseSettings) -> None:
         """Leave a spider without a target to Scrapy, unless a distributed crawl was asked for by its name."""
         spider = None if self._crawler is None else self._crawler.spider
-        asked = settings.get("DISTRIBUTED_CRAWL") or is_filler(settings) or PROBE in settings
-        if spider is None or asked or not is_producer(settings):
+        if spider is None or not _depends(settings):
             return
         try:
             find_target(spider, settings)
@@ -161,6 +170,12 @@ class Addon:
             settings.set("DISTRIBUTED_ENABLED", False, priority="cmdline")
         except ConfigError:
             return  # the producer refuses it, in words
+
+
+def _depends(settings: BaseSettings) -> bool:
+    """Whether it depends on the spider's target if this crawl is spread; one that is asked for by its name is."""
+    asked = settings.get("DISTRIBUTED_CRAWL") or is_filler(settings) or PROBE in settings
+    return is_producer(settings) and not asked
 
 
 def give_state_to_spider(settings: BaseSettings, crawler: Crawler | None) -> None:
@@ -180,12 +195,9 @@ class Distributed:
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Any:
         """The worker's or the producer's middleware; NotConfigured if this process is neither."""
-        if crawler.get_addon(Addon) is None:
-            if is_worker(crawler.settings) or is_producer(crawler.settings):
-                apply_late(crawler)
-            put_in_throttle_late(crawler)
-            if not is_worker(crawler.settings) and not is_producer(crawler.settings):
-                put_in_watchdog(crawler)
+        if crawler.spider is None and _depends(crawler.settings):
+            raise NotConfigured  # nothing is crawled without a spider
+        cls._make_up_for_addon(crawler)
         GoalKeeper.of(crawler)
         if is_worker(crawler.settings):
             from .worker.worker import Worker
@@ -205,17 +217,32 @@ class Distributed:
             return Producer(crawler)
         raise NotConfigured
 
+    @classmethod
+    def _make_up_for_addon(cls, crawler: Crawler) -> None:
+        """Do what the add-on has not done: there is none, or it had no spider to go by."""
+        addon = crawler.get_addon(Addon)
+        if addon is not None:
+            if addon.waits_for_spider:
+                apply_late(crawler)
+            return
+        if is_worker(crawler.settings) or is_producer(crawler.settings):
+            apply_late(crawler)
+        else:
+            put_in_watchdog(crawler)
+        put_in_throttle_late(crawler)
+
 
 def apply_late(crawler: Crawler) -> None:
-    """Do the add-on's work where the middleware alone was named, as in the book.
+    """Do the add-on's work where the middleware alone was named, as in the book, or the add-on waits for the spider.
 
-    By then the settings are frozen and the feeds are made from them, so both are made again.
+    By then the settings are frozen and the feeds are made from them, so these are made again if the crawl is spread.
     """
-    settings = crawler.settings.copy()
+    settings = crawler.settings  # the spider and its components have them, too
     settings.frozen = False
     Addon(crawler).update_settings(settings)
     settings.freeze()
-    crawler.settings = settings
+    if not is_worker(settings) and not is_producer(settings):
+        return
     assert crawler.extensions is not None
     old = crawler.get_extension(FeedExporter)
     others = [extension for extension in crawler.extensions.middlewares if extension is not old]

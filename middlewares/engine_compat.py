@@ -11,6 +11,7 @@ from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
 from scrapy.dupefilters import RFPDupeFilter
+from scrapy.exceptions import CloseSpider
 from scrapy.settings import BaseSettings
 from scrapy.utils.asyncgen import as_async_generator
 from scrapy.utils.defer import maybe_deferred_to_future
@@ -18,11 +19,15 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import load_object
 from scrapy.utils.spider import iterate_spider_output
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from scrapyd_dist.batches import FinishReason, meaning
 from scrapyd_dist.errors import ConfigError
 
 from .codec import WAITS
+
+#: Scrapy's reason of a crawl whose spider's start has failed
+_START_ERROR = "start_error"
 
 
 async def each(output: Any) -> AsyncIterator[Any]:
@@ -105,6 +110,30 @@ def close_spider(crawler: Crawler, reason: str) -> None:
         deferred_from_coro(engine.close_spider_async(reason=reason))
     else:  # Scrapy 2.13
         engine.close_spider(spider, reason)
+
+
+def watch_idle_reason(crawler: Crawler) -> Callable[[], str]:
+    """Give what tells why Scrapy would close the spider when it has nothing left: its reason, or that of a handler.
+
+    A handler that keeps the spider open makes Scrapy forget the reason that another one gives by `CloseSpider`.
+    """
+    send = crawler.signals.send_catch_log
+    reason = ""
+
+    def send_and_note(signal: Any = None, **named: Any) -> Any:
+        nonlocal reason
+        answers = send(signal, **named)
+        if signal is signals.spider_idle:
+            errors = [answer.value for _, answer in answers if isinstance(answer, Failure)]
+            reason = next((error.reason for error in errors if isinstance(error, CloseSpider)), "")
+        return answers
+
+    def tell() -> str:
+        has_failed = getattr(crawler.engine, "_start_error", False)  # an older Scrapy has no such reason
+        return reason or (_START_ERROR if has_failed else FinishReason.FINISHED.value)
+
+    setattr(crawler.signals, "send_catch_log", send_and_note)  # noqa: B010 - on this instance only
+    return tell
 
 
 def finish_when_done(crawler: Crawler, is_done: Callable[[], bool], *, is_part: bool) -> None:

@@ -354,7 +354,8 @@ def make_as_job(crawler: Crawler, args: Mapping[str, str]) -> Spider:
 
 def _takes_no_job(kind: type[Spider]) -> ConfigError:
     row = by_trait(Trait.SPIDER_START)
-    return ConfigError(f"The spider {kind.name} takes no argument {JOB_ARGUMENT}. {row.sentence}")
+    name = getattr(kind, "name", kind.__name__)  # its objects may be given one
+    return ConfigError(f"The spider {name} takes no argument {JOB_ARGUMENT}. {row.sentence}")
 
 
 def _bases(kind: type[Spider]) -> list[type]:

@@ -29,7 +29,7 @@ from scrapyd_dist.settings import SettingReader, complaints
 from scrapyd_dist.store.worker_thread import StoreThread
 
 from ..classifier import count_found
-from ..engine_compat import close_spider
+from ..engine_compat import close_spider, watch_idle_reason
 from ..goal_keeper import GoalKeeper
 from ..pause_gate import PauseGate
 from ..targets import Target, find_target
@@ -187,6 +187,7 @@ class CrawlRun(Lifecycle):
         #: why nothing more is found, though there may be more
         self._enough = FinishReason.LIMITED.value if self.capture.room == 0 else ""
         self._start_fault = ""
+        self._idle_reason = watch_idle_reason(crawler)
         assert crawler.spider
         travelling = SettingReader(crawler.settings).value("DISTRIBUTED_SPIDER_ATTRIBUTES")
         self._target_callbacks = target.methods(crawler.spider)
@@ -323,7 +324,7 @@ class CrawlRun(Lifecycle):
                 await self._stop(f"scrapyd-dist itself failed: {type(error).__name__}: {error}.", 1)
         self._done = True
         if not self._closing:
-            close_spider(self._crawler, FinishReason.FINISHED.value)
+            close_spider(self._crawler, self._idle_reason())
 
     async def _seal_as_wanted(self) -> None:
         """All is found: what is in no batch yet is cut when the fleet can use it, as before."""
@@ -411,7 +412,7 @@ class CrawlRun(Lifecycle):
         code = exit_code(reporter.summary(CrawlState.FINISHED), max_failed=options.max_failed)
         unusual, too_few = await judge_items(options, repository, self._scheduler.state.spec, delivered.items)
         reporter.warn(*unusual)
-        reporter.snapshot.message = " ".join(filter(None, (too_few, self._start_fault)))
+        self._tell_faults(too_few, self._start_fault)
         empty_by_fault = self._start_fault and not (repository.counts["sealed"] or delivered.items)
         reporter.warn(*_stray(self._scheduler.state.stray_items))
         is_partial = (
@@ -423,6 +424,12 @@ class CrawlRun(Lifecycle):
         )
         code = code or (PARTIAL if is_partial else 0)
         await self._close_row(CrawlState.FINISHED, 1 if too_few or empty_by_fault else code)
+
+    def _tell_faults(self, *texts: str) -> None:
+        """Say why the exit code is not 0, though the crawl is finished; `scrapy crawl` shows the log only."""
+        self.reporter.snapshot.message = " ".join(filter(None, texts))
+        if self.reporter.snapshot.message:
+            logger.warning("%s", self.reporter.snapshot.message)
 
     def _repeats(self, accepted: Sequence[Attempt]) -> list[FoundDifference]:
         """The row of pages that several batches have found, with how many items are there again; blocking."""

@@ -18,6 +18,8 @@ from scrapy.utils.misc import load_object
 from scrapyd_dist.items.merging import FORMATS, ItemOutput, is_elsewhere
 from scrapyd_dist.items.sink import password_in
 
+from ..typed_json import NoJsonForm, pack, unpack
+
 logger = logging.getLogger(__name__)
 #: Scrapy's priorities of settings: of settings.py, and of -s, -o and -O
 _PROJECT, _CMDLINE = 20, 40
@@ -57,7 +59,7 @@ def crawl_outputs(outputs: Iterable[Mapping[str, Any]], settings: BaseSettings) 
             overwrite = bool(one.get("overwrite"))
             files.append(ItemOutput.named(one["path"], overwrite=overwrite, format=options["format"]))
         else:
-            given = {name: value for name, value in one.items() if name not in _OWN}
+            given = {name: unpack(value) for name, value in one.items() if name not in _OWN}
             feeds[str(one["path"])] = {**given, "format": options["format"]}
     return CrawlOutputs(files=tuple(files), feeds=feeds)
 
@@ -75,7 +77,7 @@ def outputs_to_keep(outputs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]
     kept = []
     for one in outputs:
         place = str(one["path"])
-        if not is_elsewhere(place):
+        if not is_elsewhere(place) and not place.startswith("file:"):
             kept.append({**one, "path": str(Path(place).absolute())})
         elif not password_in(place):  # FEEDS of the project have it
             kept.append(dict(one))
@@ -98,8 +100,9 @@ def take_feeds(settings: BaseSettings, spider: Spider | type[Spider] | None) -> 
         if str(uri).startswith("stdout:") and settings.get("DISTRIBUTED_CRAWL"):
             logger.warning("FEEDS: nothing is written to stdout:, which this process does not have; use -o -.")
             continue
-        options = {name: _as_json(value) for name, value in feed.items()}
-        outputs.append({**options, "path": _path_of(uri), "feed": str(uri)})
+        options = {name: _packed(_as_json(value)) for name, value in feed.items()}
+        place = str(uri) if has_own_storage(uri, settings) else _path_of(uri)
+        outputs.append({**options, "path": place, "feed": str(uri)})
     made = [{**one, "path": _resolved(one, settings, spider)} for one in outputs]
     settings.set("DISTRIBUTED_OUTPUTS", made, priority="cmdline")
     settings.set("FEEDS", json.dumps({}), priority="cmdline")
@@ -127,9 +130,19 @@ def _as_json(value: Any) -> Any:
     """A value of a feed's options as the crawl's row can have it: classes and functions by their names."""
     if isinstance(value, (list, tuple, set)):
         return [_as_json(entry) for entry in value]
+    if isinstance(value, dict):
+        return {name: _as_json(entry) for name, entry in value.items()}
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
     return value
+
+
+def _packed(value: Any) -> Any:
+    """A value that may be bytes, or have some, as JSON; one that has no JSON form is refused with the crawl's row."""
+    try:
+        return pack(value)
+    except NoJsonForm:
+        return value
 
 
 def _completed(output: Mapping[str, Any], settings: BaseSettings) -> dict[str, Any]:
@@ -147,13 +160,21 @@ def _format_of(place: str) -> str:
 def _is_plain(output: Mapping[str, Any], options: Mapping[str, Any], settings: BaseSettings) -> bool:
     """Whether a file of the parts' lines is all that this output asks for."""
     kind = options["format"]
-    if is_elsewhere(str(output["path"])) or not _is_scrapys(kind, settings):
+    place = str(output["path"])
+    if is_elsewhere(place) or has_own_storage(place, settings) or not _is_scrapys(kind, settings):
         return False
     if str(options["encoding"] or "").lower() not in _UTF8:
         return False
     indents = kind == "json" and options["indent"]
     asked = {name for name in options.keys() - _KNOWN - _AT_DEFAULT.keys() if options[name]}
     return bool(options["store_empty"]) and not asked and not indents
+
+
+def has_own_storage(uri: Any, settings: BaseSettings) -> bool:
+    """Whether this is a local file for which the project has a storage of its own."""
+    scheme = urlsplit(str(uri)).scheme if str(uri).startswith("file:") else ""
+    storages, base = settings.getwithbase("FEED_STORAGES"), settings.getdict("FEED_STORAGES_BASE")
+    return not is_elsewhere(str(uri)) and storages.get(scheme) != base.get(scheme)
 
 
 def _is_scrapys(kind: str, settings: BaseSettings) -> bool:

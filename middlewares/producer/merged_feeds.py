@@ -48,6 +48,7 @@ _UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeErr
 #: the account in an address
 _ACCOUNT = re.compile(r"(?<=://)[^/\s]*@")
 _FAILED = "feedexport/failed_count/"
+_STORED = f"feedexport/success_count/{FileFeedStorage.__name__}"
 
 
 class FeedsNotStored(DistError):
@@ -72,6 +73,9 @@ class WholeFileStorage(FileFeedStorage):
             os.fsync(file.fileno())
             file.close()
         self._growing.replace(self.path)
+
+
+WholeFileStorage.__name__ = FileFeedStorage.__name__  # by which Scrapy counts in the statistics
 
 
 @dataclass
@@ -141,6 +145,9 @@ class MergedFeeds:
         with _complaints() as complaints:
             try:
                 self._exporter(self._feeds)
+                for feed in self._feeds.values():
+                    for plugin in feed.get("postprocessing") or ():  # Scrapy loads them when it has an item
+                        load_object(plugin)
             except (NotConfigured, ImportError, NameError, AttributeError, TypeError, ValueError) as error:
                 why = "; ".join(complaints.texts) or f"{type(error).__name__}: {error}"
                 raise ConfigError(
@@ -290,7 +297,9 @@ async def deliver_to(outputs: CrawlOutputs, crawler: Any, folder: Path, *, packa
     values = partial(exported_values, package=package if crawler is None else package_of(type(crawler.spider)))
     work = partial(deliver, folder, outputs=outputs.files, values=values, **found)
     if not outputs.feeds:
-        return await asyncio.to_thread(work)
+        delivered = await asyncio.to_thread(work)
+        _count_files(outputs, crawler)
+        return delivered
     feeds, loop = MergedFeeds(crawler, outputs.feeds), asyncio.get_running_loop()
 
     def write(items: Items) -> tuple[int, list[str]]:
@@ -298,4 +307,11 @@ async def deliver_to(outputs: CrawlOutputs, crawler: Any, folder: Path, *, packa
         return feeds.lost, feeds.warnings()
 
     left = await asyncio.to_thread(partial(work, write_feeds=write))
+    _count_files(outputs, crawler)
     return replace(left, outputs=outputs.shown)
+
+
+def _count_files(outputs: CrawlOutputs, crawler: Any) -> None:
+    """Count the files in the statistics as Scrapy's exporter counts its feeds: monitors look there."""
+    for _ in outputs.files:
+        crawler.stats.inc_value(_STORED)

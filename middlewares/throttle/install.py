@@ -34,11 +34,10 @@ def put_in_late(crawler: Crawler) -> None:
     """The same where the downloader's middlewares are made already, and the scheduler is not."""
     if looks_only() or not options_of(crawler.settings).may_hold:
         return
-    settings = crawler.settings.copy()
+    settings = crawler.settings  # the spider and its components have them, too
     settings.frozen = False
     put_in(settings)
     settings.freeze()
-    crawler.settings = settings
     from .site_feedback import CrawlDelay, PermitMiddleware
 
     try:

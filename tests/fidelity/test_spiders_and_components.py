@@ -586,9 +586,26 @@ CLOSED_WHEN_IDLE = Case(
                     raise CloseSpider("nothing_left")
         """
     },
-    differs=frozenset({"reasons"}),
-    plain_reason=False,
+    differs=frozenset({"reasons"}),  # each worker closes its own spider as `finished`
     sentence="when nothing is left of the batches that it has",
+)
+
+START_FAILS = Case(
+    name="start-fails-after-a-request",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                async def start(self):
+                    async for request in super().start():
+                        yield request
+                    raise RuntimeError("no more wings")
+        """
+    },
+    differs=frozenset({"reasons", "code"}),
+    sentence="The spider's start failed: RuntimeError: no more wings.",
+    code=3,
 )
 
 CLOSED_AFTER_ITEMS = Case(
@@ -634,6 +651,7 @@ CASES = [
     CLOSED_BY_A_PIPELINE,
     CLOSED_IN_THE_INDEX,
     CLOSED_WHEN_IDLE,
+    START_FAILS,
     CLOSED_AFTER_ITEMS,
     JOBDIR,
 ]
@@ -645,6 +663,8 @@ FAST_CASES = [
     (ALIASED_ATTRIBUTE, "push"),
     (DEPTH, "pull"),
     (CLOSED_BY_A_CALLBACK, "pull"),
+    (CLOSED_WHEN_IDLE, "pull"),
+    (START_FAILS, "push"),
 ]
 
 

@@ -101,7 +101,6 @@ class Case:
     arguments: Sequence[str] = ()  #: of both crawls
     output: bool = True  #: whether both have `-O items.jl`
     handed_out: int = PIECES  #: the requests that go to the nodes, at least
-    plain_reason: bool = True  #: whether one process has the reason of the plain crawl, where `reasons` may differ
     each_page_once: bool = False  #: whether no page may be fetched twice, where `pages` may differ
     differs: frozenset[str] = frozenset()  #: what may differ, by the names of `Outcome.differences`
     sentence: str = ""  #: what the distributed crawl says
@@ -202,7 +201,7 @@ class Comparison:
         differences = ours.differences(plain)
         unexpected = {name: text for name, text in differences.items() if name not in case.differs}
         assert unexpected == {}, f"{unexpected}\n{ours.said}"
-        assert plain.reasons <= ours.reasons or not case.plain_reason, f"closed with {set(ours.reasons)}\n{ours.said}"
+        assert plain.reasons <= ours.reasons, f"closed with {set(ours.reasons)}\n{ours.said}"
         repeated = [page for page, hits in ours.pages.items() if hits > 1]
         assert not case.each_page_once or not repeated, f"fetched again: {repeated}\n{ours.said}"
         assert ours.handed_out >= case.handed_out, f"{ours.handed_out} requests handed out\n{ours.said}"

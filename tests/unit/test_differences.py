@@ -179,7 +179,9 @@ def test_a_producer_keeps_its_queue_in_the_store_alone(more: dict[str, Any], kep
     assert settings["JOBDIR"] == kept
 
 
-@pytest.mark.parametrize("role", [{}, {"DISTRIBUTED_START_URLS": "[]"}], ids=["producer", "worker"])
+@pytest.mark.parametrize(
+    "role", [{"DISTRIBUTED_CRAWL": "one"}, {"DISTRIBUTED_START_URLS": "[]"}], ids=["producer", "worker"]
+)
 def test_a_spider_that_counts_on_its_state_has_an_empty_one(role: dict[str, Any]) -> None:
     crawler = get_crawler(Plain)
     spider: Any = Plain()

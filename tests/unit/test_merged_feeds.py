@@ -103,6 +103,20 @@ class Shelf(Failing):
         self.stored[self._uri] = file.read()
 
 
+class Ending:
+    """Writes what it gets, and the option `ending` at the end."""
+
+    def __init__(self, file: IO[bytes], feed_options: dict[str, Any]) -> None:
+        self._file, self._ending = file, feed_options["ending"]
+
+    def write(self, data: bytes) -> int:
+        return self._file.write(data)
+
+    def close(self) -> None:
+        self._file.write(self._ending)
+        self._file.close()
+
+
 ITEMS = [
     Product(id=1, title="a", price=Decimal("1.50")),
     Review(1, date(2026, 1, 2)),
@@ -216,6 +230,41 @@ def test_addresses_have_the_parameters_of_the_spider_and_of_the_project(part: Pa
     assert settings.getdict("FEEDS") == {}
 
 
+def test_a_project_may_have_a_storage_of_its_own_for_local_files(part: Path) -> None:
+    feeds = {f"file://{part.parent}/a.jl": {"format": "jsonlines"}, "b.jl": {"format": "jsonlines"}}
+    write_feeds(part, feeds, FEED_STORAGES={"file": Shelf})
+    assert list(Shelf.stored) == [f"file://{part.parent}/a.jl"]
+    assert len(lines_of(part.parent / "b.jl")) == len(ITEMS)
+    settings, _ = outputs_of(feeds, FEED_STORAGES={"file": Shelf})
+    assert outputs_to_keep(settings.getlist("DISTRIBUTED_OUTPUTS"))[0]["path"] == next(iter(feeds))
+    write_feeds(part, {"b.jl": {"format": "jsonlines"}}, FEED_STORAGES={"": Shelf})
+    assert list(Shelf.stored)[1:] == ["b.jl"]
+
+
+def test_options_may_have_values_that_json_lacks(part: Path) -> None:
+    feed = {"format": "csv", "postprocessing": [Ending], "ending": b"!", "item_export_kwargs": {"delimiter": ";"}}
+    settings, outputs = outputs_of({"a.csv": feed})
+    kept = outputs_to_keep(settings.getlist("DISTRIBUTED_OUTPUTS"))
+    assert json.loads(json.dumps(kept)) == kept
+    assert outputs.feeds[str(part.parent / "a.csv")]["ending"] == b"!"
+    write_feeds(part, {"a.csv": feed})
+    text = (part.parent / "a.csv").read_bytes()
+    assert text.startswith(b"id;")
+    assert text.endswith(b"!")
+
+
+def test_files_count_in_the_statistics_as_feeds_do(part: Path) -> None:
+    settings, outputs = outputs_of(
+        {"a.jl": {"format": "jsonlines"}, "b.csv": {"format": "csv"}, "c.xml": {"format": "xml"}}
+    )
+    host = FeedHost(settings, Spider("shop"))
+    found: dict[str, Any] = {"own": [part], "attempts": [], "misses": [], "feed_url": None}
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, deliver_to(outputs, host, part.parent / "crawl", **found)).result()
+    counted = {name: count for name, count in host.stats.get_stats().items() if "success_count" in name}
+    assert counted == {"feedexport/success_count/FileFeedStorage": 3}
+
+
 def test_an_empty_feed_is_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
     part = tmp_path / "part.jl"
     part.write_text("")
@@ -297,6 +346,7 @@ def test_what_is_delivered_or_shown_has_plain_lines_only(part: Path) -> None:
         ("a.jl", {"format": "jsonlines", "batch_item_count": 5}, "must be in the feed URI"),
         ("a.jl", {"format": "jsonlines", "item_classes": ["no.such.Item"]}, "No module named 'no'"),
         ("a.jl", {"format": "jsonlines", "item_filter": f"{__name__}.Gone"}, "Gone"),
+        ("a.jl", {"format": "jsonlines", "postprocessing": [f"{__name__}.Gone"]}, "Gone"),
     ],
 )
 def test_a_feed_that_cannot_be_written_is_refused_in_words(uri: str, feed: dict[str, Any], why: str) -> None:
