@@ -287,7 +287,9 @@ def test_a_batch_that_came_too_late_makes_no_request(tmp_path: Path) -> None:
 
 def test_a_lost_item_of_a_page_behind_the_batch_is_told_for_the_batch(tmp_path: Path) -> None:
     worker = opened(tmp_path)
-    session_of(worker).tracker._item({"a": {(1, 2): 3}}, Response("http://web/more", request=Request("http://web/more")))
+    session_of(worker).tracker._item(
+        {"a": {(1, 2): 3}}, Response("http://web/more", request=Request("http://web/more"))
+    )
     assert "An item was lost" in refusal(ended(worker, tmp_path), 3, feed=False)
 
 
