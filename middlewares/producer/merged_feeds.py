@@ -286,7 +286,7 @@ async def deliver_to(outputs: CrawlOutputs, crawler: Any, folder: Path, *, packa
 
     Args:
         outputs: where the items go.
-        crawler: as for `MergedFeeds`.
+        crawler: as for `MergedFeeds`; None where there are no feeds, and nobody reads statistics.
         folder: the crawl's folder in the state folder.
         package: the project's, for the classes of items in CSV; that of the crawler's spider if there is one.
         found: what `deliver` needs besides.
@@ -313,5 +313,7 @@ async def deliver_to(outputs: CrawlOutputs, crawler: Any, folder: Path, *, packa
 
 def _count_files(outputs: CrawlOutputs, crawler: Any) -> None:
     """Count the files in the statistics as Scrapy's exporter counts its feeds: monitors look there."""
+    if crawler is None:
+        return
     for _ in outputs.files:
         crawler.stats.inc_value(_STORED)
