@@ -77,12 +77,12 @@ ON_A_SIGNAL = """
         if "?" not in item["url"]:
             self.crawler.engine.crawl(self.more(item["url"]))
 """
-#: a while after the callback
+#: in the loop's next turn, while Scrapy has not done with the page: at a later one all may be over, as in plain Scrapy
 LATER = """
     def parse_page(self, response):
         from twisted.internet import reactor
 
-        reactor.callLater(0.05, self.crawler.engine.crawl, self.more(response.url))
+        reactor.callLater(0, self.crawler.engine.crawl, self.more(response.url))
         yield {"url": response.url}
 """
 #: in an errback: every page of these fails
