@@ -41,35 +41,42 @@ class IdleHandlers:
         """Before batches are leased: hold their acks back where the project has handlers."""
         self._acker.waits_for_idle = bool(find_handlers(self._context.crawler))
 
-    async def end_round(self) -> None:
-        """Call the handlers until they ask for nothing more, and let the batches be acked."""
+    async def end_round(self, besides: BatchUnit | None = None) -> None:
+        """Call the handlers until they ask for nothing more, and let the batches be acked.
+
+        Args:
+            besides: a batch of which nothing was made yet; it is of the next round.
+        """
         if not self._acker.waits_for_idle:
             return
         heartbeats = 0
-        await self._rest()
-        while not self.stopped and heartbeats < MOST_HEARTBEATS and self._acker.held:
-            asked, stays_open = self._call()
+        await self._rest(besides)
+        while not self.stopped and heartbeats < MOST_HEARTBEATS and self._held(besides):
+            asked, stays_open = self._call(besides)
             if not asked and not stays_open:
                 break
             if not asked:
                 heartbeats += 1
                 await self._context.notifier.wait(HEARTBEAT)
-            await self._rest()
+            await self._rest(besides)
         if not self.stopped:  # else they are made again: no handler was asked about them
             self._acker.end_round()
 
-    async def _rest(self) -> None:
+    def _held(self, besides: BatchUnit | None) -> list[BatchUnit]:
+        return [batch for batch in self._acker.held.values() if batch is not besides]
+
+    async def _rest(self, besides: BatchUnit | None) -> None:
         """Wait until the batches are over, and Scrapy has nothing left."""
-        while not self.stopped and not self._is_quiet():
+        while not self.stopped and not self._is_quiet(besides):
             await self._context.notifier.wait(SOON)
 
-    def _is_quiet(self) -> bool:
-        return all(batch.over for batch in self._acker.held.values()) and not under_way(self._context.crawler)
+    def _is_quiet(self, besides: BatchUnit | None) -> bool:
+        return all(batch.over for batch in self._held(besides)) and not under_way(self._context.crawler)
 
-    def _call(self) -> tuple[bool, bool]:
+    def _call(self, besides: BatchUnit | None) -> tuple[bool, bool]:
         """Whether a handler has asked for anything, and whether one wants the spider to stay open."""
         crawler = self._context.crawler
-        batch = next(reversed(self._acker.held.values()))
+        batch = self._held(besides)[-1]
         finds = self._finds = self._finds or self._context.finds("idle:")
         self._context.tracker.idle_finds = finds
         token = PAGE.set(UnitMark(*batch.key, None, IDLE))
@@ -81,7 +88,7 @@ class IdleHandlers:
             PAGE.reset(token)
         # `CloseSpider` says that the whole crawl has nothing left. Whether that is so is known when this worker ends.
         errors = [answer.value for _, answer in answers if isinstance(answer, Failure)]
-        asked = self._hand_over(finds, batch) or not self._is_quiet()
+        asked = self._hand_over(finds, batch) or not self._is_quiet(besides)
         return asked, any(isinstance(error, DontCloseSpider) for error in errors)
 
     def _hand_over(self, finds: FoundRequests, batch: BatchUnit) -> bool:

@@ -188,16 +188,22 @@ class RequestFeeder:
             # Opened all at once: a worker that ends gives back each.
             for one, batch in [(one, self._open(one)) for one in leased]:
                 if is_suspect(one):
-                    await self._until_settled(besides=batch)
+                    await self._settle_round(besides=batch)
                 async for request in self._builder.requests(batch):
                     yield request
                 if is_suspect(one):
-                    await self._until_settled()
+                    await self._settle_round()
             await self._idle_handlers.end_round()
             if not leased and await self._no_more():
                 break
         await self._until_settled()
         self._context.tracker.has_ended = True
+
+    async def _settle_round(self, besides: BatchUnit | None = None) -> None:
+        """Have the project's idle handlers asked about all batches but one, wait for their ends, and begin anew."""
+        await self._idle_handlers.end_round(besides)
+        await self._until_settled(besides)
+        self._idle_handlers.begin_round()
 
     async def _until_settled(self, besides: BatchUnit | None = None) -> None:
         """Wait until this worker has no other batch."""

@@ -32,13 +32,17 @@ def build_parser() -> argparse.ArgumentParser:
         "--soak", type=float, nargs="?", const=60.0, metavar="MINUTES",
         help="instead: crawls, a consumer and plain jobs on three nodes for so long (60), and faults",
     )  # fmt: skip
+    parser.add_argument(
+        "--own-work", action="store_true", help="the project's pipeline and idle handler ask for pages of their own"
+    )
     parser.add_argument("--json", type=Path, help="file that gets all figures")
     return parser
 
 
-def one(kind: Kind, seed: int, *, redis: bool, folder: Path, python: Path, mode: str = "auto") -> Verdict:
+def one(kind: Kind, seed: int, *, redis: bool, folder: Path, python: Path, options: argparse.Namespace) -> Verdict:
+    wanted = {"mode": options.mode, "asks_for_more": options.own_work, **kind.trial}
     with ExitStack() as stack:
-        trial = stack.enter_context(closing(Trial(folder, python, seed, redis=redis, mode=mode, **kind.trial)))
+        trial = stack.enter_context(closing(Trial(folder, python, seed, redis=redis, **wanted)))
         if kind.around is not None:
             stack.enter_context(kind.around(trial))
         trial.begin()
@@ -87,7 +91,7 @@ def main() -> int:
             folder = Path(temporary) / f"run{number}"
             folder.mkdir()
             try:
-                verdict = one(kind, options.seed + number, redis=redis, folder=folder, python=python, mode=options.mode)
+                verdict = one(kind, options.seed + number, redis=redis, folder=folder, python=python, options=options)
             except Exception:  # noqa: BLE001 - the others shall still run
                 traceback.print_exc()
                 failed += 1

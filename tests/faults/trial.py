@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
+from faults import own_work
 from rig.bad_days import IMPATIENT, ITEMS, arguments
 from rig.commands import SDIST, Command, Result
 from rig.nodes import Nodes, ScrapydNode
@@ -78,15 +79,17 @@ class Trial:
         mode: how batches reach the nodes; `auto`: the workers of the second node do not reach the store.
         latency, patience: seconds for a page, and for one command.
         nodes, node_config: how many, and their options of [scrapyd].
+        asks_for_more: whether the project's own code asks for pages (`own_work`).
     """
 
     def __init__(
         self, folder: Path, node_python: Path, seed: int, *, redis: bool = False, proxied: bool = False,
         node_env: Mapping[int, dict[str, str]] | None = None, settings: Mapping[str, Any] | None = None,
         items: int = ITEMS_OF_SITE, latency: float = 0.15, mode: str = "auto", patience: float = PATIENCE,
-        nodes: int = 2, node_config: Mapping[str, Any] | None = None,
+        nodes: int = 2, node_config: Mapping[str, Any] | None = None, asks_for_more: bool = False,
     ) -> None:  # fmt: skip
         self.dice = Random(seed)
+        self.asks_for_more = asks_for_more
         #: files that make requests hang
         self.hanging_page, self.hanging_worker = folder / "page", folder / "worker"
         #: the one page that has to be missed
@@ -120,7 +123,8 @@ class Trial:
     def begin(self) -> None:
         """Start the fleet and the crawl; returns when the crawl has a row in the store."""
         self.prepare()
-        self.command = self.cli(*arguments("sdist", self.site))
+        program, spider, *options = arguments("sdist", self.site)
+        self.command = self.cli(program, own_work.SPIDER if self.asks_for_more else spider, *options)
         wait_for(self.crawls, 60, "the crawl in the store")
 
     def prepare(self) -> None:
@@ -135,6 +139,9 @@ class Trial:
             self.project.targets([], sections)
         else:
             self.project.targets(self.nodes)
+        if self.asks_for_more:
+            own_work.write_project(self.project.package)
+            self._settings |= own_work.make_settings(self.site.url)
         self.project.settings(**self._settings)
         with (self.project.package / "settings.py").open("a", encoding="utf-8") as file:
             file.write(NAMED)

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
+from faults import own_work
 from faults.trial import Trial
 from rig.crawls import assert_balanced, misses_in
 
@@ -47,14 +48,17 @@ class Verdict:
 
 def judge(trial: Trial, code: int) -> Verdict:
     """The verdict on a trial that is over; `code` is the exit code of its last command."""
-    found = trial.site.differences(trial.items())
+    properties, extras = own_work.split_items(trial.items())
+    found = trial.site.differences(properties)
+    extras_missing, extras_repeated = _compare_extras(trial, extras)
     allowed = set() if trial.missed is None else {str(trial.missed)}
     missing = set(found.get("missing", ()))
     hits = trial.site.item_hits()
     offset = time.time() - time.monotonic()
+    told = told_lost(trial.row.summary)
     return Verdict(
-        lost=abs(len(missing ^ allowed) - (told := told_lost(trial.row.summary))) + len(found.get("wrong", ())),
-        duplicated=len(found.get("repeated", ())) + len(found.get("unexpected", ())),
+        lost=abs(len(missing ^ allowed) + extras_missing - told) + len(found.get("wrong", ())),
+        duplicated=len(found.get("repeated", ())) + len(found.get("unexpected", ())) + extras_repeated,
         double_sent=double_sent(trial.attempts(), _fetches(trial, offset), offset),
         refetched=sum(count - 1 for count in hits.values() if count > 1),
         resumes=trial.resumes,
@@ -62,6 +66,14 @@ def judge(trial: Trial, code: int) -> Verdict:
         untold=bool(allowed) and not _is_told(trial),
         wrong_exits=code != (3 if allowed or told else 0),
     )
+
+
+def _compare_extras(trial: Trial, extras: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """How many items are missing and repeated of the pages that the project's own code asks for."""
+    if not trial.asks_for_more:
+        return 0, 0
+    numbers = set(range(trial.site.site.items)) - {trial.missed}
+    return own_work.compare_extras(extras, numbers)
 
 
 def told_lost(summary: Mapping[str, Any]) -> int:

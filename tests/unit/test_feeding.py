@@ -6,10 +6,12 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from scrapy import Spider
+from scrapy.signals import spider_idle
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.assignment import Assignment
 from scrapyd_dist.middlewares.worker.lease_client import LeaseContext, Notifier
@@ -61,9 +63,22 @@ class Frontier:
             batch.part.close()
 
 
-def made_of(frontier: Any, folder: Path, notifier: Notifier | None = None, **settings: Any) -> tuple[int, list[str]]:
+class NoFinds:
+    """No batch leads to anything."""
+
+    def __init__(self, salt: str) -> None:
+        self.found: list[Any] = []
+        self.counts: Counter[str] = Counter()
+
+    def take_counts(self) -> Counter[str]:
+        return self.counts
+
+
+def made_of(
+    frontier: Any, folder: Path, notifier: Notifier | None = None, spider: type[Spider] = Spider, **settings: Any
+) -> tuple[int, list[str]]:
     """How many requests a worker makes of these batches, and why it ended early."""
-    crawler = get_crawler(Spider, {"CONCURRENT_REQUESTS": 16, **settings})
+    crawler = get_crawler(spider, {"CONCURRENT_REQUESTS": 16, **settings})
     crawler.spider = crawler._create_spider("any")
     why: list[str] = []
 
@@ -71,10 +86,9 @@ def made_of(frontier: Any, folder: Path, notifier: Notifier | None = None, **set
         frontier.feeder.stop()
         why.append(problem)
 
-    nothing: Any = lambda salt: None  # noqa: E731 - no batch leads to anything
     context = LeaseContext(
         crawler=crawler, job=frontier.job, client=frontier, tracker=frontier, notifier=notifier or Notifier(),
-        finds=nothing, fail=fail,
+        finds=NoFinds, fail=fail,
     )  # fmt: skip
     frontier.feeder = feeder = RequestFeeder(context, frontier, folder)
 
@@ -113,6 +127,51 @@ def test_a_thousand_requests_cost_two_calls_of_the_store_at_most(tmp_path: Path)
     frontier = Frontier([1_000] * 5)
     assert made_of(frontier, tmp_path) == (5_000, [])
     assert len(frontier.asked) <= 2 * 5
+
+
+class EndsRounds(Frontier):
+    """Batches that are settled when the project's idle handlers were asked; on one of them workers have died."""
+
+    waits_for_idle = False
+    suspect = 2  #: number of that batch
+    unsettled = 0  #: batches that this worker had besides when it made the first request of the suspect one
+
+    async def next(self, limit: int, enough: Collection[str] = ()) -> list[Leased]:
+        leased = await super().next(1, enough)
+        return [replace(one, attempt=2) if one.batch.number == self.suspect else one for one in leased]
+
+    def watched(self, request: Any, batch: Any, index: int) -> Any:
+        if batch.key[0] == self.suspect:
+            self.unsettled = max(self.unsettled, len(self.held) - 1)
+        return request
+
+    def changed(self, batch: Any) -> None:
+        if not self.waits_for_idle:
+            super().changed(batch)
+
+    def end_round(self) -> None:
+        self.waits_for_idle = False
+        for batch in list(self.held.values()):
+            self.changed(batch)
+
+
+class WithIdleHandler(Spider):
+    """A spider with a handler of `spider_idle`."""
+
+    @classmethod
+    def from_crawler(cls, crawler: Any, *args: Any, **kwargs: Any) -> Any:
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        crawler.signals.connect(spider.idle, spider_idle)
+        crawler.engine = SimpleNamespace(_slot=None, scraper=SimpleNamespace(slot=object()))
+        return spider
+
+    def idle(self) -> None: ...
+
+
+def test_a_batch_that_workers_died_on_is_made_alone_where_batches_wait_for_idle_handlers(tmp_path: Path) -> None:
+    frontier = EndsRounds([3, 3, 3, 3])
+    assert made_of(frontier, tmp_path, spider=WithIdleHandler) == (12, [])
+    assert frontier.unsettled == 0
 
 
 class Late(Frontier):
