@@ -6,6 +6,7 @@ from functools import wraps
 from inspect import iscoroutinefunction
 from typing import Any
 
+from pydispatch import dispatcher
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
@@ -28,6 +29,18 @@ from .codec import WAITS
 
 #: Scrapy's reason of a crawl whose spider's start has failed
 _START_ERROR = "start_error"
+
+
+def project_receivers(crawler: Any, signal: object) -> list[Callable[..., Any]]:
+    """The receivers of a signal of Scrapy that are neither Scrapy's nor this program's."""
+    receivers = dispatcher.liveReceivers(dispatcher.getAllReceivers(crawler, signal))
+    return [one for one in receivers if not _module_of(one).startswith(("scrapy.", "scrapyd_dist."))]
+
+
+def _module_of(receiver: Callable[..., Any]) -> str:
+    owner = getattr(receiver, "__self__", None)
+    module = getattr(type(owner) if owner is not None else receiver, "__module__", "")
+    return str(module)
 
 
 async def each(output: Any) -> AsyncIterator[Any]:

@@ -286,6 +286,7 @@ class CrawlRepository:
         await asyncio.to_thread(publisher.begin, await self.accepted())
         return publisher
 
-    def outputs(self, settings: BaseSettings) -> CrawlOutputs:
-        """The merged files, and the feeds that Scrapy's exporter writes, by these settings."""
-        return crawl_outputs(asked_outputs(self._options, self.id), settings)
+    def outputs(self, settings: BaseSettings, *, wants_exporter: bool = False) -> CrawlOutputs:
+        """The merged files, and the feeds that Scrapy's exporter writes, by these settings; as of `crawl_outputs`."""
+        asked = asked_outputs(self._options, self.id)
+        return crawl_outputs(asked, settings, wants_exporter=wants_exporter)

@@ -54,6 +54,7 @@ from .difference_finder import kept_by_callbacks
 from .discovery import IndexWalk, OwnItems, new_capture
 from .lifecycle import TICK, Fault, Lifecycle, ending, signals
 from .lifecycle import exit_code as process_exit
+from .feed_outputs import CrawlOutputs, watches_feeds
 from .merged_feeds import FeedsNotStored, deliver_to
 from .producer_options import read_options
 from .status_reporter import StatusReporter
@@ -102,7 +103,9 @@ class CrawlStart:
         nodes = await CrawlNodes.prepare(request, repository, code)
         kept, options = await repository.keep_code(nodes.prepared), nodes.request.options
         index = IndexWalk(await repository.take_shards(shards), template_of(options))
-        outputs = repository.outputs(settings)
+        # With a feed URL items come as lines of JSON, of which the exporter could not make the spider's items.
+        wants_exporter = options.target_feed_url is None and watches_feeds(self._crawler)
+        outputs = repository.outputs(settings, wants_exporter=wants_exporter)
         own = OwnItems(repository.parts, typed=outputs.typed)
         spec = await nodes.job_request(
             settings,
@@ -137,7 +140,7 @@ class CrawlStart:
         await reporter.recall()
         await reporter.tell(CrawlState.FINDING, **kept)
         scheduler.start()
-        run = CrawlRun(self._crawler, target, nodes, reporter, self._on_finish)
+        run = CrawlRun(self._crawler, target, nodes, reporter, outputs, self._on_finish)
         run.log_start()
         return run
 
@@ -175,9 +178,16 @@ class CrawlRun(Lifecycle):
     """One crawl, from its first request to the merged file."""
 
     def __init__(
-        self, crawler: Crawler, target: Target, nodes: CrawlNodes, reporter: StatusReporter, on_finish: str
+        self,
+        crawler: Crawler,
+        target: Target,
+        nodes: CrawlNodes,
+        reporter: StatusReporter,
+        outputs: CrawlOutputs,
+        on_finish: str,
     ) -> None:
         super().__init__()
+        self._outputs = outputs
         self._crawler, self.target, self._nodes, self.reporter = crawler, target, nodes, reporter
         self.options = nodes.request.options
         self._on_finish = on_finish
@@ -386,7 +396,7 @@ class CrawlRun(Lifecycle):
         stored = await repository.for_delivery(self._nodes.prepared.key)
         try:
             delivered = await deliver_to(
-                repository.outputs(self._crawler.settings),
+                self._outputs,
                 self._crawler,
                 repository.folder,
                 own=self._own.parts(),

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from scrapy import Spider
+from scrapy import Spider, signals
 from scrapy.extensions import feedexport
+from scrapy.extensions.feedexport import FeedExporter
 from scrapy.settings import BaseSettings
 from scrapy.utils.conf import feed_complete_default_values_from_settings
 from scrapy.utils.misc import load_object
@@ -18,9 +19,12 @@ from scrapy.utils.misc import load_object
 from scrapyd_dist.items.merging import FORMATS, ItemOutput, is_elsewhere
 from scrapyd_dist.items.sink import password_in
 
+from ..engine_compat import project_receivers
 from ..typed_json import NoJsonForm, pack, unpack
 
 logger = logging.getLogger(__name__)
+#: what the exporter tells of a feed, and of all
+FEED_SIGNALS = (signals.feed_slot_closed, signals.feed_exporter_closed)
 #: Scrapy's priorities of settings: of settings.py, and of -s, -o and -O
 _PROJECT, _CMDLINE = 20, 40
 _UTF8 = {"", "utf8", "utf-8"}
@@ -49,19 +53,35 @@ class CrawlOutputs:
         return (*(str(file.path) for file in self.files), *map(shown, self.feeds))
 
 
-def crawl_outputs(outputs: Iterable[Mapping[str, Any]], settings: BaseSettings) -> CrawlOutputs:
-    """Sort the outputs of DISTRIBUTED_OUTPUTS; ConfigError if a local file cannot be written."""
+def crawl_outputs(
+    outputs: Iterable[Mapping[str, Any]], settings: BaseSettings, *, wants_exporter: bool = False
+) -> CrawlOutputs:
+    """Sort the outputs of DISTRIBUTED_OUTPUTS.
+
+    Args:
+        outputs: each with its path and the options of a feed.
+        settings: of the crawl.
+        wants_exporter: whether all of them are to be feeds of the exporter (`watches_feeds`).
+
+    Raises:
+        ConfigError: a local file cannot be written.
+    """
     files = list[ItemOutput]()
     feeds = dict[str, dict[str, Any]]()
     for one in outputs:
         options = _completed(one, settings)
-        if _is_plain(one, options, settings):
+        if _is_plain(one, options, settings) and not wants_exporter:
             overwrite = bool(one.get("overwrite"))
             files.append(ItemOutput.named(one["path"], overwrite=overwrite, format=options["format"]))
         else:
             given = {name: unpack(value) for name, value in one.items() if name not in _OWN}
             feeds[str(one["path"])] = {**given, "format": options["format"]}
     return CrawlOutputs(files=tuple(files), feeds=feeds)
+
+
+def watches_feeds(crawler: Any) -> bool:
+    """Whether code of the project hears of stored feeds: only feeds of the exporter tell it."""
+    return any(project_receivers(crawler, signal) for signal in FEED_SIGNALS)
 
 
 def shown(place: str) -> str:
@@ -163,6 +183,8 @@ def _is_plain(output: Mapping[str, Any], options: Mapping[str, Any], settings: B
     place = str(output["path"])
     if is_elsewhere(place) or has_own_storage(place, settings) or not _is_scrapys(kind, settings):
         return False
+    if exporter_class(settings) is not FeedExporter:
+        return False
     if str(options["encoding"] or "").lower() not in _UTF8:
         return False
     indents = kind == "json" and options["indent"]
@@ -175,6 +197,15 @@ def has_own_storage(uri: Any, settings: BaseSettings) -> bool:
     scheme = urlsplit(str(uri)).scheme if str(uri).startswith("file:") else ""
     storages, base = settings.getwithbase("FEED_STORAGES"), settings.getdict("FEED_STORAGES_BASE")
     return not is_elsewhere(str(uri)) and storages.get(scheme) != base.get(scheme)
+
+
+def exporter_class(settings: BaseSettings) -> type[FeedExporter]:
+    """The project's own feed exporter, where EXTENSIONS has one; else Scrapy's."""
+    for path, order in settings.getwithbase("EXTENSIONS").items():
+        found = load_object(path) if order is not None else None
+        if isinstance(found, type) and issubclass(found, FeedExporter) and found is not FeedExporter:
+            return found
+    return FeedExporter
 
 
 def _is_scrapys(kind: str, settings: BaseSettings) -> bool:

@@ -24,6 +24,7 @@ from scrapy.exceptions import NotConfigured
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
 from scrapy.settings import BaseSettings, Settings
 from scrapy.signalmanager import SignalManager
+from scrapy.signals import feed_exporter_closed
 from scrapy.statscollectors import MemoryStatsCollector
 from scrapy.utils.misc import load_object
 
@@ -34,7 +35,7 @@ from scrapyd_dist.items.merging import is_elsewhere
 from scrapyd_dist.typed_lines import form_on, plain_line
 
 from ..typed_json import unpack
-from .feed_outputs import CrawlOutputs, shown
+from .feed_outputs import CrawlOutputs, exporter_class, shown
 
 logger = logging.getLogger(__name__)
 #: items between two turns of the event loop
@@ -122,6 +123,21 @@ def _complaints() -> Iterator[_Complaints]:
         log.removeHandler(complaints)
 
 
+class _SignalsOfSome:
+    """The signals of a crawler whose feeds are not all closed yet: that comes once, with the last of them."""
+
+    def __init__(self, signals: SignalManager) -> None:
+        self._signals = signals
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._signals, name)
+
+    async def send_catch_log_async(self, signal: Any, **named: Any) -> list[tuple[Any, Any]]:
+        if signal is feed_exporter_closed:
+            return []
+        return await self._signals.send_catch_log_async(signal, **named)
+
+
 class MergedFeeds:
     """The feeds of a crawl, by URI, with their options as in FEEDS.
 
@@ -163,13 +179,17 @@ class MergedFeeds:
         """
         elsewhere = {uri: feed for uri, feed in self._feeds.items() if is_elsewhere(uri)}
         local = {uri: feed for uri, feed in self._feeds.items() if uri not in elsewhere}
-        for feeds in filter(None, (elsewhere, local)):
-            await self._write(feeds, items)
+        if elsewhere:
+            await self._write(elsewhere, items, is_last=not local)
+        if local:
+            await self._write(local, items, is_last=True)
 
-    async def _write(self, feeds: Mapping[str, Mapping[str, Any]], items: Items) -> None:
+    async def _write(self, feeds: Mapping[str, Mapping[str, Any]], items: Items, *, is_last: bool) -> None:
         spider, failed = self._crawler.spider, self._failed()
         with _complaints() as complaints:
             exporter = self._exporter(feeds)
+            if not is_last:
+                exporter.crawler.signals = _SignalsOfSome(exporter.crawler.signals)
             exporter.open_spider(spider)
             for number, item in enumerate(self._items(items)):
                 if number % TURN == 0:
@@ -246,15 +266,6 @@ def _storages(settings: BaseSettings) -> dict[str, Any]:
     storages = settings.getwithbase("FEED_STORAGES")
     ours = {scheme: WholeFileStorage for scheme in _LOCAL if load_object(storages[scheme]) is FileFeedStorage}
     return {**own, **ours}
-
-
-def exporter_class(settings: BaseSettings) -> type[FeedExporter]:
-    """The project's own feed exporter, where EXTENSIONS has one; else Scrapy's."""
-    for path, order in settings.getwithbase("EXTENSIONS").items():
-        found = load_object(path) if order is not None else None
-        if isinstance(found, type) and issubclass(found, FeedExporter) and found is not FeedExporter:
-            return found
-    return FeedExporter
 
 
 def package_of(kind: type[Spider]) -> str:

@@ -8,13 +8,12 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from pydispatch import dispatcher
 from scrapy import signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from twisted.python.failure import Failure
 
 from ..classifier import FoundRequests
-from ..engine_compat import under_way
+from ..engine_compat import project_receivers, under_way
 from .batch_acker import BatchAcker
 from .lease_client import LeaseContext
 from .work_unit import IDLE, PAGE, BatchUnit, UnitMark
@@ -101,13 +100,7 @@ class IdleHandlers:
         return asked
 
 
+
 def find_handlers(crawler: Any) -> list[Callable[..., Any]]:
-    """The receivers of `spider_idle` that are neither Scrapy's nor this program's."""
-    receivers = dispatcher.liveReceivers(dispatcher.getAllReceivers(crawler, signals.spider_idle))
-    return [one for one in receivers if not _module_of(one).startswith(("scrapy.", "scrapyd_dist."))]
-
-
-def _module_of(receiver: Callable[..., Any]) -> str:
-    owner = getattr(receiver, "__self__", None)
-    module = getattr(type(owner) if owner is not None else receiver, "__module__", "")
-    return str(module)
+    """The project's own handlers of `spider_idle`."""
+    return project_receivers(crawler, signals.spider_idle)

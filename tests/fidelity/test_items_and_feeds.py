@@ -564,6 +564,63 @@ DATA_FILE = Case(
     },
 )
 
+STORED_FEEDS = Case(
+    name="extension-hears-of-stored-feeds",
+    settings={
+        "EXTENSIONS": {"small.extensions.Stored": 0},
+        "FEEDS": {"out/pieces.jl": {"format": "jsonlines"}, "out/pieces.csv": {"format": "csv"}},
+    },
+    output=False,
+    files={
+        "extensions": """
+            import pathlib
+
+            from scrapy import signals
+
+            class Stored:
+                @classmethod
+                def from_crawler(cls, crawler):
+                    extension = cls()
+                    crawler.signals.connect(extension.slot_closed, signals.feed_slot_closed)
+                    crawler.signals.connect(extension.all_closed, signals.feed_exporter_closed)
+                    return extension
+
+                def slot_closed(self, slot):
+                    self.note(f"{pathlib.Path(slot.uri).name}: {slot.itemcount}")
+
+                def all_closed(self):
+                    lines = len(pathlib.Path("out/pieces.jl").read_text().splitlines())
+                    self.note(f"all, with {lines} lines")
+
+                def note(self, text):
+                    pathlib.Path("out").mkdir(exist_ok=True)
+                    with open("out/notes.txt", "a") as file:
+                        file.write(text + "\\n")
+        """
+    },
+)
+
+OWN_FEED_EXPORTER = Case(
+    name="feed-exporter-of-the-project",
+    settings={
+        "EXTENSIONS": {"scrapy.extensions.feedexport.FeedExporter": None, "small.extensions.Renaming": 0},
+        "FEEDS": {"out/pieces.jl": {"format": "jsonlines"}},
+    },
+    output=False,
+    files={
+        "extensions": """
+            import pathlib
+
+            from scrapy.extensions.feedexport import FeedExporter
+
+            class Renaming(FeedExporter):
+                async def close_spider(self, spider):
+                    await super().close_spider(spider)
+                    pathlib.Path("out/pieces.jl").rename("out/ready.jl")
+        """
+    },
+)
+
 CASES = [
     SCRAPY_ITEMS,
     CLASSES,
@@ -588,6 +645,8 @@ CASES = [
     WRITING_PIPELINE,
     FILES_PIPELINE,
     DATA_FILE,
+    STORED_FEEDS,
+    OWN_FEED_EXPORTER,
 ]
 #: the fast half: a crawl of each in one process, in this mode
 FAST_CASES = [
@@ -595,6 +654,8 @@ FAST_CASES = [
     (ITEM_CLASSES, "push"),
     (VALUES_WITHOUT_A_FORM, "push"),
     (VALUES_IN_CSV, "pull"),
+    (STORED_FEEDS, "pull"),
+    (OWN_FEED_EXPORTER, "push"),
     (DROPPED, "pull"),
     (PIPELINE_ERROR, "pull"),
 ]
