@@ -297,6 +297,13 @@ class Context:
 
         return running(self.root / STATE_FOLDER)
 
+    @property
+    def dead_local_nodes(self) -> tuple[Node, ...]:
+        """The nodes of `sdist nodes up` whose process has ended without `sdist nodes down`."""
+        from scrapyd_dist.deploy.local_nodes import dead
+
+        return dead(self.root / STATE_FOLDER)
+
     @cached_property
     def all_nodes(self) -> tuple[Node, ...]:
         """The nodes, each once; empty where none is named and no local one runs.

@@ -16,9 +16,11 @@ from typing import Annotated, Any
 
 import typer
 
-from scrapyd_dist.errors import INTERRUPTED, ConfigError
+from scrapyd_dist.errors import INTERRUPTED, ConfigError, NodeError
 from scrapyd_dist.escapes import HAZARDS, harmless
 
+#: nodes with the same error that are named, each with its own
+MOST_ERRORS = 5
 _NO_ASCII = re.compile(r"[^\t\n\x20-\x7e]")
 _ESCAPES = re.compile(r"\x1b\[[0-9;:]*m")
 #: the colours of the states of nodes, jobs and crawls
@@ -56,9 +58,21 @@ def complain(text: str) -> None:
 
 
 def complain_each(errors: Iterable[object]) -> None:
-    """Each of these texts or errors once; a None is none."""
-    for text in dict.fromkeys(str(error) for error in errors if error is not None):
+    """Each of these texts or errors once; a None is none. Of many nodes with one error a few are named."""
+    texts: dict[str, None] = {}
+    by_kind: dict[type[NodeError], dict[str, None]] = {}
+    for error in errors:
+        if isinstance(error, NodeError):
+            by_kind.setdefault(type(error), {})[str(error)] = None
+        elif error is not None:
+            texts[str(error)] = None
+    for text in texts:
         complain(text)
+    for kind, of_nodes in by_kind.items():
+        for text in list(of_nodes)[:MOST_ERRORS]:
+            complain(text)
+        if len(of_nodes) > MOST_ERRORS:
+            complain(f"and {len(of_nodes) - MOST_ERRORS:,} more nodes: {kind.short}. See: sdist nodes")
 
 
 def put(text: str) -> None:

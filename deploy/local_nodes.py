@@ -141,6 +141,13 @@ def running(state: Path) -> tuple[Node, ...]:
     return tuple(node.node for node in _alive(read(state)))
 
 
+def dead(state: Path) -> tuple[Node, ...]:
+    """Return the local nodes that were started and not stopped, and whose process has ended, ordered by name."""
+    nodes = read(state)
+    alive = _alive(nodes)
+    return tuple(node.node for node in nodes if node not in alive)
+
+
 def down(state: Path, *, grace: float = STOP_GRACE) -> tuple[str, ...]:
     """Stop all local nodes and their jobs, which get `grace` seconds; returns the names of the nodes that ran."""
     if not list_path(state).exists():

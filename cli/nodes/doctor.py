@@ -25,6 +25,7 @@ from ..crawls.wording import counted
 from ..node_status import start_delays
 from ..options import CONNECT_TIMEOUT, ConnectTimeout, Timeout, argument, nodes, option, project_option
 from ..output import NEVER, Output, put, say, waiting
+from .fleet_screen import shorten_names
 
 #: most seconds for one try to connect
 PATIENCE = 2.0
@@ -246,15 +247,23 @@ def _tell(exams: Sequence[NodeDiagnosis], results: Sequence[Finding], output: Ou
     if output.document({"nodes": [_node_row(one) for one in exams], "findings": rows}):
         return
     counts = Counter(result.severity.value for result in results)
-    for result in results:
-        if result.severity.value == "note" and not verbose:
+    for result, names in _group_by_node(results):
+        if result.severity is Severity.NOTE and not verbose:
             continue
-        put(f"{result.severity.value}: {result.node}: {result.topic}: {result.text}.")
+        put(f"{result.severity.value}: {shorten_names(names)}: {result.topic}: {result.text}.")
         put(f"    {result.remedy}")
     worst = [counted(counts[name], name) for name in ("danger", "warning", "note") if counts[name]]
     if counts["note"] and not verbose:
         worst[-1] += " (--verbose shows them)"
     say(f"{counted(len(exams), 'node')} examined: {', '.join(worst) or 'all is well'}.")
+
+
+def _group_by_node(results: Sequence[Finding]) -> list[tuple[Finding, list[str]]]:
+    """Return each finding once, with the names of the nodes that it is about."""
+    grouped: dict[Finding, list[str]] = {}
+    for result in results:
+        grouped.setdefault(result._replace(node=""), []).append(result.node)
+    return list(grouped.items())
 
 
 def _node_row(exam: NodeDiagnosis) -> dict[str, Any]:

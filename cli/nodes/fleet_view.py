@@ -27,6 +27,7 @@ from ..crawls.wording import clock, counted
 from ..jobs.job_list import TIMEOUT, fetch_report, jobs_of
 from ..node_status import recognise
 from ..output import COLOURS, LINE_EVERY, Output, complain_each, on_terminal, one_line, say, table
+from .fleet_screen import ROWS, describe_rest, sort_by_urgency
 
 #: seconds between two looks at the nodes
 LOOK = 2.0
@@ -183,10 +184,15 @@ def status(context: Context, output: Output) -> int:
     looks.look()
     document = looks.document()
     if not output.document(document):
-        table(("node", "state", "running", "pending", ""), [_node_row(node) for node in document["nodes"]])
-        jobs = [_job_row(node, job) for node in document["nodes"] for job in node["jobs"]]
+        nodes = _sorted_nodes(document)
+        table(("node", "state", "running", "pending", ""), [_node_row(node) for node in nodes[:ROWS]])
+        if rest := describe_rest([str(node["state"]) for node in nodes[ROWS:]]):
+            say(rest)
+        jobs = [_job_row(node, job) for node in nodes for job in node["jobs"]]
         if jobs:
-            table(("node", "job", "spider", "pages", "/min", "items", "/min", "errors/min", ""), jobs)
+            table(("node", "job", "spider", "pages", "/min", "items", "/min", "errors/min", ""), jobs[:ROWS])
+        if len(jobs) > ROWS:
+            say(f"and {counted(len(jobs) - ROWS, 'more job')}: sdist jobs --state running")
         say(_line(document))
     errors = [one.error for one in looks.nodes]
     complain_each(errors)
@@ -243,18 +249,28 @@ class PlainFleet:
             say(_line(subject))
 
 
+def _sorted_nodes(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return sort_by_urgency(document["nodes"], lambda node: str(node["state"]), lambda node: node["running"])
+
+
 def frame(document: Mapping[str, Any], lines: int = 66) -> RenderableType:
-    """One picture of a document of `FleetLook`, of so many lines at most; jobs with errors come first."""
+    """One picture of a document of `FleetLook`, of so many lines at most; nodes in trouble and jobs with errors first.
+
+    Where nodes have no row, a line says how many there are in which state.
+    """
     grid = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("node", "state / job", "spider", "pages", "/min", "items", "/min", "errors/min", ""):
         right, gives_way = heading in {"pages", "items", "/min", "errors/min"}, heading in {"state / job", ""}
         grid.add_column(heading, justify="right" if right else "left", no_wrap=not gives_way)
-    room = max(3, lines - _OTHER_LINES) - len(document["nodes"])
+    room = max(3, lines - _OTHER_LINES)
+    nodes = _sorted_nodes(document)
+    shown_nodes = nodes if len(nodes) <= room else nodes[: room - 1]
+    room -= len(shown_nodes) + (len(shown_nodes) < len(nodes))
     jobs = sorted(
-        (job for node in document["nodes"] for job in node["jobs"]), key=lambda job: -(job["per_min"]["errors"] or 0)
+        (job for node in shown_nodes for job in node["jobs"]), key=lambda job: -(job["per_min"]["errors"] or 0)
     )
     drawn = {id(job) for job in (jobs if len(jobs) <= room else jobs[: max(0, room - 1)])}
-    for node in document["nodes"]:
+    for node in shown_nodes:
         name, state, running, pending, reason = _node_row(node)
         load = "" if running is None else f"{running} running, {pending} pending"
         grid.add_row(
@@ -267,8 +283,12 @@ def frame(document: Mapping[str, Any], lines: int = 66) -> RenderableType:
             if id(job) in drawn:
                 _, *cells, why = _job_row(node, job)
                 grid.add_row("", *(_cell(cell) for cell in cells), remark(why))
-    rest = len(jobs) - len(drawn)
-    foot = [Text(f"and {counted(rest, 'more job')}", style="dim")] if rest else []
+    foot = list[Text]()
+    if unseen := describe_rest([str(node["state"]) for node in nodes[len(shown_nodes) :]]):
+        foot.append(Text(unseen, style="dim"))
+    rest = sum(len(node["jobs"]) for node in nodes) - len(drawn)
+    if rest:
+        foot.append(Text(f"and {counted(rest, 'more job')}", style="dim"))
     return Group(grid, *foot, Text(_line(document), style="cyan"))
 
 

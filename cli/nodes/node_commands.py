@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from scrapyd_dist.config import MOST_JOBS, STATE_FOLDER, find_root, state_dir, with_netrc
-from scrapyd_dist.diagnostics import NodeStatus
+from scrapyd_dist.diagnostics import NodeHealth, NodeStatus
 from scrapyd_dist.errors import INTERRUPTED, TIME_UP, ConfigError, NodeError, NothingMatched
 from scrapyd_dist.nodes import Node, names_of
 from scrapyd_dist.scheduling.node_state import SKEW, IdleWatch
 from scrapyd_dist.transports import sweep
 
 from ..context import Context, exit_code, quick_project
+from ..crawls.wording import counted
 from ..node_status import TIMEOUT, exit_code_of, look, newest_of, recognise
 from ..options import CONNECT_TIMEOUT, ConnectTimeout, Nodes, Timeout, argument, option, project_option, span
 from ..options import nodes as node_names
 from ..output import Listing, Output, complain, put, say, table, waiting
+from .fleet_screen import ROWS, describe_rest, describe_states, sort_by_urgency
 
 #: seconds between two looks at a node that is waited for
 EVERY = 1.0
@@ -172,6 +174,8 @@ def list_(
     project: Annotated[
         str | None, project_option("Whose versions are compared: [deploy] project, else BOT_NAME.")
     ] = None,
+    state: Annotated[list[NodeHealth] | None, option("Only nodes in this state. Repeatable.")] = None,
+    all_: Annotated[bool, option(f"A row for each node, also where there are more than {ROWS}.")] = False,
     output: Listing,
     timeout: Timeout = TIMEOUT,
     connect_timeout: ConnectTimeout = CONNECT_TIMEOUT,
@@ -179,7 +183,8 @@ def list_(
     """List the nodes, each with its state, load, latency, version and clock.
 
     These are the targets of scrapy.cfg or, where it names none, the local nodes.
-    All are asked at once. States: up; draining (gets no new work); wedged (work
+    All are asked at once; those in trouble stand first, and at the end how many
+    there are. States: up; draining (gets no new work); wedged (work
     waits, nothing starts); busy (connected, but no answer in time); down;
     refused (user name, password, certificate). Exit code 0 when all work,
     3 when some do not, 5 when none answers, 6 when none lets us in.
@@ -187,23 +192,39 @@ def list_(
     Example: sdist nodes --node 'eu-*'
     """
     fleet = context.nodes(node)
+    if fleet == context.local_nodes:
+        fleet = (*fleet, *context.dead_local_nodes)
     name = quick_project(context.project, project)
     sender, known = context.sender_within(connect_timeout), context.known_times(fleet, name)
     seen = look(sender, fleet, name, timeout, known)
     recognise(context, sender, seen, timeout)
     newest = newest_of(seen)
-    document = {"project": name, "version": newest, "nodes": [one.document(newest) for one in seen]}
+    chosen = [one for one in seen if not state or one.state in state]
+    document = {"project": name, "version": newest, "nodes": [one.document(newest) for one in chosen]}
     if not output.rows(document, "nodes", "name"):
-        _show(seen, newest)
+        _show(chosen, newest, most=len(chosen) if all_ else ROWS)
+        if len(seen) > 1:
+            say(_totals(seen))
     context.note_unused_nodes()
     return exit_code_of(seen)
 
 
-def _show(seen: Sequence[NodeStatus], newest: str | None) -> None:
+def _totals(seen: Sequence[NodeStatus]) -> str:
+    """How many nodes there are, and how much they have to do."""
+    loads = [one.load for one in seen if one.load is not None]
+    running = sum(load.running for load in loads)
+    pending = sum(load.pending for load in loads)
+    states = describe_states(one.state.value for one in seen)
+    return f"{counted(len(seen), 'node')}: {states} · {running:,} running, {pending:,} pending"
+
+
+def _show(seen: Sequence[NodeStatus], newest: str | None, most: int = ROWS) -> None:
+    """Print a table of so many nodes at most, and what is wrong with some."""
+    seen = sort_by_urgency(seen, lambda one: one.state.value, lambda one: one.load.running if one.load else None)
     names = ("name", "state", "running", "pending", "finished", "slots")
     clocks = ("clock",) if any(clock(one.skew) for one in seen) else ()
     rows = []
-    for one in seen:
+    for one in seen[:most]:
         row = one.document(newest)
         latency = None if one.latency is None else f"{row['latency_ms']:.0f} ms"
         version = f"{row['version'] or 'none'} (drift)" if row["drift"] else row["version"]
@@ -211,6 +232,8 @@ def _show(seen: Sequence[NodeStatus], newest: str | None) -> None:
         skew = [clock(one.skew) for _ in clocks]
         rows.append((*(row[name] for name in names), latency, known, *skew, one.node.url, one.short))
     table((*names, "latency", "version", *clocks, "url", ""), rows)
+    if rest := describe_rest([one.state.value for one in seen[most:]]):
+        say(f"{rest} (--all lists them)")
     troubles = [f"{one.node}: {one.reason}" for one in seen if one.reason]
     for text in troubles[:SAID]:
         complain(text)

@@ -20,6 +20,7 @@ from ..crawls.wording import counted
 from ..options import PATIENCE, DryRun, Nodes, Project, Quiet, Timeout, Yes, argument, option
 from ..output import Listing, Output, complain, complain_each, confirm, put, say, some_of, table
 from .deploy import RETRIES, exit_code_of, node_row, roll_out, tell
+from .fleet_screen import shorten_names
 
 #: seconds that a node gets for each question, and for one that makes it import the project
 TIMEOUT, SLOW_TIMEOUT = 15.0, 60.0
@@ -85,9 +86,9 @@ def _show_versions(answered: Sequence[NodeVersions], project: str) -> None:
             on = sum(entry.default == name for entry in answered)
             counts.append((name, len(answered) - len(missing), on, some_of(missing, _COLUMNS) or "-"))
         table(("version", "nodes", "default on", "missing on"), counts)
-    for entry in answered:
-        if entry.unknown:
-            put(f"{entry.node.name}: {len(entry.unknown)} running, of a version that Scrapyd does not tell")
+    untold = names_by((len(entry.unknown), entry.node) for entry in answered if entry.unknown)
+    for count, nodes in untold.items():
+        put(f"{shorten_names(nodes)}: {count} running, of a version that Scrapyd does not tell")
 
 
 def _cell(seen: NodeVersions, name: str) -> str:
@@ -130,10 +131,10 @@ def spiders(
         for row in rows:
             put(f"{name} {row['spider']}")
     elif not output.rows({"project": name, "spiders": rows, "nodes": told}, "spiders", "spider") and good:
-        cells = [(row["spider"], len(row["nodes"]), ", ".join(row["missing"]) or "-") for row in rows]
+        cells = [(row["spider"], len(row["nodes"]), some_of(row["missing"], _COLUMNS) or "-") for row in rows]
         table(("spider", "nodes", "missing on"), cells)
         for one, names in names_by((entry.version, entry.node) for entry in good).items():
-            say(f"{one}: {', '.join(names)}")
+            say(f"{one}: {shorten_names(names)}")
     errors = [entry.error for entry in lists]
     complain_each(errors)
     return exit_code(len(lists), errors)

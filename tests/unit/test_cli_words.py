@@ -221,10 +221,10 @@ def drawn(what: Any, width: int = 120) -> list[str]:
 def test_every_node_is_drawn_with_its_jobs() -> None:
     stalled = job(2, state="stalled", silent_s=960, per_min={"pages": 0.0, "items": 0.0, "errors": 3.0})
     lines = drawn(fleet_view.frame(fleet(job(1), stalled)))
-    assert lines[1].split() == ["web1", "up", "2", "running,", "2", "pending"]
-    assert lines[2].split() == ["job1", "easy", "1,234", "60", "0"]
-    assert lines[3].endswith("no progress for 16:00 min")
-    assert lines[4].split() == ["web2", "down", "connection", "refused"]
+    assert lines[1].split() == ["web2", "down", "connection", "refused"]
+    assert lines[2].split() == ["web1", "up", "2", "running,", "2", "pending"]
+    assert lines[3].split() == ["job1", "easy", "1,234", "60", "0"]
+    assert lines[4].endswith("no progress for 16:00 min")
     assert lines[5] == "nodes 1/2 · 2 running · 2 pending · pages 60/min · items 0/min · errors 1.5/min"
 
 

@@ -1,0 +1,51 @@
+"""Lists of many nodes on one screen: trouble first, then work, and of the rest how many there are."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from scrapyd_dist.diagnostics import NodeHealth
+
+from ..crawls.wording import counted
+from ..output import some_of
+
+#: rows of nodes that fit on a screen
+ROWS = 40
+#: names of nodes in a line about several
+NAMES = 8
+#: the states of nodes, those first that need somebody
+_BY_URGENCY = (
+    NodeHealth.WEDGED,
+    NodeHealth.REFUSED,
+    NodeHealth.DOWN,
+    NodeHealth.BUSY,
+    NodeHealth.DRAINING,
+    NodeHealth.UP,
+)
+T = TypeVar("T")
+
+
+def sort_by_urgency(nodes: Iterable[T], state: Callable[[T], str], running: Callable[[T], int | None]) -> list[T]:
+    """Return the nodes with trouble first, then those with most jobs; else in their order."""
+    places = {health.value: place for place, health in enumerate(_BY_URGENCY)}
+    return sorted(nodes, key=lambda node: (places.get(state(node), 0), -(running(node) or 0)))
+
+
+def describe_states(states: Iterable[str]) -> str:
+    """Return how many nodes are in which state, as in `3 down, 297 up`."""
+    counts = Counter(states)
+    known = [health.value for health in _BY_URGENCY]
+    ordered = sorted(counts, key=lambda state: known.index(state) if state in known else -1)
+    return ", ".join(f"{counts[state]:,} {state}" for state in ordered)
+
+
+def describe_rest(states: Sequence[str]) -> str:
+    """Return what is said of the nodes that have no row; empty when each has one."""
+    return f"and {counted(len(states), 'more node')}: {describe_states(states)}" if states else ""
+
+
+def shorten_names(names: Sequence[str]) -> str:
+    """Return the names of the nodes that have one thing in common, and how many they are where they are many."""
+    if len(names) <= NAMES:
+        return ", ".join(names)
+    return f"{some_of(names, NAMES)} ({len(names):,} nodes)"
