@@ -52,9 +52,9 @@ from .crawl_request import (
 )
 from .difference_finder import kept_by_callbacks
 from .discovery import IndexWalk, OwnItems, new_capture
+from .feed_outputs import CrawlOutputs, watches_feeds
 from .lifecycle import TICK, Fault, Lifecycle, ending, signals
 from .lifecycle import exit_code as process_exit
-from .feed_outputs import CrawlOutputs, watches_feeds
 from .merged_feeds import FeedsNotStored, deliver_to
 from .producer_options import read_options
 from .status_reporter import StatusReporter
