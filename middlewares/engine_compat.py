@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
 from functools import wraps
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, isgeneratorfunction
 from typing import Any
 
 from pydispatch import dispatcher
-from scrapy import Request, signals
+from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
@@ -17,7 +18,7 @@ from scrapy.settings import BaseSettings
 from scrapy.utils.asyncgen import as_async_generator
 from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy.utils.httpobj import urlparse_cached
-from scrapy.utils.misc import load_object
+from scrapy.utils.misc import is_generator_with_return_value, load_object
 from scrapy.utils.spider import iterate_spider_output
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -41,6 +42,26 @@ def _module_of(receiver: Callable[..., Any]) -> str:
     owner = getattr(receiver, "__self__", None)
     module = getattr(type(owner) if owner is not None else receiver, "__module__", "")
     return str(module)
+
+
+def read_generators(spider: Spider) -> list[Callable[..., Any]]:
+    """Have Scrapy read the source of the spider's generators now; it remembers while the returned methods live.
+
+    Scrapy warns of generators that return a value, and reads the source of a callback for that with its first page. By
+    then the code may be gone from the node: Scrapyd deletes eggs while jobs of theirs run.
+    """
+    names = {
+        name
+        for kind in type(spider).__mro__
+        if not kind.__module__.startswith("scrapy.")
+        for name, value in vars(kind).items()
+        if isgeneratorfunction(value)
+    }
+    methods = [getattr(spider, name) for name in sorted(names)]
+    for method in methods:
+        with suppress(OSError, SyntaxError, TypeError):  # Scrapy will say it
+            is_generator_with_return_value(method)
+    return methods
 
 
 async def each(output: Any) -> AsyncIterator[Any]:

@@ -60,6 +60,8 @@ from .producer_options import read_options
 from .status_reporter import StatusReporter
 
 logger = logging.getLogger(__name__)
+#: failed URLs that the log names
+SHOWN_FAILURES = 3
 #: how the reason of a miss begins that the site did not let in
 DENIED = ("HTTP 401", "HTTP 403")
 
@@ -418,6 +420,7 @@ class CrawlRun(Lifecycle):
         reporter.differ(*values_as_text(accepted, self._own.as_text))
         where = ", ".join(reporter.snapshot.output) or "the feeds that its manifest lists"
         logger.info("Crawl %s is complete: %d items in %s", repository.id, delivered.items, where)
+        _log_failures(stored["misses"], delivered.misses)
         await self._scheduler.left()
         code = exit_code(reporter.summary(CrawlState.FINISHED), max_failed=options.max_failed)
         unusual, too_few = await judge_items(options, repository, self._scheduler.state.spec, delivered.items)
@@ -564,6 +567,14 @@ async def _find_row(thread: StoreThread, request: CrawlRequest) -> Crawl:
     except BaseException:
         thread.close()
         raise
+
+
+def _log_failures(misses: Sequence[Miss], listed_in: str | None) -> None:
+    """Say in the log how many URLs failed: of a crawl without a command of ours it is all that people see."""
+    failed = [miss for miss in misses if miss.kind != "gone" and not miss.reason.startswith(NOT_MADE)]
+    if failed:
+        reasons = [f"{miss.url}: {miss.reason}" for miss in failed[:SHOWN_FAILURES]]
+        logger.warning("%d URLs failed, such as %s. All of them are in %s", len(failed), "; ".join(reasons), listed_in)
 
 
 def _stray(stray_items: int) -> list[str]:

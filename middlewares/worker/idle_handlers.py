@@ -100,7 +100,6 @@ class IdleHandlers:
         return asked
 
 
-
 def find_handlers(crawler: Any) -> list[Callable[..., Any]]:
     """The project's own handlers of `spider_idle`."""
     return project_receivers(crawler, signals.spider_idle)

@@ -178,7 +178,7 @@ class LinkLedger(RequestLedger):
 
     def error(self, index: int) -> str | None:
         """What the strategy is told of a request that gave no page; "" for one that did, None if it is put off."""
-        outcome = self.outcome(index)
+        outcome = self.page_outcome(index)
         if outcome is None:
             return ""
         kind, reason = outcome

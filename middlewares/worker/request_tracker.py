@@ -31,7 +31,7 @@ from scrapyd_dist.errors import SessionExpired
 from ..assignment import follows_strategy
 from ..classifier import Disposition, FoundRequests
 from ..codec import WatchedDict, own_errback
-from ..engine_compat import each, is_offsite
+from ..engine_compat import each, is_offsite, read_generators
 from ..goal_keeper import GoalKeeper, GoalReached
 from ..pause_gate import HeldBack
 from ..spider_attributes import AttributeWatch
@@ -167,6 +167,8 @@ class RequestTracker:
         self.begun: dict[tuple[int, int], WorkUnit] = {}
         self._acked: set[tuple[int, int]] = set()  #: units whose items are kept, and that take no more
         self._unmarked: tuple[WorkUnit, UnitMark] | tuple[None, None] = (None, None)
+        assert crawler.spider
+        self._generators = read_generators(crawler.spider)
         self._attributes: AttributeWatch | None = None  #: of the spider, since its first target page
         self.has_ended = False  #: the last batch is settled, and there will be none
         #: what the project's handlers of `spider_idle` ask for; set while they are called
@@ -247,11 +249,11 @@ class RequestTracker:
             output = failure if errback is None else errback(failure)
         except Exception as error:
             if not self._expired(error, begun, mark, failure):
-                begun.ledger.missed(mark.position, *judge(failure), failure.value)
+                _note_failure(begun, mark, failure)
                 self._ended(begun, mark)
                 raise
             return None
-        begun.ledger.missed(mark.position, *judge(failure), failure.value)
+        _note_failure(begun, mark, failure, is_handled=errback is not None and not isinstance(output, Failure))
         if output is None or isinstance(output, Failure):
             if isinstance(output, Failure):
                 self._refused.add(mark)
@@ -314,7 +316,7 @@ class RequestTracker:
                 if (kept := self._carried(begun, mark, output)) is not None:
                     yield kept
         except Exception as error:
-            _end_broken_off(begun, mark, error)
+            _end_broken_off(begun, mark, error, response.url)
             self._ended(begun, mark)
             raise
         else:  # one that was broken off has not ended: the process ends
@@ -329,7 +331,7 @@ class RequestTracker:
         begun.begin_again(mark)
         if mark in self._refused:  # a middleware of the project has handled what was raised before the callback
             self._refused.remove(mark)
-            begun.ledger.reopen(mark.position)
+            begun.ledger.reopen(mark)
         begun.ledger.page(mark.position, response)
         if self._goals is not None:
             self._goals.count("pages")
@@ -343,7 +345,7 @@ class RequestTracker:
         if self._expired(error, begun, mark, response):
             return ()
         if not isinstance(error, HttpError):  # that one came by the errback, and is judged there
-            _end_broken_off(begun, mark, error)
+            _end_broken_off(begun, mark, error, response.url)
         self._ended(begun, mark)
         return None
 
@@ -385,7 +387,7 @@ class RequestTracker:
         if not begun.is_open(mark):
             # Its page was handled, and what handled it has made it again: a middleware's own retry.
             begun.begin_again(mark)
-            begun.ledger.reopen(mark.position)
+            begun.ledger.reopen(mark)
         if "redirect_urls" in request.meta:
             begun.ledger.redirected(mark.position, request.url)
         if is_offsite(self._crawler, request):
@@ -467,12 +469,29 @@ class RequestTracker:
             self.changed(begun)
 
 
-def _end_broken_off(begun: WorkUnit, mark: UnitMark, error: Exception) -> None:
-    """Note that a callback has raised this: it has failed, or has closed the spider, and then its page is done."""
+def _note_failure(begun: WorkUnit, mark: UnitMark, failure: Failure, *, is_handled: bool = False) -> None:
+    """Note that a request gave no page; `is_handled`: an errback of the project has taken care of that."""
+    kind, reason = judge(failure)
+    if mark.position is not None or mark.source is None:
+        begun.ledger.missed(mark.position, kind, reason, failure.value)
+    elif kind == "failed" and not is_handled and not _is_unwanted(failure.value):
+        url = getattr(getattr(failure, "request", None), "url", "a page")
+        begun.ledger.follower_failed(mark, f"{url}, to which it led, failed: {reason}")
+
+
+def _is_unwanted(error: BaseException | None) -> bool:
+    """Whether a component has refused a request, as Scrapy's for robots.txt does: plain Scrapy drops it as well."""
+    return isinstance(error, IgnoreRequest) and not isinstance(error, HttpError)
+
+
+def _end_broken_off(begun: WorkUnit, mark: UnitMark, error: Exception, url: str) -> None:
+    """Note that the callback of this page has raised: it has failed, or has closed the spider, and then it is done."""
     if isinstance(error, CloseSpider):
         begun.ledger.done(mark.position)
-    else:
+    elif mark.position is not None or mark.source is None:
         begun.ledger.missed(mark.position, "failed", _in_callback(error), error)
+    else:
+        begun.ledger.follower_failed(mark, f"{url}, to which it led, failed: {_in_callback(error)}")
 
 
 def _in_callback(error: Exception) -> str:

@@ -4,6 +4,8 @@ A request is open from its start in Scrapy until its page, its failure or its di
 it has left the pipelines.
 """
 
+from __future__ import annotations
+
 import logging
 import time
 from array import array
@@ -47,6 +49,8 @@ class RequestLedger:
         self._done: set[int] = set()
         self._missed: dict[int, tuple[str, str]] = {}
         self._redirected: dict[int, str] = {}
+        #: serial of a request that followed and failed -> the request that it followed from, and why
+        self._failed_followers: dict[int, tuple[int, str]] = {}
         self.pages = self.items = 0
         self.failed = ""  #: why the first that gave no result did not, whatever it was
         self.rest = ("unended", "nothing was heard of it")  #: kind and reason of requests that have not ended
@@ -67,11 +71,18 @@ class RequestLedger:
             self._done.discard(index)
             self._missed.setdefault(index, (kind, reason))
 
-    def reopen(self, index: int | None) -> None:
+    def follower_failed(self, mark: UnitMark, reason: str) -> None:
+        """A request that followed from one of the batch gave no result: the items of that one may be incomplete."""
+        self.failed = self.failed or reason
+        if mark.source is not None:
+            self._failed_followers[mark.serial] = (mark.source, reason)
+
+    def reopen(self, mark: UnitMark) -> None:
         """It is made again: what was noted of it before does not count."""
-        if index is not None:
-            self._done.discard(index)
-            self._missed.pop(index, None)
+        self._failed_followers.pop(mark.serial, None)
+        if mark.position is not None:
+            self._done.discard(mark.position)
+            self._missed.pop(mark.position, None)
 
     def put_off(self, index: int | None) -> None:
         """It, or what followed from it, was not made, and all of it is made again when the crawl goes on."""
@@ -103,17 +114,27 @@ class RequestLedger:
             places.extend((place, place + 1))
 
     def progress(self) -> dict[str, int]:
+        kinds = [kind for kind, _ in list(self._missed.values())]  # a thread reports
+        incomplete = {source for source, _ in list(self._failed_followers.values())} & self._done
         return {
             "requests": len(self._urls),
-            "done": len(self._done),
-            "missed": sum(kind != PUT_OFF for kind, _ in list(self._missed.values())),  # a thread reports
-            "errors": sum(kind not in ("gone", PUT_OFF) for kind, _ in list(self._missed.values())),
+            "done": len(self._done) - len(incomplete),
+            "missed": sum(kind != PUT_OFF for kind in kinds) + len(incomplete),
+            "errors": sum(kind not in ("gone", PUT_OFF) for kind in kinds) + len(incomplete),
             "pages": self.pages,
             "items": self.items,
         }
 
     def outcome(self, index: int) -> tuple[str, str] | None:
-        """Kind and reason of a request that gave no result; None if it is done."""
+        """Kind and reason of a request that gave no result, or not all of it; None if it is done."""
+        if index in self._done:
+            reasons = (reason for source, reason in self._failed_followers.values() if source == index)
+            reason = next(reasons, None)
+            return None if reason is None else ("failed", reason)
+        return self.page_outcome(index)
+
+    def page_outcome(self, index: int) -> tuple[str, str] | None:
+        """The same of its own page alone, whatever became of those that followed from it."""
         if index in self._done:
             return None
         if index in self._redirected and index not in self._missed:

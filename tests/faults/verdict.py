@@ -56,9 +56,10 @@ def judge(trial: Trial, code: int) -> Verdict:
     hits = trial.site.item_hits()
     offset = time.time() - time.monotonic()
     told = told_lost(trial.row.summary)
+    repeated = told_repeated(trial.row.summary) if trial.asks_for_more else 0
     return Verdict(
         lost=abs(len(missing ^ allowed) + extras_missing - told) + len(found.get("wrong", ())),
-        duplicated=len(found.get("repeated", ())) + len(found.get("unexpected", ())) + extras_repeated,
+        duplicated=len(found.get("repeated", ())) + len(found.get("unexpected", ())) + abs(extras_repeated - repeated),
         double_sent=double_sent(trial.attempts(), _fetches(trial, offset), offset),
         refetched=sum(count - 1 for count in hits.values() if count > 1),
         resumes=trial.resumes,
@@ -79,6 +80,12 @@ def _compare_extras(trial: Trial, extras: Sequence[Mapping[str, Any]]) -> tuple[
 def told_lost(summary: Mapping[str, Any]) -> int:
     """How many items are lost with a folder that was deleted, as the crawl says."""
     found = [re.match(r"([\d,]+) items are lost: ", text) for text in summary.get("warnings", ())]
+    return sum(int(one[1].replace(",", "")) for one in found if one)
+
+
+def told_repeated(summary: Mapping[str, Any]) -> int:
+    """How many items came once more, as the crawl says: of pages to which a page leads that was fetched again."""
+    found = [re.match(r"([\d,]+) items: Scrapy crawls each page once", text) for text in summary.get("warnings", ())]
     return sum(int(one[1].replace(",", "")) for one in found if one)
 
 

@@ -112,6 +112,49 @@ ENGINE_CRAWL_AT_ITEM_SCRAPED = Case(
     },
 )
 
+FOLLOWER_FAILS = Case(
+    name="a-page-that-a-target-page-leads-to-fails",
+    files={
+        "spider": """
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"page": response.url}
+                    yield response.follow(response.css("a.note")[0], self.parse_note)
+
+                def parse_note(self, response):
+                    if response.url.endswith("/3"):
+                        raise ValueError("this note cannot be read")
+                    yield {"note": response.css("p.note::text").get()}
+        """
+    },
+    differs=frozenset({"code"}),
+    sentence="/notes/3, to which it led, failed: ValueError in the callback: this note cannot be read",
+    code=3,
+)
+
+FOLLOWER_IS_HANDLED = Case(
+    name="what-fails-behind-a-target-page-is-handled",
+    files={
+        "spider": """
+            import scrapy
+
+            from small.base import Rooms
+
+            class Museum(Rooms):
+                def parse_piece(self, response):
+                    yield {"page": response.url}
+                    url = "http://127.0.0.1:1/" + response.url.rpartition("/")[2]  # nobody listens there
+                    yield scrapy.Request(url, self.parse, errback=self.note_failure)
+                    yield response.follow("/nowhere", self.parse, dont_filter=True)
+
+                def note_failure(self, failure):
+                    yield {"failed": failure.request.url}
+        """
+    },
+)
+
 IDLE_LIST = Case(
     name="idle-handler-works-off-a-list",
     files={
@@ -376,6 +419,8 @@ CASES = [
     ENGINE_CRAWL_IN_A_CALLBACK,
     ENGINE_CRAWL_IN_A_DOWNLOADER_MIDDLEWARE,
     ENGINE_CRAWL_AT_ITEM_SCRAPED,
+    FOLLOWER_FAILS,
+    FOLLOWER_IS_HANDLED,
     IDLE_LIST,
     IDLE_ONCE,
     IDLE_DISCONNECTS,
@@ -390,6 +435,8 @@ CASES = [
 #: the fast half: a crawl of each in one process, in this mode
 FAST_CASES = [
     (ENGINE_CRAWL_IN_A_PIPELINE, "pull"),
+    (FOLLOWER_FAILS, "push"),
+    (FOLLOWER_IS_HANDLED, "pull"),
     (IDLE_LIST, "pull"),
     (FRESH_REQUEST, "pull"),
     (LISTENED, "push"),
