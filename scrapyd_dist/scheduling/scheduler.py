@@ -204,6 +204,10 @@ class Scheduler:
         """Wait until no batch is left and none will be added, or it cannot go on (see `stopped`)."""
         await self.state.done.wait()
 
+    async def make_parts_whole(self) -> None:
+        """Before they are merged: fetch again what is not at home any more as its worker wrote it."""
+        await self.collector.fetch_again()
+
     async def left(self) -> None:
         """Wait until no worker runs; workers that do not end by themselves are told to."""
         for patient in (True, False):  # workers that have not begun are told at once
