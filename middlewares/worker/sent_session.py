@@ -23,7 +23,7 @@ from ..pause_gate import PauseGate
 from ..store_access import OutOfReach, reach
 from ..throttle.install import problem_of as throttle_problem
 from .files import PartFile, plain_stats, report_head
-from .idle_handlers import find_handlers
+from .idle_handlers import IdleLimit, find_handlers
 from .lease_client import Notifier
 from .lease_renewer import LeaseRenewer, clock
 from .request_feeder import RequestBuilder, readable_values
@@ -64,6 +64,8 @@ class SentSession:
         self._goals = GoalKeeper.of(crawler)
         self._no_lease = "" if self._job.lease else "nothing was said of a lease"
         crawler.signals.connect(self._feed_closed, signals.feed_slot_closed)
+        #: a row of arguments is a whole run, which ends when its own code says so
+        self._limit = IdleLimit(crawler) if self._job.crawl and not self._job.row else None
 
     @property
     def problem(self) -> str:
