@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from scrapyd_dist.batches import PUT_OFF, PUT_OFF_REASON, Attempt, AttemptState, Batch, BatchState, Miss, not_made
-from scrapyd_dist.errors import ForeignRow, StepRefused
+from scrapyd_dist.errors import DistError, ForeignRow, NothingMatched, StepRefused
 from scrapyd_dist.frontier.backlog import Backlog, Leased, LeaseRequest, Lessee, NewBatch
 from scrapyd_dist.items.kept_parts import KeptParts, part_of
 from scrapyd_dist.items.merging import PartLost, PartTooBig, fetch_part
@@ -83,11 +83,24 @@ class Collector:
     def end(self, out: JobRun, report: WorkerReport) -> None:
         """The worker's final report is there."""
         # its process slot is free already; the part is fetched while the next poll runs
+        out.learn(report)
         out.report = report
         self.state.count_for(out, over=True)
         out.member.out.pop(out.job, None)
-        self.state.spawn(self._finish(out.batch, out.number, out.job, out.member, report))
+        self.state.spawn(self._finish_sent(out, report))
         self.state.pump()
+
+    async def _finish_sent(self, out: JobRun, report: WorkerReport) -> None:
+        try:
+            await self._finish(out.batch, out.number, out.job, out.member, report)
+        except (NothingMatched, StepRefused) as error:
+            self.not_in_store(out, error)
+
+    def not_in_store(self, out: JobRun, error: DistError) -> None:
+        """The store has lost the steps that led to this one: what it knows of the batch counts."""
+        logger.warning("job %s is not what the store has of batch %d any more: %s", out.job, out.batch.number, error)
+        out.member.out.pop(out.job, None)
+        self.state.ended(out.batch.number)
 
     async def failed(self, out: JobRun, reason: str, *, blame: bool = False) -> None:
         """Give up an attempt that may still run: its job is cancelled before the batch goes elsewhere."""

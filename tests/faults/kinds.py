@@ -168,6 +168,20 @@ def damage_home(trial: Trial) -> None:
         part.unlink()
 
 
+def redis_fails_over(trial: Trial) -> None:
+    """The Redis server comes back without the steps of its last moments, as a replica that was behind."""
+    trial.wait_moment(0.3, 0.95)
+    assert trial.redis
+    folder = trial.redis.folder
+    shutil.copytree(folder / "appendonlydir", folder / "behind")
+    behind = time.monotonic() + trial.dice.uniform(0.2, 0.4)
+    wait_for(lambda: time.monotonic() > behind, 20, "the steps that are lost")
+    trial.redis.kill()
+    shutil.rmtree(folder / "appendonlydir")
+    (folder / "behind").rename(folder / "appendonlydir")
+    trial.redis.start()
+
+
 def redis_away(trial: Trial) -> None:
     """The Redis server is away for some seconds, and comes back with its file."""
     trial.wait_moment()
@@ -249,6 +263,7 @@ KINDS = (
     Kind(name="the crawl's own folder deleted", strike=remove_home),
     Kind(name="parts at home damaged", strike=damage_home),
     Kind(name="the store away and back", strike=redis_away, redis=True),
+    Kind(name="Redis failed over, its last steps lost", strike=redis_fails_over, redis=True),
     Kind(name="a clock an hour ahead", strike=nothing, trial={"node_env": {0: _CLOCK}}),
     Kind(name="a clock an hour behind", strike=kill_worker, trial={"node_env": {0: _BEHIND}}),
     Kind(name="worker, machine and producer, in turn", strike=kill_all_in_turn),
