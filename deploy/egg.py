@@ -38,9 +38,9 @@ WORKER_MODULES = {
     ),
     "scrapyd_dist.frontier": ("__init__", "backlog", "intake", "slots"),
     "scrapyd_dist.middlewares": (
-        "__init__", "addon", "assignment", "classifier", "codec", "engine_compat", "goal_keeper", "item_lines",
-        "pause_gate", "session_cookies", "slot_routing", "spider_attributes", "store_access", "targets", "typed_json",
-        "watchdog",
+        "__init__", "addon", "assignment", "classifier", "codec", "contained", "engine_compat", "goal_keeper",
+        "item_lines", "pause_gate", "session_cookies", "slot_routing", "spider_attributes", "store_access", "targets",
+        "typed_json", "watchdog",
     ),
     "scrapyd_dist.strategy": ("__init__", "links"),
     "scrapyd_dist.throttle": ("__init__", "domain_status", "permits"),

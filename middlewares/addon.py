@@ -27,6 +27,7 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.settings import SETTINGS, complaints
 
 from .assignment import PROBE, ZIPPED, Assignment, is_filler, is_producer, is_worker, looks_only
+from .contained import contain_errors
 from .goal_keeper import GoalKeeper, take_settings
 from .targets import NoTarget, find_target
 from .throttle.install import put_in as put_in_throttle
@@ -199,6 +200,8 @@ class Distributed:
             raise NotConfigured  # nothing is crawled without a spider
         cls._make_up_for_addon(crawler)
         GoalKeeper.of(crawler)
+        if is_worker(crawler.settings) or is_producer(crawler.settings):
+            contain_errors(crawler)
         if is_worker(crawler.settings):
             from .worker.worker import Worker
 

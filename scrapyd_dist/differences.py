@@ -149,7 +149,8 @@ GROUPS: dict[str, tuple[Difference, ...]] = {
         "Scrapy sends this signal when the whole crawl has nothing left to do. Here the process"
         " that walks the index calls the handler, and each worker, when nothing is left of the"
         " batches that it has. What handlers of several workers ask for is fetched once; with"
-        " --push each job asks for itself. Let them do nothing else that must be done once.")),
+        " --push each job asks for itself. Let them do nothing else that must be done once. One that"
+        " keeps the spider open and asks for nothing is heeded for a minute.")),
     Difference(name="engine.crawl", meaning=_SAME, trait=Trait.MAKES_REQUESTS, sentence=(
         "A component may give requests of its own to the engine; they are crawled where that"
         " component runs, and their items come home.")),

@@ -11,6 +11,7 @@ from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, home_
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.items.delivery import PARTS, fields_of, own_parts
 from scrapyd_dist.items.json_lines import FoundItem, Items, Runs, item_in
+from scrapyd_dist.items.kept_parts import is_whole
 from scrapyd_dist.items.merging import ItemOutput, is_elsewhere
 from scrapyd_dist.items.merging import merge as write
 from scrapyd_dist.items.tail_reader import LocalFile, RemotePart, TailSource, shares
@@ -52,8 +53,8 @@ def merge(
     """Make one file of the items of crawls, or of files, as `sdist crawl -o` does.
 
     Of a crawl only the parts that count are taken, and each is checked against
-    the number of items that its worker reported: what differs is named, and the
-    exit code is 3. A line torn by a crash is left out, and told.
+    the hash and the number of items that its worker reported: what differs is
+    named, and the exit code is 3. A line torn by a crash is left out, and told.
 
     Example: sdist items merge easy-20260102T030405Z -O items.csv --key url
     """
@@ -70,9 +71,10 @@ def _merge(
         raise ConfigError(f"Items are merged into files of this machine, and {', '.join(away)} is none; name a file.")
     outputs = [ItemOutput.named(one["path"], overwrite=one["overwrite"], format=one["format"]) for one in asked]
     crawls, files, problems = _asked(context, name)
-    # The parts of a crawl have a hash that was right; what comes from elsewhere is looked into, line by line.
+    # The parts of a crawl have a hash that is right; what comes from elsewhere is looked into, line by line.
     skip = {file.path: file.skip for file in files if file.skip}
-    items = Items([file.path for file in files], key=key or (), check=any(file.foreign for file in files), skip=skip)
+    unverified = [file.path for file in files if file.foreign]
+    items = Items([file.path for file in files], key=key or (), unverified=unverified, skip=skip)
     count = write(items, outputs, fields_of(attempt for crawl in crawls for attempt in crawl.accepted))
     problems = _compared(crawls, files, items.found, problems)
     _show(count, outputs, items.found, problems, report)
@@ -129,14 +131,15 @@ def _given(name: str) -> _File:
 def _of_crawl(one: Stored, files: list[_File], problems: list[str]) -> None:
     """The files of a crawl's items; one that is not there any more is a problem."""
     crawl = one.crawl.id
-    files += [_File(path=path, label=f"{crawl}, {path.name}", crawl=crawl) for path in one.own]
+    files += [_File(path=path, label=f"{crawl}, {path.name}", crawl=crawl, foreign=True) for path in one.own]
     out = one.left_out
     for attempt in one.accepted:
         said, part = int(attempt.report.get("items") or 0), one.folder / PARTS / attempt.part
-        if part.is_file():
+        if is_whole(part, attempt.report):
             files.append(_File(path=part, label=attempt.job, crawl=crawl, said=said, skip=out.get(attempt.batch, [])))
         elif attempt.part:  # else its items went to a feed URL
-            problems.append(f"{attempt.job}: its part {part} is not there any more ({said:,} items)")
+            why = "is not what its worker wrote, and was left out" if part.exists() else "is not there any more"
+            problems.append(f"{attempt.job}: its part {part} {why} ({said:,} items)")
     copies, warnings = one.feeds()
     files += [_File(path=path, label=str(path), crawl=crawl, foreign=True, skip=skip) for path, skip in copies]
     problems += warnings

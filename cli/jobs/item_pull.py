@@ -13,6 +13,7 @@ from scrapyd_dist.items.delivery import FEEDS, PARTS, accepted_of, feeds_of, own
 from scrapyd_dist.items.download import DownloadedFile, DownloadState, WantedFile, copy_home
 from scrapyd_dist.items.download import pull as fetch
 from scrapyd_dist.items.json_lines import Runs, left_out
+from scrapyd_dist.items.kept_parts import is_whole
 from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.joblogs.worker_report import part_path
 from scrapyd_dist.transports import sweep
@@ -149,7 +150,7 @@ class ItemPuller:
     ) -> Callable[[], DownloadedFile]:
         target, accepted = self._folder / crawl / f"{attempt.job}.jl", attempt.state is AttemptState.ACCEPTED
         home = crawl_folder(self._context.root, crawl) / PARTS / attempt.part if attempt.part else None
-        if home is not None and home.is_file():
+        if home is not None and is_whole(home, attempt.report):
             return partial(copy_home, home, target)
         if home is None and accepted:
             return partial(_elsewhere, [str(uri) for uri in attempt.report.get("feeds", ())])

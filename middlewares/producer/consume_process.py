@@ -320,6 +320,7 @@ class ConsumeRun(Lifecycle):
         if self._wanted.scaling.every == 0 and not backlog.drained:
             return await self._stop("The workers are started", 0)
         await self._scheduler.left()
+        await self._scheduler.make_parts_whole()
         await self._scheduler.stop("")
         await reporter.tell(CrawlState.COLLECTING)
         if undelivered := await reporter.published([]):

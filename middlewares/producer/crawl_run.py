@@ -390,6 +390,7 @@ class CrawlRun(Lifecycle):
         options, repository, reporter = self.options, self._repository, self.reporter
         await reporter.tell(CrawlState.COLLECTING)
         self._own.close()
+        await self._scheduler.make_parts_whole()
         walked = self._enough != FinishReason.GOAL.value  # else these pages are walked again
         if undelivered := await reporter.published(self._own.parts() if walked else ()):
             await self._scheduler.left()

@@ -20,7 +20,7 @@ from scrapy.utils.misc import load_object
 from scrapy.utils.reactor import is_asyncio_reactor_installed
 
 from scrapyd_dist import config
-from scrapyd_dist.errors import ConfigError, DistError
+from scrapyd_dist.errors import ConfigError, DistError, StoreError
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE, chosen, is_url
 from scrapyd_dist.store.worker_thread import StoreThread
@@ -38,6 +38,10 @@ T = TypeVar("T")
 SLOW = 2.0
 #: seconds until a store that does not answer is asked again: at first, and at most
 AGAIN, LONGEST_AGAIN = 0.25, 4.0
+#: domains that a message names
+NAMED = 5
+#: seconds for which rules that the store has lost are waited for
+LOST = 60.0
 #: permits that are returned, and news that are told, in one call at most
 AT_ONCE = 1000
 #: permits that are kept for a store that is away, to be returned later; the oldest ones have expired by then
@@ -46,6 +50,10 @@ KEPT = 10_000
 FRESH = 10.0
 #: seconds by which an answer seems to come later than others where the store's clock was set back, or the store is slow
 SET_BACK = 0.1
+
+
+class RulesLost(StoreError):
+    """The store has come back without rules that were known here."""
 
 
 class PermitQueue:
@@ -240,6 +248,8 @@ class ThrottleClient:
         self._back: deque[Permit] = deque(maxlen=KEPT)
         self._news: list[SiteNews] = []
         self._known: int | None = None  #: the version of the rules
+        self._domains = frozenset[str]()  #: those that had rules at the last look
+        self._lost_since: float | None = None  #: since when the store has lacked some of them
         self._talking: asyncio.Future[None] | None = None
         self._pause = 0.0
         self._look = self._away = self._ended = False
@@ -298,6 +308,11 @@ class ThrottleClient:
             else:
                 return False
         except DistError as error:
+            if isinstance(error, RulesLost) and self._is_lost_for_long():
+                logger.error("This process ends, since nothing says how fast it may go: %s", error)  # noqa: TRY400 - it says all
+                self._ended = True
+                self._listener.failed()
+                return False
             self._listener.queues.ask_no_more()
             self._pause = min(2 * self._pause, LONGEST_AGAIN) if self._pause else AGAIN
             self._missed(str(error))
@@ -309,9 +324,34 @@ class ThrottleClient:
 
     def _take(self, asks: Sequence[PermitRequest]) -> tuple[float, float, TakenPermits]:
         begun, taken = self._clock(), self._store.take_permits(asks, self._known)
+        self._check_kept(taken)
         return begun, self._clock(), taken
 
+    def _check_kept(self, look: DomainLook) -> None:
+        """See that the store has not fallen back to a time before rules that are known here; in the store's thread.
+
+        Raises:
+            RulesLost: it has: it has come back empty, or with an older copy.
+        """
+        if self._known is None or look.version >= self._known:
+            return
+        missing = sorted(self._domains - self._store.rules().rules.keys())
+        if missing:
+            raise RulesLost(
+                f"The store has lost the throttle's rules for {', '.join(missing[:NAMED])}: their version was"
+                f" {self._known} and is {look.version}. `sdist throttle set` sets them again, or restore the store"
+            )
+        logger.warning(
+            "The store has come back with the throttle's rules of an earlier time, which hold from now on: their"
+            " version was %d and is %d.", self._known, look.version,
+        )  # fmt: skip
+
+    def _is_lost_for_long(self) -> bool:
+        self._lost_since = self._lost_since or self._clock()
+        return self._clock() - self._lost_since > LOST
+
     def _heed(self, look: DomainLook) -> None:
+        self._lost_since = None
         self._known = look.version
         if look.changed:
             self._listener.queues.withdraw(look.changed)
@@ -333,15 +373,18 @@ class ThrottleClient:
             self._look, self._news = True, [*news, *self._news][-AT_ONCE:]
             raise
         self._heed(look)
-        if ruled is not None:
-            self._ruled_at = look.version
+        if ruled is None:
+            return
+        self._ruled_at = look.version
+        self._domains = ruled
+        if self._wants_rules:
             self._listener.ruled(ruled)
 
     def _tell_store(self, news: Sequence[SiteNews]) -> tuple[DomainLook, frozenset[str] | None]:
         look = self._store.tell_sites(news, self._known)
+        self._check_kept(look)
         # Read after the version: newer rules under an older version are only read once more.
-        is_new = self._wants_rules and look.version != self._ruled_at
-        return look, frozenset(self._store.rules().rules) if is_new else None
+        return look, frozenset(self._store.rules().rules) if look.version != self._ruled_at else None
 
     async def _call(self, verb: Callable[[A], T], words: A) -> T:
         slow = asyncio.get_running_loop().call_later(SLOW, self._missed, f"not within {SLOW:g} s")
@@ -360,7 +403,9 @@ class ThrottleClient:
         if self._away:
             return
         self._away, why = True, why.rstrip(".")
-        if self._listener.awake:
+        if self._lost_since is not None:
+            logger.warning("%s. No request leaves until then.", why)
+        elif self._listener.awake:
             logger.warning("The store does not answer, and no request leaves without its permit: %s", why)
         else:
             logger.info("The store does not answer; no rule of `sdist throttle` was known here: %s", why)

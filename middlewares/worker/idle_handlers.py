@@ -5,6 +5,7 @@ of a list that callbacks have filled would be of no batch, and lost with its wor
 """
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,10 @@ from scrapy import signals
 from scrapy.exceptions import CloseSpider, DontCloseSpider
 from twisted.python.failure import Failure
 
+from scrapyd_dist.batches import FinishReason
+
 from ..classifier import FoundRequests
-from ..engine_compat import project_receivers, under_way
+from ..engine_compat import close_spider, project_receivers, under_way
 from .batch_acker import BatchAcker
 from .lease_client import LeaseContext
 from .work_unit import IDLE, PAGE, BatchUnit, UnitMark
@@ -98,6 +101,30 @@ class IdleHandlers:
         batch.finds.counts.update(finds.take_counts())
         finds.found.clear()
         return asked
+
+
+class IdleLimit:
+    """Ends a job that was sent its batch and has nothing left of it, though a handler keeps its spider open.
+
+    A handler that asks for nothing is waited for as long as in a worker that leases.
+    """
+
+    def __init__(self, crawler: Any) -> None:
+        self._crawler = crawler
+        self._since: float | None = None  #: since when there has been nothing to do
+        crawler.signals.connect(self._idle, signals.spider_idle)
+        crawler.signals.connect(self._asked, signals.request_scheduled)
+
+    def _asked(self) -> None:
+        self._since = None
+
+    def _idle(self) -> None:
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        if now - self._since > MOST_HEARTBEATS * HEARTBEAT:
+            logger.warning("a handler of spider_idle keeps the spider open, and asks for nothing: it is closed")
+            close_spider(self._crawler, FinishReason.FINISHED.value)
 
 
 def find_handlers(crawler: Any) -> list[Callable[..., Any]]:

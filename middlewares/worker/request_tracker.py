@@ -31,6 +31,7 @@ from scrapyd_dist.errors import SessionExpired
 from ..assignment import follows_strategy
 from ..classifier import Disposition, FoundRequests
 from ..codec import WatchedDict, own_errback
+from ..contained import contained_output
 from ..engine_compat import each, is_offsite, read_generators
 from ..goal_keeper import GoalKeeper, GoalReached
 from ..pause_gate import HeldBack
@@ -179,6 +180,7 @@ class RequestTracker:
         connect(self._item, signals.item_scraped)
         connect(self._no_item, signals.item_dropped)
         connect(self._item_error, signals.item_error)
+        connect(self._error, signals.spider_error)
 
     def enter(self, begun: WorkUnit, *, unmarked: bool = False) -> None:
         """Count what becomes of its requests; `unmarked`: of all pages without a mark, too: there is no other work."""
@@ -312,14 +314,14 @@ class RequestTracker:
             return
         self._begin_output(begun, mark, response)
         try:
-            async for output in result:
+            async for output in contained_output(result):
                 if (kept := self._carried(begun, mark, output)) is not None:
                     yield kept
         except Exception as error:
             _end_broken_off(begun, mark, error, response.url)
             self._ended(begun, mark)
             raise
-        else:  # one that was broken off has not ended: the process ends
+        else:  # one that was broken off has not ended: the process ends, or `_error` is told why
             if mark not in self._repeated:
                 begun.ledger.done(mark.position)
             self._ended(begun, mark)
@@ -454,6 +456,16 @@ class RequestTracker:
             begun.item(item, mark)
         self._no_item(response)
 
+    def _error(self, failure: Failure, response: Response | Failure) -> None:
+        """A middleware has raised this that gets the output after `outputs`: the rest of it is not read."""
+        begun, mark = self._of(response)
+        error = failure.value
+        if begun is None or mark is None or error is None or mark not in self._in_output:
+            return
+        begun.ledger.missed(mark.position, "failed", _in_callback(error), error)
+        self._in_output.discard(mark)
+        self._ended(begun, mark)
+
     def _item_error(self, item: Any, response: Response | None, failure: Failure) -> None:
         """A pipeline has raised: plain Scrapy logs it, and the item is gone."""
         begun, mark = self._of(response)
@@ -494,6 +506,6 @@ def _end_broken_off(begun: WorkUnit, mark: UnitMark, error: Exception, url: str)
         begun.ledger.follower_failed(mark, f"{url}, to which it led, failed: {_in_callback(error)}")
 
 
-def _in_callback(error: Exception) -> str:
+def _in_callback(error: BaseException) -> str:
     """Why a request failed whose callback has raised this."""
     return f"{type(error).__name__} in the callback: {str(error)[:200]}"

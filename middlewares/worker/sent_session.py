@@ -5,6 +5,7 @@ Each request of the batch ends as done, gone, failed or dead, or the report says
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,16 @@ from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import CLOSE, PAUSE, FinishReason, meaning, not_made
 from scrapyd_dist.errors import DistError
+from scrapyd_dist.store import Store
 from scrapyd_dist.store.worker_thread import StoreThread
 
 from ..assignment import Assignment, egg_key, follows_strategy
-from ..goal_keeper import GoalKeeper
+from ..goal_keeper import AGAIN, PATIENCE, GoalKeeper
 from ..pause_gate import PauseGate
 from ..store_access import OutOfReach, reach
 from ..throttle.install import problem_of as throttle_problem
 from .files import PartFile, plain_stats, report_head
-from .idle_handlers import find_handlers
+from .idle_handlers import IdleLimit, find_handlers
 from .lease_client import Notifier
 from .lease_renewer import LeaseRenewer, clock
 from .request_feeder import RequestBuilder, readable_values
@@ -64,6 +66,8 @@ class SentSession:
         self._goals = GoalKeeper.of(crawler)
         self._no_lease = "" if self._job.lease else "nothing was said of a lease"
         crawler.signals.connect(self._feed_closed, signals.feed_slot_closed)
+        #: a row of arguments is a whole run, which ends when its own code says so
+        self._limit = IdleLimit(crawler) if self._job.crawl and not self._job.row else None
 
     @property
     def problem(self) -> str:
@@ -97,7 +101,7 @@ class SentSession:
         """Hold this attempt in the store, where it can be reached; without that, only HTTP tells which job has it."""
         job, since = self._job, clock()
         try:
-            store = await asyncio.to_thread(reach, job)
+            store = await self._reach()
             current = store.lease(job.crawl, job.batch, job.attempt, job.name, job.lease)
             wanted = store.wanted(job.crawl)
         except (OutOfReach, DistError) as error:
@@ -117,6 +121,27 @@ class SentSession:
         leases.guard(self._crawler, lambda _: self._refused)
         self._heed(wanted)
 
+    async def _reach(self) -> Store:
+        """The crawl's store. A job that may make no request without its word waits for it a while.
+
+        Raises:
+            OutOfReach: it cannot be reached from here, or is away for too long.
+        """
+        deadline = time.monotonic() + (PATIENCE if self._needs_store else 0.0)
+        while True:
+            try:
+                return await asyncio.to_thread(reach, self._job)
+            except OutOfReach as error:
+                if error.lasting or time.monotonic() >= deadline:
+                    raise
+                logger.info("The store is away, and no request leaves until it has said how many may: %s", error)
+            await asyncio.sleep(AGAIN)
+
+    @property
+    def _needs_store(self) -> bool:
+        """Whether requests are counted for a goal, and none are reserved for this job."""
+        return "requests" in self._job.goals and "requests" not in self._job.allowance
+
     def _heed(self, wanted: str) -> None:
         """Do what the crawl was asked for through its row."""
         PauseGate.of(self._crawler).rest(wanted == PAUSE)
@@ -130,12 +155,13 @@ class SentSession:
             self._fail("", FinishReason.GOAL)
 
         try:
-            store = None if self._no_lease else await asyncio.to_thread(reach, self._job)
+            store = None if self._no_lease else await self._reach()
         except OutOfReach as error:  # it was there a moment ago
             store = None
             logger.info("This job keeps to what was left when it was sent: %s", error)
         if store is None:
-            goals.open_alone(self._job.allowance, reached)
+            nothing = {"requests": 0.0} if self._needs_store else {}
+            goals.open_alone({**self._job.allowance, **nothing}, reached)
         else:
             goals.open(StoreThread(store), self._job.crawl, reached, own=True)
 

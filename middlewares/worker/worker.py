@@ -20,6 +20,7 @@ from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.settings import SettingReader
 
 from ..assignment import Assignment
+from ..contained import contained_start
 from ..engine_compat import call_every, close_spider, finish_when_done, share_robots_rules
 from ..watchdog import put_in as put_in_watchdog
 from .files import LOOK, FilesFolder, ReportFile, crawl_folder, remove_old
@@ -66,7 +67,7 @@ class Worker:
         if self._problem or self._reason or self._session is None:
             return
         try:
-            async for request in self._session.requests(start):
+            async for request in self._session.requests(contained_start(self._crawler, start)):
                 yield request
         except (ConfigError, WorkRefused) as error:
             self._problem = str(error)

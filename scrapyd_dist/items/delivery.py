@@ -8,10 +8,9 @@ from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from scrapyd_dist.batches import Attempt, AttemptState, Miss
-from scrapyd_dist.items.download import count_lines
-from scrapyd_dist.items.json_lines import Items, left_out, number
+from scrapyd_dist.items.json_lines import FoundItem, Items, left_out, number
+from scrapyd_dist.items.kept_parts import KeptParts, differing_counts
 from scrapyd_dist.items.merging import ItemOutput, ItemValues, merge
-from scrapyd_dist.scrapyd.jobs import crawl_in
 
 #: timeout of FTP connections in seconds
 FTP_TIMEOUT = 30
@@ -77,7 +76,7 @@ class Delivery:
     outputs: tuple[str, ...]
     misses: str | None  #: path of the list of URLs without a result, if there are any
     warnings: tuple[str, ...] = ()
-    lost: int = 0  #: items of parts that came home and are not there any more
+    lost: int = 0  #: items that came home and are not there any more as they came
 
 
 def deliver(
@@ -102,41 +101,35 @@ def deliver(
     folder.mkdir(parents=True, exist_ok=True)
     merges = bool(outputs or write_feeds)
     accepted = accepted_of(attempts)
-    gone = [a for a in accepted if a.part and not (folder / PARTS / a.part).is_file()] if merges else []
-    home = [a for a in accepted if a.part and a not in gone]
-    parts = [*own, *(folder / PARTS / a.part for a in home)]
     out = left_out(accepted)
-    skip = {folder / PARTS / a.part: out[a.batch] for a in home if a.batch in out}
     warnings: list[str] = []
+    copies: list[tuple[str, Path]] = []
+    feeds: dict[str, int] = {}
     if feed_url is not None:
         feeds = feeds_of(accepted, feed_url)
         in_feeds = {uri: out[batch] for uri, batch in feeds.items() if batch in out}
         document = {"schema": 1, "feeds": list(feeds), "replaced": in_feeds}
         (folder / MANIFEST).write_text(json.dumps(document, indent=1), "utf-8")
         copies, warnings = read_back(feeds, feed_url, folder / FEEDS) if merges else ([], [])
-        parts += [path for _, path in copies]
-        skip |= {path: in_feeds[uri] for uri, path in copies if uri in in_feeds}
-    lost = sum(a.report.get("items", 0) - number(out.get(a.batch, ())) for a in gone)
-    if gone:
-        warnings.append(
-            f"{lost:,} items are lost: {len(gone):,} parts that came home are not in {folder / PARTS} any more. `sdist"
-            f" items pull {crawl_in(gone[0].job)}` fetches those that their nodes still have."
-        )
-    if merges and (away := own_items - sum(map(count_lines, own))) > 0:
-        lost += away
-        warnings.append(
-            f"{away:,} items are lost: those of the crawl's own pages are not in {folder / PARTS} any more. Only"
-            " another crawl brings them."
-        )
-    if merges:
-        found = Items(parts, skip=skip)
+    if not merges:
+        items = sum(a.report.get("items", 0) - number(out.get(a.batch, ())) for a in accepted)
+        lost = 0
+    else:
+        kept = KeptParts.found_in(folder / PARTS, accepted)
+        skip = {folder / PARTS / a.part: out[a.batch] for a in kept.whole if a.batch in out}
+        skip |= {path: out[feeds[uri]] for uri, path in copies if feeds[uri] in out}
+        paths = [*own, *(folder / PARTS / a.part for a in kept.whole), *(path for _, path in copies)]
+        found = Items(paths, unverified=own, skip=skip)
+        lost, said = kept.losses(out)
+        warnings += said
         if write_feeds is not None:
             unwritten, problems = write_feeds(found)
             lost += unwritten
             warnings += problems
         items = merge(found, outputs, fields_of(accepted), values)
-    else:
-        items = sum(a.report.get("items", 0) - number(out.get(a.batch, ())) for a in accepted)
+        missing, said = _compared(found.found, own_items, len(own), kept)
+        lost += missing
+        warnings += said
     return Delivery(
         items=items,
         outputs=tuple(str(output.path) for output in outputs),
@@ -144,6 +137,24 @@ def deliver(
         warnings=tuple(warnings),
         lost=lost,
     )
+
+
+def _compared(found: Sequence[FoundItem], own_items: int, own: int, kept: KeptParts) -> tuple[int, list[str]]:
+    """How many items fewer there are than were counted, and the sentences that say so.
+
+    `found`: what is in all files; the first `own` ones have the producer's `own_items`, and those of `kept` follow.
+    """
+    said = []
+    mine = found[:own]
+    away = max(own_items - sum(one.whole for one in mine), sum(one.bad for one in mine), 0)
+    if away:
+        said.append(
+            f"{away:,} items are lost: those of the crawl's own pages are not in {kept.folder} any more, or are not"
+            " whole. Only another crawl brings them."
+        )
+    parts = zip(kept.whole, found[own:], strict=False)
+    short, words = differing_counts((int(attempt.report.get("items") or 0), one.whole) for attempt, one in parts)
+    return away + short, [*said, *words]
 
 
 def accepted_of(attempts: Sequence[Attempt]) -> list[Attempt]:

@@ -7,7 +7,7 @@ had failed and the attempt that retried it is accepted. Memory use does not depe
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +98,7 @@ class Items:
         key: fields that identify an item; later items with the same values are dropped. Items that lack one of the
             fields are always kept. Empty: no item is dropped.
         check: whether to parse every line. Not needed for parts whose hash was verified.
+        unverified: the only files of which every line is parsed, if `check` is off.
         skip: runs of items to leave out, by file.
     """
 
@@ -107,9 +108,11 @@ class Items:
         *,
         key: Sequence[str] = (),
         check: bool = False,
+        unverified: Collection[Path] = (),
         skip: Mapping[Path, Runs] = MappingProxyType({}),
     ) -> None:
         self._paths, self._key, self._check, self._skip = paths, tuple(key), check, skip
+        self._unverified = frozenset(unverified)
         #: counts of each file in the latest iteration
         self.found: list[FoundItem] = []
 
@@ -139,7 +142,7 @@ class Items:
                     yield line, value
 
     def _of_file(self, found: FoundItem, *, typed: bool) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
-        look = self._check or bool(self._key)
+        look = self._check or bool(self._key) or found.path in self._unverified
         with found.path.open("rb") as file:
             lines: Iterator[tuple[int, bytes]] = enumerate(file, 1)
             if runs := self._skip.get(found.path):

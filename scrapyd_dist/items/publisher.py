@@ -17,6 +17,7 @@ from typing import Any
 from scrapyd_dist.batches import Attempt
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.items.json_lines import AGAIN, left_out, number
+from scrapyd_dist.items.kept_parts import is_whole
 from scrapyd_dist.items.merging import sha256_of
 from scrapyd_dist.items.sink import Sink
 from scrapyd_dist.typed_lines import plain_copy
@@ -196,6 +197,8 @@ class PartPublisher:
                 self._write(complete=ended)
 
     def _put(self, part: AcceptedPart) -> None:
+        if part.attempt is not None and not is_whole(part.path, part.attempt.report):
+            raise ValueError(f"{part.path} is not what its worker wrote")
         path = plain_copy(part.path)
         size, digest = path.stat().st_size, sha256_of(path)
         self._allowed = size / SLOWEST

@@ -257,9 +257,10 @@ def misses(report: WorkerReport, batch: int) -> list[Miss]:
     ]
 
 
-def _of_part(part: PartInfo) -> dict[str, list[str]]:
+def _of_part(part: PartInfo) -> dict[str, Any]:
     lists = {"fields": part.fields, "as_text": part.as_text}
-    return {name: list(entries) for name, entries in lists.items() if entries}
+    described = {"part": {"bytes": part.bytes, "sha256": part.sha256}}
+    return {**described, **{name: list(entries) for name, entries in lists.items() if entries}}
 
 
 def kept(report: WorkerReport, replaces: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:

@@ -228,7 +228,7 @@ class SchedulerState:
         if "requests" not in goals:
             return True
         if out.member.deaf or out.member.unreached:
-            out.reserved = most = await self.spend(most, reserve=True)
+            out.reserved = out.granted = most = await self.spend(most, reserve=True)
         # Elsewhere it asks the store, and what it does not need must not be kept from others.
         out.allowance["requests"] = min(most, out.allowance["requests"])
         return out.allowance["requests"] >= 1
@@ -244,6 +244,8 @@ class SchedulerState:
         if report is not None and report.no_lease:
             now = +Counter(items=report.items, pages=report.pages, errors=report.stat(EXCEPTIONS))
             now["requests"] = report.stat(HITS) or report.ended_requests
+            if "requests" in self.spec.goals:  # Scrapy's count has those, too, that the goal has held back
+                now["requests"] = min(now["requests"], out.granted)
             release = min(out.reserved, now["requests"] - out.spent["requests"])
             self.told.update(now - out.spent)
             out.spent |= now

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from scrapyd_dist.batches import PUT_OFF, PUT_OFF_REASON, Attempt, AttemptState, Batch, BatchState, Miss, not_made
-from scrapyd_dist.errors import ForeignRow, StepRefused
+from scrapyd_dist.errors import DistError, ForeignRow, NothingMatched, StepRefused
 from scrapyd_dist.frontier.backlog import Backlog, Leased, LeaseRequest, Lessee, NewBatch
+from scrapyd_dist.items.kept_parts import KeptParts, part_of
 from scrapyd_dist.items.merging import PartLost, PartTooBig, fetch_part
 from scrapyd_dist.joblogs.worker_report import BadReport, WorkerReport, kept, misses, read_report, refusal
 from scrapyd_dist.payload import REPLACES, PayloadError, decode, fit, replaced_by
@@ -82,11 +83,24 @@ class Collector:
     def end(self, out: JobRun, report: WorkerReport) -> None:
         """The worker's final report is there."""
         # its process slot is free already; the part is fetched while the next poll runs
+        out.learn(report)
         out.report = report
         self.state.count_for(out, over=True)
         out.member.out.pop(out.job, None)
-        self.state.spawn(self._finish(out.batch, out.number, out.job, out.member, report))
+        self.state.spawn(self._finish_sent(out, report))
         self.state.pump()
+
+    async def _finish_sent(self, out: JobRun, report: WorkerReport) -> None:
+        try:
+            await self._finish(out.batch, out.number, out.job, out.member, report)
+        except (NothingMatched, StepRefused) as error:
+            self.not_in_store(out, error)
+
+    def not_in_store(self, out: JobRun, error: DistError) -> None:
+        """The store has lost the steps that led to this one: what it knows of the batch counts."""
+        logger.warning("job %s is not what the store has of batch %d any more: %s", out.job, out.batch.number, error)
+        out.member.out.pop(out.job, None)
+        self.state.ended(out.batch.number)
 
     async def failed(self, out: JobRun, reason: str, *, blame: bool = False) -> None:
         """Give up an attempt that may still run: its job is cancelled before the batch goes elsewhere."""
@@ -244,6 +258,28 @@ class Collector:
         member.accepted(report)
         self.state.ended(number)
         return True
+
+    async def fetch_again(self) -> None:
+        """Fetch the accepted parts again that are not at home any more as their workers wrote them.
+
+        What its node does not have any more stays as it is: who merges the parts tells it.
+        """
+        accepted = await self.state.run(self.state.db.attempts, {AttemptState.ACCEPTED})
+        kept = await asyncio.to_thread(KeptParts.found_in, self.folder, accepted)
+        await asyncio.gather(*map(self._fetch_again, kept.bad))
+
+    async def _fetch_again(self, attempt: Attempt) -> None:
+        part, member = part_of(attempt.report), self.state.member_at(attempt.url)
+        if part is None or member is None:
+            return
+        spec, patience = self.state.spec, self.state.limits.node_timeout
+        try:
+            async with self._fetches:
+                await fetch_part(self.state.sender, member.node, spec.home, attempt.job, part, self.folder, patience)
+        except (PartLost, OSError) as error:
+            logger.warning("the part of batch %d is lost at home, and cannot be had again: %s", attempt.batch, error)
+        else:
+            logger.warning("the part of batch %d was damaged or lost at home, and was fetched again", attempt.batch)
 
     async def _lose_part(self, batch: Batch, attempt: int, member: NodeState, reason: str) -> None:
         """Give up an attempt whose part cannot be had from its node, which is at fault, and not the batch.

@@ -70,7 +70,7 @@ def call_for(spec: JobRequest, out: JobRun, payload: Mapping[str, str], told: Ma
         "attempt": out.number,
         "feed": spec.feed,
         "lease": spec.lease,
-        **({"allowance": dict(out.allowance)} if out.allowance else {}),
+        **({"allowance": allowance} if (allowance := _allowance(out)) else {}),
         **told,
     }
     args: Mapping[str, str] = {}
@@ -78,6 +78,11 @@ def call_for(spec: JobRequest, out: JobRun, payload: Mapping[str, str], told: Ma
         words, args = row_in(payload)
         job["row"] = words[:ROW_WORDS]  # the arguments carry the rest; a setting has a size limit
     return _post(spec, out, spec.version, {**spec.settings, **payload}, "DISTRIBUTED_JOB", job, args)
+
+
+def _allowance(out: JobRun) -> dict[str, float]:
+    """What a job may do without the store: of requests, what is reserved for it there, so that the total holds."""
+    return {name: left for name, left in out.allowance.items() if name != "requests" or out.reserved}
 
 
 def call_for_worker(

@@ -141,6 +141,7 @@ class JobRun:
     recalled: Counter[str] = field(default_factory=Counter)  #: counts of batches that an earlier process accepted
     allowance: dict[str, float] = field(default_factory=dict)  #: of the crawl's goals, when it was sent
     reserved: int = 0  #: requests in the store that it may make, if it does not ask there
+    granted: int = 0  #: how many were reserved when it was sent
     spent: Counter[str] = field(default_factory=Counter)  #: what was counted for them in its place
     to_do: int = field(init=False)  #: requests that have not ended yet
 
@@ -150,8 +151,7 @@ class JobRun:
     def heard(self, report: WorkerReport, now: float) -> bool:
         """Take in a report; True when it is the first one."""
         first = self.report is None
-        if report.no_lease and not self.member.deaf:  # the worker knows better than any guess made here
-            self.member.deaf = report.no_lease
+        self.learn(report)
         if first or self.report != report:
             self.changed = now
         self.report = report
@@ -159,6 +159,11 @@ class JobRun:
         if self.member.unproven and report.ended_requests >= TELLING:
             self.member.pace = report.pace
         return first
+
+    def learn(self, report: WorkerReport) -> None:
+        """Believe a worker that does not reach the store: it knows better than any guess made here."""
+        if report.no_lease and not self.member.deaf:
+            self.member.deaf = report.no_lease
 
     @property
     def given_up(self) -> AbandonedJob:

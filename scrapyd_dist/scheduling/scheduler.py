@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scrapyd_dist.batches import CLOSE, PUT_OFF_REASON, Attempt, AttemptState, Batch, meaning
+from scrapyd_dist.batches import CLOSE, PUT_OFF_REASON, Attempt, AttemptState, Batch, BatchState, meaning
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.goals import in_words
 from scrapyd_dist.scheduling.autoscaler import Autoscaler, room
-from scrapyd_dist.scheduling.base import SchedulerState
+from scrapyd_dist.scheduling.base import BatchCounters, SchedulerState
 from scrapyd_dist.scheduling.batcher import Demand
 from scrapyd_dist.scheduling.collector import Collector
 from scrapyd_dist.scheduling.dispatcher import Dispatcher
@@ -92,6 +92,8 @@ class Scheduler:
         self._asked_to_close = False  #: the workers, through the crawl's row
         self._staffed: float | None = None  #: when workers were last started
         self._announced: float | None = None  #: when the last heartbeat was stored
+        #: batch and attempt of jobs that are out by the store, at the last look, and not here
+        self._lost = frozenset[tuple[int, int]]()
         self._before: Counter[str] = Counter()  #: what was at home before, and does not count
         self._dry: tuple[int, float] | None = None  #: the number of items when it last grew, and when that was
 
@@ -156,6 +158,35 @@ class Scheduler:
         await self._autoscaler.recover(accepted)
         await self._announce()
 
+    async def _take_up_lost(self) -> None:
+        """Go on with what the store knows, where it has lost steps that were made: as a server that failed over.
+
+        By then no job is out here any more, and the store says that some are: twice in a row, so that no step is under
+        way between the two.
+        """
+        state = self.state
+        if state.open or state.posts or any(member.out for member in state.sent_to):
+            self._lost = frozenset()
+            return
+        there = sum(slot.batches.get(BatchState.DONE.value, 0) for slot in state.backlog.slots)
+        if not state.backlog.leased and state.counters.done <= there:
+            return
+        attempts = await state.run(state.db.attempts)
+        out = [one for one in attempts if one.state in _OUT and not one.worker]
+        seen = frozenset((one.batch, one.number) for one in out)
+        is_certain = seen == self._lost
+        self._lost = seen
+        if state.counters.done > there:
+            before = state.counters
+            state.counters = BatchCounters(failed=before.failed, cuts=before.cuts)
+            state.counters.recall(state.backlog.slots, attempts, await state.run(state.db.misses))
+        if not (seen and is_certain):
+            return
+        logger.warning("the store has lost the end of %d jobs, which was known here: they are asked again", len(out))
+        self._lost = frozenset()
+        for attempt in out:
+            await self._take_up(await state.run(state.db.batch, attempt.batch), attempt)
+
     async def _take_up(self, batch: Batch, attempt: Attempt) -> None:
         self.state.open.add(batch.number)
         member = self.state.member_at(attempt.url)
@@ -203,6 +234,10 @@ class Scheduler:
     async def ended(self) -> None:
         """Wait until no batch is left and none will be added, or it cannot go on (see `stopped`)."""
         await self.state.done.wait()
+
+    async def make_parts_whole(self) -> None:
+        """Before they are merged: fetch again what is not at home any more as its worker wrote it."""
+        await self.collector.fetch_again()
 
     async def left(self) -> None:
         """Wait until no worker runs; workers that do not end by themselves are told to."""
@@ -267,8 +302,7 @@ class Scheduler:
             state.counters.sent = max(state.counters.sent, ended + backlog.out)
         for job, reason in (await self.collector.look(backlog)).items():
             self._autoscaler.hangs(job, reason)
-        if any(member.usable for member in state.sent_to):
-            await self._take_in()
+        await self._take_in()
         self._autoscaler.vacate_nodes()
         pools = work_in(backlog.slots, self.scaling)
         if vain := [pool for pool in self.breaker.unknown & pools.keys() if pools[pool].waiting]:
@@ -361,6 +395,10 @@ class Scheduler:
     async def _take_in(self) -> None:
         """Read the batches to be sent next: old ones, new ones, and those that a user requeued."""
         state = self.state
+        if state.sent_to:
+            await self._take_up_lost()
+        if not any(member.usable for member in state.sent_to):
+            return
         stock = SOME + 2 * (self.state.limits.max_jobs or sum(member.slots for member in state.sent_to))
         if len(state.waiting) > stock // 2 or state.backlog.waiting <= len(state.waiting):
             return

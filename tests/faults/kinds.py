@@ -156,6 +156,32 @@ def remove_home(trial: Trial) -> None:
     shutil.rmtree(trial.home, ignore_errors=True)
 
 
+def damage_home(trial: Trial) -> None:
+    """Half of the parts that have come home are damaged: cut off, longer, another byte, empty, or gone."""
+    trial.wait_moment(0.4, 0.9)
+    parts = sorted((trial.home / "parts").glob("*.b*.jl"))
+    for part in trial.dice.sample(parts, (len(parts) + 1) // 2):
+        text = part.read_bytes()
+        damaged = [text[:-9], text + b'{"more": 1}\n', text.replace(b"1", b"2", 1), text.replace(b"}", b"", 1), b""]
+        part.write_bytes(trial.dice.choice(damaged))
+    for part in trial.dice.sample(parts, len(parts) // 8):
+        part.unlink()
+
+
+def redis_fails_over(trial: Trial) -> None:
+    """The Redis server comes back without the steps of its last moments, as a replica that was behind."""
+    trial.wait_moment(0.3, 0.95)
+    assert trial.redis
+    folder = trial.redis.folder
+    shutil.copytree(folder / "appendonlydir", folder / "behind")
+    behind = time.monotonic() + trial.dice.uniform(0.2, 0.4)
+    wait_for(lambda: time.monotonic() > behind, 20, "the steps that are lost")
+    trial.redis.kill()
+    shutil.rmtree(folder / "appendonlydir")
+    (folder / "behind").rename(folder / "appendonlydir")
+    trial.redis.start()
+
+
 def redis_away(trial: Trial) -> None:
     """The Redis server is away for some seconds, and comes back with its file."""
     trial.wait_moment()
@@ -235,7 +261,9 @@ KINDS = (
     Kind(name="a node's log folder deleted", strike=remove_logs),
     Kind(name="a node's eggs deleted", strike=remove_eggs),
     Kind(name="the crawl's own folder deleted", strike=remove_home),
+    Kind(name="parts at home damaged", strike=damage_home),
     Kind(name="the store away and back", strike=redis_away, redis=True),
+    Kind(name="Redis failed over, its last steps lost", strike=redis_fails_over, redis=True),
     Kind(name="a clock an hour ahead", strike=nothing, trial={"node_env": {0: _CLOCK}}),
     Kind(name="a clock an hour behind", strike=kill_worker, trial={"node_env": {0: _BEHIND}}),
     Kind(name="worker, machine and producer, in turn", strike=kill_all_in_turn),

@@ -220,6 +220,32 @@ IDLE_ONCE = Case(
     sentence="when nothing is left of the batches that it has",
 )
 
+IDLE_FOR_EVER = Case(
+    name="idle-handler-never-lets-go",
+    files={
+        "spider": """
+            import scrapy
+            from scrapy.exceptions import DontCloseSpider
+            from scrapyd_dist.middlewares.worker import idle_handlers
+
+            from small.base import Rooms
+
+            idle_handlers.HEARTBEAT = 0.1
+
+            class Museum(Rooms):
+                @classmethod
+                def from_crawler(cls, crawler, *args, **kwargs):
+                    spider = super().from_crawler(crawler, *args, **kwargs)
+                    crawler.signals.connect(spider.idle, scrapy.signals.spider_idle)
+                    return spider
+
+                def idle(self):
+                    if hasattr(self, "_job"):  # the plain crawl would never end
+                        raise DontCloseSpider
+        """
+    },
+)
+
 IDLE_DISCONNECTS = Case(
     name="idle-handler-disconnects-itself",
     files={
@@ -423,6 +449,7 @@ CASES = [
     FOLLOWER_IS_HANDLED,
     IDLE_LIST,
     IDLE_ONCE,
+    IDLE_FOR_EVER,
     IDLE_DISCONNECTS,
     TIMER,
     FRESH_REQUEST,
@@ -438,6 +465,7 @@ FAST_CASES = [
     (FOLLOWER_FAILS, "push"),
     (FOLLOWER_IS_HANDLED, "pull"),
     (IDLE_LIST, "pull"),
+    (IDLE_FOR_EVER, "push"),
     (FRESH_REQUEST, "pull"),
     (LISTENED, "push"),
 ]

@@ -10,11 +10,12 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from scrapyd_dist.errors import ConfigError
 
 from .commands import SCRAPY, SDIST, Command, Result
-from .crawls import crawls
+from .crawls import crawls, misses_in
 from .museum import PIECES, Museum
 from .nodes import ScrapydNode
 from .projects import Project
@@ -121,6 +122,7 @@ class Outcome:
     items: Counter[str]
     pages: Counter[str]  #: hits at the site
     handed_out: int  #: requests that went to the nodes
+    misses: Mapping[str, str]  #: path of a page without a result -> why
     files: Mapping[str, Counter[str]]  #: name -> lines, of what else was written into the folder `out`
 
     def differences(self, plain: Outcome) -> dict[str, str]:
@@ -243,6 +245,8 @@ class Comparison:
     def _outcome(self, project: Project, result: Result) -> Outcome:
         reasons = _reasons(project)
         items = project.path / ITEMS
+        ended = [crawl.summary for crawl in crawls(project) if "misses" in crawl.summary]
+        missed = [row for summary in ended for row in misses_in(summary)]
         return Outcome(
             code=result.code,
             said=f"{result.out}\n{result.err}",
@@ -250,6 +254,7 @@ class Comparison:
             items=_lines(items) if items.exists() else Counter(),
             pages=self._museum.hits(),
             handed_out=max((crawl.summary.get("sealed", 0) for crawl in crawls(project)), default=0),
+            misses={urlsplit(row["url"]).path: row["reason"] for row in missed},
             files=_files(project.path / "out"),
         )
 

@@ -1,6 +1,7 @@
 """`sdist items` on a store and files made here: what counts, what is checked, and what is said about the rest."""
 
 import csv
+import hashlib
 import json
 from contextlib import closing
 from pathlib import Path
@@ -49,7 +50,9 @@ class Shop:
             store.sent(CRAWL, batch.number, 1)
             if text is not None:
                 (self.parts / f"{job}.jl").write_text(text)
-                report = {"items": text.count("\n") if items is None else items, "feeds": feeds or []}
+                described = {"bytes": len(text), "sha256": hashlib.sha256(text.encode()).hexdigest()}
+                counts = {"items": text.count("\n") if items is None else items, "feeds": feeds or []}
+                report = {**counts, "part": described}
                 part = "" if feeds else f"{job}.jl"
                 store.accept(CRAWL, batch.number, 1, report=report, part=part, misses=[], now=float(self._batches))
         return job
@@ -104,6 +107,18 @@ def test_a_part_with_another_number_of_items_than_reported_is_named(shop: Shop, 
     assert f"{gone}: its part {shop.parts / gone}.jl is not there any more (1 items)" in said.err
     assert good not in said.err
     assert len(json.loads(said.out)["problems"]) == 2
+
+
+def test_a_part_that_is_not_what_its_worker_wrote_is_left_out_and_named(shop: Shop, capsys: Captured) -> None:
+    shop.own(0, '{"n": 0}\n{"n": 1,\n')
+    bad = shop.batch('{"n": 2}\n')
+    shop.batch('{"n": 3}\n')
+    (shop.parts / f"{bad}.jl").write_text('{"n": 7}\n')
+    assert merged(CRAWL) == 3
+    assert [row["n"] for row in rows()] == [0, 3]
+    said = capsys.readouterr().err
+    assert f"{bad}: its part {shop.parts / bad}.jl is not what its worker wrote, and was left out (1 items)" in said
+    assert "own-0.jl: 1 lines are no items and were left out" in said
 
 
 def test_a_finished_crawl_has_as_many_items_as_it_ended_with(shop: Shop, capsys: Captured) -> None:

@@ -109,12 +109,12 @@ def test_what_is_left_are_the_items_of_all_others(sources: list[int | None]) -> 
 
 def test_parts_that_are_not_there_any_more_are_told_and_the_rest_is_merged(tmp_path: Path) -> None:
     (tmp_path / PARTS).mkdir()
-    (tmp_path / PARTS / "2.jl").write_text('{"a": 1}\n')
+    (tmp_path / PARTS / "2.jl").write_text('{"a": 1}\n' * 3)
     attempts = [attempt(batch, {"items": 3}, part=f"{batch}.jl") for batch in (1, 2)]
     outputs = [ItemOutput.named(tmp_path / "items.jl")]
     delivered = deliver(tmp_path, own=[], attempts=attempts, misses=[], outputs=outputs, feed_url=None)
-    assert (delivered.items, delivered.lost) == (1, 3)
-    assert (tmp_path / "items.jl").read_text() == '{"a": 1}\n'
+    assert (delivered.items, delivered.lost) == (3, 3)
+    assert (tmp_path / "items.jl").read_text() == '{"a": 1}\n' * 3
     (warning,) = delivered.warnings
     assert warning.startswith("3 items are lost: 1 parts that came home are not in ")
     assert "sdist items pull" in warning

@@ -26,6 +26,7 @@ from scrapyd_dist.throttle.permits import (
     Permit,
     PermitReply,
     PermitRequest,
+    Rules,
     SiteNews,
     TakenPermits,
 )
@@ -71,6 +72,9 @@ class FakeStore:
 
     def _since(self, known: int | None) -> frozenset[str]:
         return self.changed if known not in (None, self.version) else frozenset()
+
+    def rules(self) -> Rules:
+        return Rules(version=self.version, rules={})
 
     def close(self) -> None:
         self.closed = True

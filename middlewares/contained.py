@@ -1,0 +1,182 @@
+"""Lets what a project raises that is no `Exception` cost its page, and not the crawl.
+
+Scrapy handles each `Exception` of a project's code. With `asyncio.CancelledError` or `GeneratorExit` the page that was
+in work never ends, so its crawl waits for ever; `KeyboardInterrupt` and `SystemExit` end the process on the spot. The
+rule kept here: where Scrapy calls the project's code, an `Exception` of the same name takes their place.
+Part of the worker half: imports Scrapy and the standard library only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import wraps
+from inspect import isawaitable, iscoroutinefunction
+from typing import Any
+
+from scrapy import signals
+from scrapy.crawler import Crawler
+from scrapy.utils import signal as signal_tools
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+
+class StandIn(Exception):
+    """Stands for something that is no `Exception`; each is of a class that has the other one's name."""
+
+
+def stand_in(error: BaseException) -> Exception:
+    """An `Exception` of the same name and text."""
+    kind = type(type(error).__name__, (StandIn,), {"__module__": type(error).__module__})
+    found = kind(str(error))
+    assert isinstance(found, Exception)
+    return found
+
+
+def contain_errors(crawler: Crawler) -> None:
+    """See the module; call while the crawler makes its components."""
+    if not getattr(signal_tools.robustApply, "contains", False):
+        signal_tools.robustApply = _contained(signal_tools.robustApply)
+
+    def contain() -> None:
+        _contain_in_tasks()
+        engine = crawler.engine
+        scraper = engine.scraper
+        _put_around(scraper, "call_spider_async", _with_contained_output)
+        _put_around(scraper.spidermw, "_process_spider_input", _contained)
+        for name in ("scrape_response", "scrape_response_async"):
+            _put_around(scraper.spidermw, name, _with_contained_output)
+        if iscoroutinefunction(scraper._scrape):  # noqa: SLF001 - Scrapy 2.13 takes care of it
+            _put_around(scraper, "_scrape", _contained)
+        for owner in (scraper.itemproc, engine.downloader.middleware):
+            for name in ("process_item", "process_item_async", "download", "download_async"):
+                _put_around(owner, name, _contained)
+
+    crawler.signals.connect(contain, signals.spider_opened, weak=False)
+
+
+def _contain_in_tasks() -> None:
+    """Let no task end the process, such as that of a callback, pipeline or handler which is a coroutine."""
+    loop = asyncio.get_running_loop()
+    if loop.get_task_factory() is None:
+        loop.set_task_factory(_task)  # type: ignore[arg-type]  # later Pythons give it more options
+
+
+def _task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+    return asyncio.Task(_without_exit(work), loop=loop, **options)
+
+
+async def _without_exit(work: Any) -> Any:
+    own = asyncio.current_task()
+    try:
+        return await work
+    except (KeyboardInterrupt, SystemExit) as error:
+        raise stand_in(error) from error
+    except GeneratorExit as error:
+        if not _is_running(own):  # nobody waits for the work any more, and it is thrown away
+            raise
+        raise stand_in(error) from error
+
+
+def _is_running(task: asyncio.Task[Any] | None) -> bool:
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:  # the event loop has ended
+        return False
+
+
+def _put_around(owner: Any, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Change this method on this instance only; older Scrapys lack some."""
+    if hasattr(owner, name):
+        setattr(owner, name, around(getattr(owner, name)))
+
+
+def _contained(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        try:
+            result = function(*arguments, **named)
+        except Exception:
+            raise
+        except BaseException as error:
+            raise stand_in(error) from error
+        if isinstance(result, Deferred):
+            return result.addErrback(_stand_in_of_failure)
+        return _awaited(result) if isawaitable(result) else result
+
+    call.contains = True  # type: ignore[attr-defined]  # so that it is put around once
+    return call
+
+
+def _stand_in_of_failure(failure: Failure) -> Failure:
+    error = failure.value
+    if error is None or isinstance(error, Exception):
+        return failure
+    return Failure(stand_in(error))
+
+
+async def _awaited(result: Any) -> Any:
+    try:
+        return await result
+    except Exception:
+        raise
+    except BaseException as error:
+        raise stand_in(error) from error
+
+
+def _with_contained_output(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which gives the output of a callback, with all that is raised when the output is read."""
+    call_contained = _contained(function)
+
+    @wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        result = call_contained(*arguments, **named)
+        return result.addCallback(contained_output) if isinstance(result, Deferred) else _output_in(result)
+
+    return call
+
+
+async def _output_in(result: Awaitable[Any]) -> Iterator[Any] | AsyncIterator[Any]:
+    return contained_output(await result)
+
+
+def contained_output(output: Any) -> Iterator[Any] | AsyncIterator[Any]:
+    """The same output, with stand-ins of what is raised in making it."""
+    return _asynchronous(output) if isinstance(output, AsyncIterator) else _synchronous(iter(output))
+
+
+async def contained_start(crawler: Crawler, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """What a spider starts with, likewise; an engine that stops cancels what waits there."""
+    try:
+        async for one in _asynchronous(start):
+            yield one
+    except StandIn as error:
+        if crawler.engine.running:
+            raise
+        raise error.__cause__ or error from None
+
+
+async def _asynchronous(output: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    while True:
+        try:
+            one = await anext(output)
+        except StopAsyncIteration:
+            return
+        except Exception:
+            raise
+        except BaseException as error:
+            raise stand_in(error) from error
+        yield one
+
+
+def _synchronous(output: Iterator[Any]) -> Iterator[Any]:
+    while True:
+        try:
+            one = next(output)
+        except StopIteration:
+            return
+        except Exception:
+            raise
+        except BaseException as error:
+            raise stand_in(error) from error
+        yield one

@@ -1,0 +1,71 @@
+"""A store that fails over and loses its last steps: the scheduler goes on with what the store knows, and ends."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from rig.nodemodel import ModelNode, model
+from rig.scheduling import Bench, sending, until
+
+#: steps of a batch
+STEPS = ("sealed", "sent", "running")
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a store that is in use, or put it back into one that is."""
+    with closing(sqlite3.connect(source)) as one, closing(sqlite3.connect(target, timeout=10)) as other:
+        one.backup(other)
+
+
+@contextmanager
+def snapshot(folder: Path) -> Iterator[None]:
+    """All steps of the store that are made meanwhile are lost at the end."""
+    copy(folder / "store.db", folder / "before.db")
+    yield
+    copy(folder / "before.db", folder / "store.db")
+
+
+async def come_to(b: Bench, node: ModelNode, step: str) -> None:
+    """The two batches come to this step."""
+    jobs = ["c.b1.a1", "c.b2.a1"]
+    if step != "sealed":
+        b.state.sending = True
+        b.state.pump()
+        await until(lambda: len(b.posts()) == 2 and not b.state.posts, "they are sent")
+    if step == "running":
+        for job in jobs:
+            node.start(job, done=1)
+        await until(lambda: b.states() == ["running", "running"], "they run")
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_what_was_done_since_is_done_again_or_taken_up(tmp_path: Path, step: str) -> None:
+    node = model("one", quick=False)
+    async with sending(tmp_path, node) as b:
+        b.state.sending = False
+        await b.seal(2)
+        await come_to(b, node, step)
+        with snapshot(tmp_path):
+            await come_to(b, node, "running")
+            for job in ("c.b1.a1", "c.b2.a1"):
+                node.finish(job)
+            await until(lambda: b.states() == ["done", "done"], "both are done")
+        if step == "sealed":
+            await until(lambda: len(b.posts()) == 4 and not b.state.posts, "they are sent again")
+            for job in ("c.b1.a1", "c.b2.a1"):
+                node.finish(job)
+        await b.over(whole=2)
+
+
+async def test_steps_that_are_lost_between_two_steps_of_a_job_end_no_crawl(tmp_path: Path) -> None:
+    node = model("one", quick=False)
+    async with sending(tmp_path, node) as b:
+        b.state.sending = False
+        await b.seal(2)
+        with snapshot(tmp_path):
+            await come_to(b, node, "running")
+        for job in ("c.b1.a1", "c.b2.a1"):
+            node.finish(job)
+        await b.over(whole=2)
