@@ -186,16 +186,17 @@ def ensure(
             if wish.dry_run:  # nothing was under way
                 raise
             last = dict(steps)
-            _keep(state, project, egg, {names[name] for name, step in last.items() if step in _SENT})
+            _keep(state, project, egg, [(node, names[node.name]) for node in nodes if last[node.name] in _SENT])
             raise RollOutInterrupted(last, common) from None
-    _keep(state, project, egg, {one.version for one in result.results if one.uploaded and one.version is not None})
+    _keep(state, project, egg, [(one.node, one.version) for one in result.results if one.uploaded and one.version])
     return result
 
 
-def _keep(state: Path | None, project: str, egg: Egg, versions: set[str]) -> None:
+def _keep(state: Path | None, project: str, egg: Egg, sent: Iterable[tuple[Node, str]]) -> None:
+    """Keep the egg under each version, for the project itself and for each other name that it has on a node."""
     if state is not None:
-        for version in versions:
-            save_egg(state, project, version, egg.data)
+        for name, version in {(name, version) for node, version in sent for name in (project, node.project or project)}:
+            save_egg(state, name, version, egg.data)
 
 
 def common_name(

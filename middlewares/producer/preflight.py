@@ -71,7 +71,8 @@ def _check(probes: Sequence[NodeProbe], *, feed: bool) -> list[str]:
         refused = all(isinstance(error, (AuthRefused, TlsRefused)) for error in errors)
         raise (type(errors[0]) if refused else NoNodeReachable)(
             f"No node can be reached: {why}. Nothing was started. Start a node, or"
-            " name others in scrapy.cfg, DISTRIBUTED_TARGET_HOSTS or --node; `sdist nodes` shows them."
+            " name others in scrapy.cfg, DISTRIBUTED_TARGET_HOSTS or --node; `sdist nodes` shows them, and"
+            " `sdist nodes remove NAME` takes one away that was added."
         )
     silent = [p.asked.name for p in probes if p.error is None and not p.value]
     if silent and not feed:

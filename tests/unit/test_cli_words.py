@@ -367,11 +367,11 @@ def test_the_plan_says_which_node_would_get_the_code() -> None:
 
 def test_a_clock_that_is_wrong_has_a_column(capsys: pytest.CaptureFixture[str]) -> None:
     nodes = [NodeStatus(node=Node.parse("web1"), skew=3600.0), NodeStatus(node=Node.parse("web2"), skew=0.5)]
-    node_commands._show(nodes, None)
+    node_commands._show(nodes, [one.document() for one in nodes])
     head, first, second = capsys.readouterr().out.splitlines()
     at = head.index("CLOCK")
     assert (first[at:].split()[0], second[at:].split()[0]) == ("+3600", "http://web2:6800")
-    node_commands._show(nodes[1:], None)
+    node_commands._show(nodes[1:], [one.document() for one in nodes[1:]])
     assert "CLOCK" not in capsys.readouterr().out
 
 
