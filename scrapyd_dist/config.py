@@ -61,6 +61,12 @@ class ProjectConfig:
             names.setdefault(node.url, node.name)
         return distinct(replace(node, name=names[node.url]) for node in self.targets if self.is_own(node))
 
+    @property
+    def project_names(self) -> tuple[str, ...]:
+        """What scrapy.cfg calls the project on nodes: the `project` of `[deploy]` and of its own targets."""
+        named = (self.project, *(node.project for node in self.own_targets))
+        return tuple(dict.fromkeys(name for name in named if name is not None))
+
     def is_own(self, node: Node) -> bool:
         """Whether the project that the node's target names has the chosen settings module."""
         return self.module_of(node.project) == self.settings_module

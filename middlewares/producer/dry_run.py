@@ -42,7 +42,7 @@ from .crawl_request import CrawlRequest, check_crawl, find_project, for_target, 
 from .difference_finder import kept_by_callbacks
 from .discovery import IndexWalk
 from .feed_outputs import shown
-from .preflight import LOCAL_NODES, notes_on, prepare
+from .preflight import LOCAL_NODES, eggs_kept, notes_on, prepare
 from .producer_options import ProducerOptions, read_options
 
 #: what stands for a detail page that has not been found yet
@@ -98,6 +98,7 @@ def plan(
         version = version or common_name(known, content, for_crawl=True)
         # a name that is not made yet tells the content all the same
         shown = version or version_name(content, datetime.now(timezone.utc), for_crawl=True)
+    versions = {one.node.name: one.versions for one in there}
     nodes = [
         {
             "name": found.asked.name,
@@ -133,7 +134,7 @@ def plan(
         "batch_size": options.batch_size,
         "bytes_per_batch": describe_payload(values, encode(values, key=prepared.key)),
         "output": [*_paths(options, f"{spider}-TIME"), *([sink.shown] if sink else ())],
-        "code": notes_on(code, shown or None, {one.node.name: one.versions for one in there}),
+        "code": notes_on(code, shown or None, versions, eggs_kept(request.project)),
         "differences": [one.document for one in differences],
         "warnings": [*warnings, *_warnings(crawler.settings, options, nodes), *_late(request, members, stored)],
         **found,
