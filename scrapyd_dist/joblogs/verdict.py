@@ -8,6 +8,7 @@ from scrapyd_dist.batches import meaning
 from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.joblogs.joblog import LogFacts
 from scrapyd_dist.joblogs.log_reads import LogExcerpt
+from scrapyd_dist.joblogs.remedies import remedy_for
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import JobState
@@ -127,7 +128,7 @@ def _unclosed(facts: LogFacts, *, says_info: bool, signalled: bool) -> tuple[Out
     if signalled:
         return Outcome.KILLED, "by sdist jobs cancel"
     if facts.last_error:
-        return Outcome.DIED, facts.last_error
+        return Outcome.DIED, with_remedy(facts.last_error)
     if not says_info:
         return Outcome.UNKNOWN, "its log is empty, or LOG_LEVEL or LOG_FORMAT hides how it ended"
     if facts.forced:
@@ -158,8 +159,13 @@ def failures(facts: LogFacts) -> str:
     if errors:
         found.append(f"{errors} errors logged" if errors > 1 else "1 error logged")
     if found and facts.last_error:
-        found.append(f"last: {facts.last_error}")
+        found.append(f"last: {with_remedy(facts.last_error)}")
     return "; ".join(found)
+
+
+def with_remedy(error: str) -> str:
+    """Return an error, and what to do about it if that is known."""
+    return f"{error.rstrip('.')}. {remedy}" if (remedy := remedy_for(error)) else error
 
 
 def _number(stats: Mapping[str, object], name: str) -> int:
