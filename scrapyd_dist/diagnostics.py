@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from scrapyd_dist.errors import ConnectionRefused, HostNotFound, NodeError, NoReply, NotFound, NotJson, TlsRefused
 from scrapyd_dist.nodes import Node, names_by
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.node_state import SKEW, skew_of
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Load
@@ -207,7 +208,7 @@ def _certificate(exam: NodeDiagnosis, now: datetime) -> Iterator[Finding]:
     ends = exam.certificate_ends
     if ends is not None and ends - now <= SOON:
         severity = Severity.DANGER if ends - now < TOO_SOON else Severity.WARNING
-        text = f"its certificate ends in {max(0, (ends - now).days)} days, on {ends:%Y-%m-%d %H:%M} UTC"
+        text = f"its certificate ends in {counted(max(0, (ends - now).days), 'day')}, on {ends:%Y-%m-%d %H:%M} UTC"
         yield exam.finding(severity, "tls", text, "Renew the certificate of the proxy before this Scrapyd.")
 
 
@@ -294,7 +295,10 @@ def _code(exam: NodeDiagnosis) -> Iterator[Finding]:
 def _work(exam: NodeDiagnosis) -> Iterator[Finding]:
     pending = exam.load.pending if exam.load else 0
     if exam.wedged:
-        text = f"{pending} jobs wait, and none was started in three looks: its process slots are lost"
+        text = (
+            f"{counted(pending, 'job waits', 'jobs wait')}, and none was started in three looks: its process"
+            f" slots are lost"
+        )
         remedy = "Restart its Scrapyd: jobs that wait are kept. Oversized arguments and job ids with a slash do that."
         yield exam.finding(Severity.DANGER, "slots", text, remedy)
     if exam.draining is not None:

@@ -22,6 +22,7 @@ from scrapyd_dist.errors import (
     NothingMatched,
 )
 from scrapyd_dist.nodes import Node, names_of
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.node_state import SKEW, IdleWatch
 from scrapyd_dist.transports import sweep
 
@@ -142,7 +143,8 @@ def _tell(waited: Sequence[DrainResult], code: int, output: Output, *, waited_fo
             complain(f"{one.error} What it still runs is not known; the drain is in force all the same.")
         elif one.wedged:
             complain(
-                f"{one.node}: {row['pending']} jobs wait there and none is started, so it will never be empty. Its "
+                f"{one.node}: {counted(row['pending'], 'job waits', 'jobs wait')} there and none is started, so"
+                f" it will never be empty. Its "
                 "process slots are lost: restart its Scrapyd, or take the jobs back with `sdist jobs cancel`. The "
                 "drain is in force."
             )

@@ -26,6 +26,7 @@ from scrapyd_dist.goals import in_words
 from scrapyd_dist.items.delivery import accepted_of
 from scrapyd_dist.items.merging import is_elsewhere
 from scrapyd_dist.keys import state_key
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import Snapshot, exit_code, told
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.scrapyd.jobs import check_args
@@ -356,7 +357,10 @@ class ConsumeRun(Lifecycle):
         code = code or (PARTIAL if delivered.lost else 0)
         if goal := self._scheduler.state.goal:
             reached = in_words(goal, self._scheduler.state.spec.goals[goal])
-            left = f"{backlog.waiting_requests:,} requests wait in {backlog.waiting:,} batches"
+            left = (
+                f"{counted(backlog.waiting_requests, 'request waits', 'requests wait')} in"
+                f" {counted(backlog.waiting, 'batch', 'batches')}"
+            )
             return await self._let_go(CrawlState.STOPPED, code, f"A goal is reached: {reached}. {left}.")
         if backlog.finished:
             return await self._let_go(CrawlState.FINISHED, code, "")

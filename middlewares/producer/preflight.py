@@ -24,6 +24,7 @@ from scrapyd_dist.errors import (
 )
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, told_content
@@ -112,9 +113,9 @@ def prepare(
         prepared = _prepare(request, nodes, egg, key, code=code)
     except DistError as error:
         raise type(error)(
-            f"{error} The {len(nodes)} nodes that were started on this machine still run: sdist nodes down"
+            f"{error} What was started on this machine ({counted(len(nodes), 'node')}) still runs: sdist nodes down"
         ) from error
-    started = f"started {len(nodes)} nodes on this machine; `sdist nodes down` stops them"
+    started = f"started {counted(len(nodes), 'node')} on this machine; `sdist nodes down` stops them"
     return replace(prepared, warnings=[*prepared.warnings, started])
 
 

@@ -11,6 +11,7 @@ from scrapyd_dist.batches import Attempt, AttemptState, Miss
 from scrapyd_dist.items.download import count_lines
 from scrapyd_dist.items.json_lines import Items, left_out, number
 from scrapyd_dist.items.merging import ItemOutput, ItemValues, merge
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.scrapyd.jobs import crawl_in
 
 #: timeout of FTP connections in seconds
@@ -119,13 +120,16 @@ def deliver(
     lost = sum(a.report.get("items", 0) - number(out.get(a.batch, ())) for a in gone)
     if gone:
         warnings.append(
-            f"{lost:,} items are lost: {len(gone):,} parts that came home are not in {folder / PARTS} any more. `sdist"
+            f"{counted(lost, 'item is', 'items are')} lost:"
+            f" {counted(len(gone), 'part that came home is', 'parts that came home are')} not in"
+            f" {folder / PARTS} any more. `sdist"
             f" items pull {crawl_in(gone[0].job)}` fetches those that their nodes still have."
         )
     if merges and (away := own_items - sum(map(count_lines, own))) > 0:
         lost += away
         warnings.append(
-            f"{away:,} items are lost: those of the crawl's own pages are not in {folder / PARTS} any more. Only"
+            f"{counted(away, 'item is', 'items are')} lost: those of the crawl's own pages are not in"
+            f" {folder / PARTS} any more. Only"
             " another crawl brings them."
         )
     if merges:

@@ -11,6 +11,7 @@ from scrapyd_dist.joblogs.log_reads import LogExcerpt
 from scrapyd_dist.joblogs.remedies import remedy_for
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.scrapyd.jobs import crawl_in
 
@@ -192,7 +193,7 @@ def _reported(state: JobState, report: WorkerReport, *, signalled: bool) -> tupl
     if not report.ended and signalled:
         return Outcome.KILLED, "by sdist jobs cancel"
     if not report.ended:
-        return Outcome.DIED, f"after {report.ended_requests} of {report.requests} requests"
+        return Outcome.DIED, f"after {report.ended_requests} of {counted(report.requests, 'request')}"
     if meaning(report.finish_reason).told:
         # A worker without a batch has done all: a crawl ends before its workers see that.
         left = report.batches is None or any(number for fate, number in report.batches.items() if fate != "acked")
@@ -204,4 +205,4 @@ def _reported(state: JobState, report: WorkerReport, *, signalled: bool) -> tupl
         return Outcome.FAILED, wrong
     missed = sum(len(report.missed_urls.get(kind, ())) for kind in ("failed", "unended"))
     # Missed URLs are no failure of the job; the crawl's summary counts them.
-    return Outcome.FINISHED, f"{missed} of {report.requests} URLs failed" if missed else ""
+    return Outcome.FINISHED, f"{missed} of {counted(report.requests, 'URL')} failed" if missed else ""
