@@ -310,19 +310,54 @@ class Context:
 
         A name that is to be looked up and has no address is a ConfigError.
         """
+        nodes = distinct(self._all)
+        return nodes if os.environ.get(NODES) else tuple(self._own.get(node.url, node) for node in nodes)
+
+    @cached_property
+    def _all(self) -> tuple[Node, ...]:
+        """The node of each target, which may be several for different projects."""
         chosen = os.environ.get(NODES, "").split()
         return self._of(chosen) if chosen else self._listed
 
     @cached_property
     def _listed(self) -> tuple[Node, ...]:
-        listed = (*self.project.targets, *self.added)
-        nodes = distinct(one for node in listed for one in (addresses_of(node) if node.lookup else (node,)))
-        return nodes or self.local_nodes
+        return self._looked_up((*self.project.targets, *self.added)) or self.local_nodes
+
+    @cached_property
+    def _own(self) -> dict[str, Node]:
+        """The targets of the project itself, by url."""
+        return {node.url: node for node in self._looked_up(self.project.own_targets)}
+
+    @staticmethod
+    def _looked_up(nodes: Iterable[Node]) -> tuple[Node, ...]:
+        return tuple(one for node in nodes for one in (addresses_of(node) if node.lookup else (node,)))
 
     def nodes(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
         """The nodes that these names, globs and addresses mean, each once; without patterns all of them.
 
         ConfigError where there is no node at all, NothingMatched where a pattern means none.
+        """
+        found = self.targets(patterns)
+        return distinct(found) if patterns else self.all_nodes
+
+    def own_nodes(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
+        """`nodes`, for a command that starts the project's code: without patterns, those of the project's own targets.
+
+        ConfigError where scrapy.cfg has targets, and all of them are for projects with other settings modules.
+        """
+        nodes = self.nodes(patterns)
+        targets = self.project.targets
+        if patterns or os.environ.get(NODES) or not targets:
+            return nodes
+        if not self._own:
+            self.project.check_own(targets)
+        others = {node.url for node in self._looked_up(targets)} - self._own.keys()
+        return tuple(node for node in nodes if node.url not in others)
+
+    def targets(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
+        """What these names, globs and addresses mean, without patterns everything that is listed; errors as of `nodes`.
+
+        A node comes once for each of its targets: they may be for different projects.
         """
         addresses = bool(patterns) and all(map(is_address, patterns or ()))
         self._nodes_are_named |= addresses
@@ -331,7 +366,7 @@ class Context:
                 f"{self.root / 'scrapy.cfg'} names no node, and no local one runs. Add a section such as [deploy:node1]"
                 " with url = http://web1:6800/, or start nodes on this machine: sdist nodes up 3."
             )
-        return self._of(patterns) if patterns else self.all_nodes
+        return self._of(patterns) if patterns else self._all
 
     def _of(self, patterns: Sequence[str]) -> tuple[Node, ...]:
         targets = self.project.targets
@@ -342,7 +377,7 @@ class Context:
         )
         unknown = [text for text in patterns if not any(fnmatchcase(node.name, text) for node in named)]
         there = [node_named(text, named) for text in unknown]
-        return distinct((*(node for node in named if any(fnmatchcase(node.name, text) for text in patterns)), *there))
+        return (*(node for node in named if any(fnmatchcase(node.name, text) for text in patterns)), *there)
 
     def nodes_if_any(self, patterns: Sequence[str] | None = None) -> tuple[Node, ...]:
         """`nodes`, for a command that also tells what the store remembers: with a word, none where there is none."""
@@ -361,7 +396,7 @@ class Context:
         self, patterns: Sequence[str] | None, name: str | None
     ) -> tuple[str, tuple[Node, ...], dict[str, float]]:
         """The project's name on the nodes, the nodes, and `known_times`; a name that was asked for goes first."""
-        nodes = self.nodes(patterns)
+        nodes = self.nodes(patterns) if name else self.own_nodes(patterns)
         name = self.one_project(name, nodes)
         found = project_name(self.project, nodes, name)
         nodes = tuple(replace(node, project=name) for node in nodes) if name is not None else nodes
@@ -402,11 +437,13 @@ class Context:
         urls = {node.url for node in (*self.project.targets, *self.added)}
         idle = [node for node in self.local_nodes if urls and node.url not in urls]
         if idle:
+            these = f" To use these again: sdist nodes remove {names_of(self.added, ' ')}." if self.added else ""
             say(
                 f"Note: local nodes run that get no work ({names_of(idle)}): they are used only where scrapy.cfg and"
                 " `sdist nodes add` name no other. To use both, give each a section in scrapy.cfg, such as"
                 f" [deploy:{idle[0].name}] with url = {idle[0].url}, username = {idle[0].username} and its password,"
                 f" which is in {list_path(self.root / STATE_FOLDER)}; or stop them: sdist nodes down."
+                f"{'' if self.project.targets else these}"
             )
 
     def known_times(self, nodes: Iterable[Node], project: str | None) -> dict[str, float]:

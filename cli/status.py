@@ -1,6 +1,7 @@
 """`sdist watch`, `status` and `report`: how a crawl stands, or the whole fleet."""
 
 import os
+import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -13,6 +14,7 @@ from scrapyd_dist.progress import told
 from .context import Context
 from .crawls import watcher, wording
 from .crawls.crawl import SomeCrawl
+from .crawls.crawl_options import STDOUT
 from .crawls.producer_process import crawl_or_latest, runs
 from .crawls.watcher import WATCHING, WatchOptions
 from .frontier import frontier_list
@@ -92,7 +94,7 @@ def report(
 
     The page is one file without scripts, for a browser, a mail or an archive. It
     works while the crawl runs, too, and says then when it may end. --json gives
-    the series behind its pictures.
+    the series behind its pictures. `-o -` writes the page to standard output.
 
     Example: sdist report easy-20260102T030405Z -o easy.html
     """
@@ -102,6 +104,8 @@ def report(
     from scrapyd_dist.report.page import page
     from scrapyd_dist.report.series import document
 
+    if str(output) == STDOUT and result.as_json:
+        raise ConfigError("--json and -o - both write to standard output: leave one of the two out.")
     row = crawl_or_latest(context.store, crawl)
     facts = gather(context.store, row.id, now=time.time(), lives=runs(row))
     if ask_nodes:
@@ -110,7 +114,9 @@ def report(
         facts = replace(facts, nodes_now=tuple(now))
     if result.as_json:
         result.document(document(facts))
-    if output is not None or not result.as_json:
+    if str(output) == STDOUT:
+        sys.stdout.write(page(facts))
+    elif output is not None or not result.as_json:
         place = output or Path(f"{row.id}.html")
         _write(place, page(facts))
         if not result.as_json:

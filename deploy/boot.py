@@ -5,6 +5,8 @@ appends an egg to `sys.path`, so a package of the same name that is installed on
 which Scrapyd was started, would be found first: the finder prevents that.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import sys
@@ -24,6 +26,10 @@ ADDON = f"{PACKAGE}.Addon"
 ADDON_PRIORITY = 500
 #: why the egg could not be unpacked; the add-on writes it to the log, which does not exist yet
 ZIPPED = "SCRAPYD_DIST_ZIPPED"
+#: Scrapy's command that Scrapyd runs for the names of a version's spiders
+LIST = "list"
+#: the oldest Python of a node; this module and `egg_folder` are read by older ones, too, to say so
+OLDEST_PYTHON = (3, 10)
 
 
 class EggFinder:
@@ -57,7 +63,15 @@ def start(*, settings_module: str, boot: str, egg: str) -> None:
     A job with a batch becomes a worker; any other job is unaffected. `boot` is the name of this module in
     `sys.modules`, `egg` the path of the egg, zipped or unpacked. A zipped one is unpacked, if possible, and its folder
     is used in its place.
+
+    Raises:
+        ImportError: the node's Python is too old for the worker half.
     """
+    if sys.version_info < OLDEST_PYTHON:
+        found, oldest = sys.version_info[:2], OLDEST_PYTHON
+        raise ImportError(f"Python {found[0]}.{found[1]} is too old for scrapyd-dist; it needs {oldest[0]}.{oldest[1]}")
+    if sys.argv[1:2] == [LIST]:
+        keep_output_for_names()
     folder = egg
     problem = ""
     try:
@@ -83,6 +97,24 @@ def start(*, settings_module: str, boot: str, egg: str) -> None:
         # Scrapy copies the variable into the setting SETTINGS_MODULE, which projects read.
         os.environ["SCRAPY_SETTINGS_MODULE"] = settings_module
     sys.modules[boot] = settings
+
+
+def keep_output_for_names() -> None:
+    """Let nothing but the names of spiders reach standard output in this process; the rest goes to standard error.
+
+    Scrapyd takes each line for a spider's name, also one that the project, or a program that it starts, has printed.
+    """
+    names = os.dup(1)
+    os.dup2(2, 1)
+    load_object = import_module("scrapy.utils.misc").load_object
+
+    def run(command: Any, *_: Any) -> None:
+        settings = command.settings
+        loader = load_object(settings["SPIDER_LOADER_CLASS"]).from_settings(settings.frozencopy())
+        with os.fdopen(names, "w", encoding="utf-8") as output:
+            output.writelines(f"{name}\n" for name in sorted(loader.list()))
+
+    import_module("scrapy.commands.list").Command.run = run
 
 
 def find_packages(egg: str) -> set[str]:

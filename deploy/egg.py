@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 WORKER_MODULES = {
     "scrapyd_dist": (
         "__init__", "batches", "config", "errors", "escapes", "goals", "job_record", "keys", "nodes", "payload",
-        "related_names", "settings", "typed_lines", "version",
+        "plurals", "related_names", "settings", "typed_lines", "version",
     ),
     "scrapyd_dist.frontier": ("__init__", "backlog", "intake", "slots"),
     "scrapyd_dist.middlewares": (

@@ -102,9 +102,13 @@ def kept_eggs(state: Path, project: str) -> list[SavedEgg]:
     return _eggs_in([folder_of(state, project)])
 
 
-def all_eggs(state: Path, project: str) -> list[SavedEgg]:
-    """Return the kept eggs of a project's deployments and of all crawls, newest first, each version once."""
-    found = _eggs_in([folder_of(state, project), *(state / "crawls").glob("*")])
+def all_eggs(state: Path, *projects: str) -> list[SavedEgg]:
+    """Return the kept eggs of deployments and of all crawls, newest first, each version once.
+
+    `projects` are the names that the project has on nodes.
+    """
+    folders = [folder_of(state, name) for name in dict.fromkeys(projects)]
+    found = _eggs_in([*folders, *(state / "crawls").glob("*")])
     return list({egg.version: egg for egg in reversed(found)}.values())[::-1]
 
 

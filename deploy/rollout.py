@@ -1,7 +1,6 @@
 """The deployment of one egg to many nodes at the same time: calls, retries, and what follows from a refusal."""
 
 import random
-import re
 import threading
 import time
 from collections import Counter
@@ -33,6 +32,7 @@ from scrapyd_dist.transports import Sender, thread_pool
 from scrapyd_dist.transports.requests import RequestsTransport
 
 from .egg import Egg
+from .egg_refusal import why
 from .kept_eggs import find_egg, save_egg
 
 T = TypeVar("T")
@@ -186,16 +186,17 @@ def ensure(
             if wish.dry_run:  # nothing was under way
                 raise
             last = dict(steps)
-            _keep(state, project, egg, {names[name] for name, step in last.items() if step in _SENT})
+            _keep(state, project, egg, [(node, names[node.name]) for node in nodes if last[node.name] in _SENT])
             raise RollOutInterrupted(last, common) from None
-    _keep(state, project, egg, {one.version for one in result.results if one.uploaded and one.version is not None})
+    _keep(state, project, egg, [(one.node, one.version) for one in result.results if one.uploaded and one.version])
     return result
 
 
-def _keep(state: Path | None, project: str, egg: Egg, versions: set[str]) -> None:
+def _keep(state: Path | None, project: str, egg: Egg, sent: Iterable[tuple[Node, str]]) -> None:
+    """Keep the egg under each version, for the project itself and for each other name that it has on a node."""
     if state is not None:
-        for version in versions:
-            save_egg(state, project, version, egg.data)
+        for name, version in {(name, version) for node, version in sent for name in (project, node.project or project)}:
+            save_egg(state, name, version, egg.data)
 
 
 def common_name(
@@ -382,22 +383,3 @@ class NodeUpload:
         self.tell(self.node, Step.RETRYING)
         time.sleep(pause)
         return True
-
-
-def why(error: ApiRefused, egg: Egg) -> str:
-    """Return Scrapyd's message about an egg that it cannot import, with a remedy."""
-    words = error.said
-    if "No module named 'pkg_resources'" in words:
-        return (
-            f"its Scrapyd cannot read any egg ({words}): the setuptools on the node is too new. "
-            "Run pip install 'setuptools<81' in the node's environment and restart its Scrapyd."
-        )
-    missing = re.search(r"No module named '(\w+)", words)
-    remedy = "Correct the project"
-    if missing and f"{missing[1]}.py" in egg.left_out:
-        remedy = f"{missing[1]}.py lies beside the packages, and only packages travel: move it into one"
-    elif missing and missing[1] in egg.left_out:
-        remedy = f"The folder {missing[1]} has no __init__.py, and only packages travel: add one"
-    elif "No module named" in words:
-        remedy = "Install what is missing on the node"
-    return f"the project cannot be imported there ({words}). {remedy}, and deploy again."

@@ -15,6 +15,7 @@ from scrapy.spiders import CrawlSpider
 
 from scrapyd_dist.frontier.backlog import MAX_PRIORITY
 from scrapyd_dist.payload import RequestValue
+from scrapyd_dist.plurals import counted
 
 from .typed_json import NoJsonForm, UnknownClass, pack, unpack
 
@@ -54,7 +55,7 @@ class PagesUsedUp(IgnoreRequest):
     """The request is not made: its crawl has had all pages of this domain that it may have."""
 
     def __init__(self, domain: str, pages: int) -> None:
-        super().__init__(f"the budget of {pages} pages of {domain} is used up")
+        super().__init__(f"the budget of {counted(pages, 'page')} of {domain} is used up")
 
 
 class CannotTravel(ValueError):

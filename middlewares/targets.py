@@ -146,7 +146,7 @@ def with_target(value: RequestValue, crawler: Crawler) -> RequestValue:
     if "rule" in value or "callback" in value:
         return value
     settings, spider = crawler.settings, crawler.spider
-    if follows_strategy(settings) and _has_parse(spider):
+    if follows_strategy(settings) and has_parse(spider):
         return _with_pattern(value, spider)
     rule = settings.getint("DISTRIBUTED_TARGET_RULE", -1)
     if rule >= 0 and isinstance(spider, CrawlSpider):
@@ -157,7 +157,7 @@ def with_target(value: RequestValue, crawler: Crawler) -> RequestValue:
     return value if only is None else {"rule": only, **value}
 
 
-def _has_parse(spider: Spider | None) -> bool:
+def has_parse(spider: Spider | None) -> bool:
     """Whether the spider has a callback for pages of no other: seeds of a strategy are such."""
     kind = type(spider)
     own = (getattr(kind, name, None) is not getattr(Spider, name, None) for name in ("parse", "_parse"))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
-from scrapyd_dist.nodes import Node, is_address, names_of
+from scrapyd_dist.nodes import Node, distinct, is_address, names_of
 from scrapyd_dist.settings import nearest
 
 #: The project's state folder next to scrapy.cfg, with crawls, keys, eggs and local nodes.
@@ -35,6 +35,52 @@ class ProjectConfig:
     targets: tuple[Node, ...]  #: every `[deploy]` and `[deploy:NAME]` section with a url, in file order
     project: str | None  #: the `project` of `[deploy]`, if set
     options: Mapping[str, str] = field(default_factory=dict)  #: the `[sdist]` section
+    #: the `[settings]` section, by names in lower case; empty where the environment names another module
+    modules: Mapping[str, str] = field(default_factory=dict)
+
+    def module_of(self, project: str | None) -> str:
+        """Return the settings module of a project as Scrapyd calls it: that of its line in `[settings]`, if any.
+
+        Another name stands for the chosen module; but where a target is for that one by its name, for the default.
+        """
+        listed = self.modules.get((project or "").lower())
+        if listed is not None or project is None:
+            return listed or self.settings_module
+        by_name = {self.modules.get((node.project or "").lower()) for node in self.targets}
+        others = self.modules.get("default") if self.settings_module in by_name else None
+        return others or self.settings_module
+
+    @property
+    def own_targets(self) -> tuple[Node, ...]:
+        """The targets whose settings module is the chosen one, each url once, with its first name in scrapy.cfg.
+
+        Several projects may have targets at one node. What is remembered of it goes by its name, which is one for all.
+        """
+        names: dict[str, str] = {}
+        for node in self.targets:
+            names.setdefault(node.url, node.name)
+        return distinct(replace(node, name=names[node.url]) for node in self.targets if self.is_own(node))
+
+    @property
+    def project_names(self) -> tuple[str, ...]:
+        """What scrapy.cfg calls the project on nodes: the `project` of `[deploy]` and of its own targets."""
+        named = (self.project, *(node.project for node in self.own_targets))
+        return tuple(dict.fromkeys(name for name in named if name is not None))
+
+    def is_own(self, node: Node) -> bool:
+        """Whether the project that the node's target names has the chosen settings module."""
+        return self.module_of(node.project) == self.settings_module
+
+    def check_own(self, targets: Iterable[Node]) -> None:
+        """Raise ConfigError if one of these targets is for a project with another settings module."""
+        for node in targets:
+            if not self.is_own(node):
+                raise ConfigError(
+                    f"The target {node.name} of scrapy.cfg is for the project {node.project}, whose settings module is"
+                    f" {self.module_of(node.project)}, and this command runs {self.settings_module}. Choose that"
+                    f" project, as for Scrapy: SCRAPY_PROJECT={node.project}; or name a target of this one:"
+                    f" {names_of(one for one in self.targets if self.is_own(one)) or 'there is none yet'}."
+                )
 
 
 def find_root(folder: Path | None = None) -> Path | None:
@@ -57,12 +103,14 @@ def load(folder: Path | None = None) -> ProjectConfig:
             "Run this inside a Scrapy project."
         )
     parser = read_files([*shared_files(), root / "scrapy.cfg"])
+    settings_module = _settings_module(parser, root)
     return ProjectConfig(
         root=root,
-        settings_module=_settings_module(parser, root),
+        settings_module=settings_module,
         targets=targets_of(parser, root),
         project=_section(parser, "deploy").get("project") or None,
         options=_section(parser, OWN_SECTION),
+        modules=_modules(parser, settings_module),
     )
 
 
@@ -201,6 +249,17 @@ def _settings_module(parser: configparser.ConfigParser, root: Path) -> str:
             f"`{key} = myproject.settings`."
         )
     return module
+
+
+def _modules(parser: configparser.ConfigParser, chosen: str) -> dict[str, str]:
+    """Return the settings module of each project, and of `default`; `shell` names a program.
+
+    Empty if the chosen module is none of the file's: then the environment says it, for all projects.
+    """
+    modules = _section(parser, "settings")
+    if chosen not in modules.values():
+        return {}
+    return {name: module for name, module in modules.items() if name != "shell"}
 
 
 def _section(parser: configparser.ConfigParser, name: str) -> dict[str, str]:

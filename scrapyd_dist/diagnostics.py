@@ -6,16 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from scrapyd_dist.errors import ConnectionRefused, HostNotFound, NodeError, NoReply, NotFound, NotJson, TlsRefused
 from scrapyd_dist.nodes import Node, names_by
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.node_state import SKEW, skew_of
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Load
 from scrapyd_dist.scrapyd.versions import behind, current, is_crawls, told_content
 from scrapyd_dist.transports import Sender
 
+T = TypeVar("T")
 #: response time in seconds from which a node is reported as slow
 SLOW = 1.0
 #: seconds from sent to started from which a node looks at its queue too seldom, or is slow, and what to do
@@ -206,7 +208,7 @@ def _certificate(exam: NodeDiagnosis, now: datetime) -> Iterator[Finding]:
     ends = exam.certificate_ends
     if ends is not None and ends - now <= SOON:
         severity = Severity.DANGER if ends - now < TOO_SOON else Severity.WARNING
-        text = f"its certificate ends in {max(0, (ends - now).days)} days, on {ends:%Y-%m-%d %H:%M} UTC"
+        text = f"its certificate ends in {counted(max(0, (ends - now).days), 'day')}, on {ends:%Y-%m-%d %H:%M} UTC"
         yield exam.finding(severity, "tls", text, "Renew the certificate of the proxy before this Scrapyd.")
 
 
@@ -293,7 +295,10 @@ def _code(exam: NodeDiagnosis) -> Iterator[Finding]:
 def _work(exam: NodeDiagnosis) -> Iterator[Finding]:
     pending = exam.load.pending if exam.load else 0
     if exam.wedged:
-        text = f"{pending} jobs wait, and none was started in three looks: its process slots are lost"
+        text = (
+            f"{counted(pending, 'job waits', 'jobs wait')}, and none was started in three looks: its process"
+            f" slots are lost"
+        )
         remedy = "Restart its Scrapyd: jobs that wait are kept. Oversized arguments and job ids with a slash do that."
         yield exam.finding(Severity.DANGER, "slots", text, remedy)
     if exam.draining is not None:
@@ -348,27 +353,35 @@ def _tls_remedy(node: Node, text: str) -> str:
 
 def fleet_findings(exams: Sequence[NodeDiagnosis], targets: Iterable[Node]) -> list[Finding]:
     """Return findings that need all nodes to be compared; `targets` are all those of scrapy.cfg."""
-    deployed = [(version, exam.node) for exam in exams if (version := exam.version)]
-    first = {told_content(version): version for version, _ in reversed(deployed)}
-    by_code = names_by((first[told_content(version)], node) for version, node in deployed)
-    found = []
-    if len(by_code) > 1:
-        shown = "; ".join(f"{version} on {', '.join(names)}" for version, names in sorted(by_code.items()))
-        text = f"the newest versions of the project differ: {shown}"
-        remedy = "sdist deploy --all --only-missing (the egg that was sent last), or: sdist deploy --all"
-        fewest = min(by_code.values(), key=len)
-        found.append(Finding(Severity.WARNING, ", ".join(fewest), "versions", text, remedy))
+    projects: dict[str | None, list[NodeDiagnosis]] = {}
+    for exam in exams:
+        projects.setdefault(exam.node.project or exam.project, []).append(exam)
+    found = [finding for group in projects.values() for finding in _differing(group)]
     for name, nodes in _twice((exam.load.node_name, exam.node) for exam in exams if exam.load is not None):
         text = f"all of them say that they are {name!r}; if that is one Scrapyd, its slots are counted twice"
         remedy = "Remove all but one [deploy:…] of it from scrapy.cfg; else scrapyd.conf: node_name = …"
         found.append(Finding(Severity.NOTE, ", ".join(nodes), "names", text, remedy))
-    for url, nodes in _twice((node.url, node) for node in targets):
+    for (url, _), nodes in _twice(((node.url, node.project), node) for node in targets):
         text = f"these targets have the same url, {url}; only {nodes[0]} is used"
         remedy = f"scrapy.cfg: remove [deploy:{nodes[1]}]"
         found.append(Finding(Severity.NOTE, ", ".join(nodes), "names", text, remedy))
     return found
 
 
-def _twice(pairs: Iterable[tuple[str, Node]]) -> list[tuple[str, tuple[str, ...]]]:
+def _differing(exams: Sequence[NodeDiagnosis]) -> list[Finding]:
+    """Return a finding if these nodes, which have the same project, do not have the same code of it."""
+    deployed = [(version, exam.node) for exam in exams if (version := exam.version)]
+    first = {told_content(version): version for version, _ in reversed(deployed)}
+    by_code = names_by((first[told_content(version)], node) for version, node in deployed)
+    if len(by_code) < 2:
+        return []
+    shown = "; ".join(f"{version} on {', '.join(names)}" for version, names in sorted(by_code.items()))
+    text = f"the newest versions of the project differ: {shown}"
+    remedy = "sdist deploy --all --only-missing (the egg that was sent last), or: sdist deploy --all"
+    fewest = min(by_code.values(), key=len)
+    return [Finding(Severity.WARNING, ", ".join(fewest), "versions", text, remedy)]
+
+
+def _twice(pairs: Iterable[tuple[T, Node]]) -> list[tuple[T, tuple[str, ...]]]:
     """Return each key that stands with several nodes, and their names."""
     return [(key, names) for key, names in names_by(pairs).items() if len(names) > 1]

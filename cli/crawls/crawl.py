@@ -10,9 +10,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from scrapyd_dist.batches import Crawl
+from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError, CrawlFailed
 from scrapyd_dist.goals import OURS, in_words
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import labels_of, number, told
 
 from ..context import Context
@@ -23,7 +24,6 @@ from . import producer_process, watcher, wording
 from .crawl_options import CrawlOptions, GoalOptions, is_stdout, refuse_secrets, stdout_for
 from .producer_process import kept_code
 from .watcher import WATCHING, WatchOptions
-from .wording import counted
 
 #: of a longer list of shards, so many from its beginning are shown
 _FIRST = 4
@@ -181,7 +181,8 @@ def resume(
     again, not started twice. It goes on with the code that it began with, of which
     an egg is kept in its folder, whatever the working tree has now. A goal that was
     reached holds no more, unless it is given again: its counts include all that the
-    crawl has done so far.
+    crawl has done so far. Where a crawl is finished, nothing is left to resume: it
+    is summed up again, with its own exit code.
 
     Example: sdist resume easy-20260102T030405Z
     """
@@ -207,6 +208,9 @@ def resume(
         if detach and not watched.quiet:
             say(f"The crawl {crawl} goes on. See it with: sdist watch {crawl}")
         return 0 if detach else watcher.watch(context.root, store, crawl, watched)
+    if row.state is CrawlState.FINISHED and not ended_early:
+        say(f"The crawl {crawl} is finished; there is nothing to resume.")
+        return watcher.sum_up(context.root, row, watched)
     again, process = producer_process.begin_again(context.root, store, crawl, finished=ended_early, new_code=new_code)
     return follow(context, again, process, watched, detach=detach)
 

@@ -23,12 +23,13 @@ from scrapyd_dist.examples.pages import Site
 
 from scrapyd_dist.config import load, state_dir
 from scrapyd_dist.errors import ConfigError, DistError
+from scrapyd_dist.plurals import counted
 
 from ..context import maybe_store
 from ..options import option
 from ..output import put, say
 from .producer_process import runs
-from .wording import clock, counted
+from .wording import clock
 
 #: marks a folder that this command may write into again
 MARK = ".sdist-demo"

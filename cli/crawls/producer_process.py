@@ -46,7 +46,7 @@ def kept_code(root: Path, wanted: str | None) -> KeptCode | None:
     found, state = load(root), state_dir(root)
     name = quick_project(found) or project_name(found, (), None)
     try:
-        saved = choose(all_eggs(state, name), wanted, None, folder=state)
+        saved = choose(all_eggs(state, name, *found.project_names), wanted, None, folder=state)
     except NothingMatched:
         if hash_in(sanitised(wanted)) is None:
             raise

@@ -18,13 +18,14 @@ from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.items.json_lines import places
 from scrapyd_dist.payload import REPLACES, fit
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import number as number_in
 from scrapyd_dist.store import Store
 
 from ..context import Context, key_of, requests_in
 from ..options import DryRun, Yes, argument, crawls, option, seconds
 from ..output import Output, complain, confirm, poll_until, put, say, some_of
-from . import producer_process, wording
+from . import producer_process
 from .crawl import CrawlId, Detach, NewCode, SomeCrawl, follow
 from .watcher import LOOK, WatchOptions
 
@@ -207,8 +208,8 @@ def retry(
         hint = "" if failed_urls else " Failed URLs of done batches are retried with --failed-urls."
         raise NothingMatched(f"The crawl {crawl} has nothing to try again: no batch of it is dead.{hint}")
     if not watched.quiet:
-        batches = wording.counted(len(requeued), "dead batch", "dead batches")
-        say(f"Trying again: {batches}, {wording.counted(urls, 'URL')} of others.")
+        batches = counted(len(requeued), "dead batch", "dead batches")
+        say(f"Trying again: {batches}, {counted(urls, 'URL')} of others.")
     again, process = producer_process.begin_again(root, store, crawl, finished=True, new_code=new_code)
     return follow(context, again, process, watched, detach=detach)
 
@@ -282,14 +283,14 @@ def clean(
     lines = [f"{one['crawl']} ({one['state']}, {one['bytes'] / 1e6:,.1f} MB in its folder)" for one in removed]
     if store is not None and not dry_run:
         if rows and not yes:
-            count = wording.counted(len(rows), "crawl")
+            count = counted(len(rows), "crawl")
             confirm(f"Remove {count} for good?", lines, refusal=f"{count} would be removed")
         for row in rows:
             remove(store, context.root, row)
         if age is not None:
             store.forget_jobs(time.time() - age)
             store.forget_permits(time.time() - max(age, DOMAINS_STAY))
-    lines += [wording.counted(jobs, "plain job")] if jobs else []
+    lines += [counted(jobs, "plain job")] if jobs else []
     if not output.document({"dry_run": dry_run, "removed": removed, "jobs": jobs}):
         if not lines:
             say(f"Nothing to remove: no crawl ended more than {older_than} ago.")

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 from scrapyd_dist.batches import Crawl
 from scrapyd_dist.config import find_root, load
 from scrapyd_dist.errors import ConfigError, NothingMatched
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.settings import LONGEST_WINDOW, MOST_HITS
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE
@@ -25,7 +26,6 @@ from ..context import maybe_store, project_store, where
 from ..options import STDIN, DryRun, argument, domains, opened_file, option
 from ..output import Output, say, some_of, table
 from .producer_process import runs
-from .wording import counted
 
 _HELP = f"A registered domain, an address, or a host such as localhost; '{ALL}' is all domains."
 Domains = Annotated[list[str], argument("DOMAIN", "Registered domains, addresses, hosts.", domains)]

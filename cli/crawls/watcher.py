@@ -22,6 +22,7 @@ from rich.text import Text
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import INTERRUPTED, TIME_UP, DistError
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import number, succeeded, told
 from scrapyd_dist.store import Store
 
@@ -198,7 +199,7 @@ def _nodes(nodes: Sequence[Mapping[str, Any]], most: int) -> RenderableType:
     if len(shown) == len(nodes):
         return grid
     rest = len(nodes) - len(shown)
-    return Group(grid, Text(f"and {wording.counted(rest, 'more node')}", style="dim"))
+    return Group(grid, Text(f"and {counted(rest, 'more node')}", style="dim"))
 
 
 def _cells(node: Mapping[str, Any]) -> list[Text]:

@@ -8,6 +8,7 @@ from typing import Any
 from scrapyd_dist.batches import MISSES, Crawl, CrawlState
 from scrapyd_dist.differences import texts
 from scrapyd_dist.frontier.intake import has_strategy
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import MISSED, KnownTotals, number, succeeded, told
 
 #: states of a node that works on the crawl
@@ -83,11 +84,6 @@ def forecast(document: Mapping[str, Any], now: float) -> str:
             f"  It rests on {fetched}, this machine's speed, and {workers}. No item was kept, and no pipeline ran.",
         ]
     )
-
-
-def counted(count: int, one: str, many: str = "") -> str:
-    """`1 item`, `3,000 items`."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def progress_line(crawl: Crawl) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.intake import has_arguments, has_strategy
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import number, told
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.settings import of_options
@@ -218,7 +219,7 @@ def announced() -> Iterator[None]:
 def _line(frontier: str, summary: dict[str, Any]) -> str:
     nodes = summary.get("nodes") or ()
     pieces = [
-        wording.counted(sum(node.get("running", 0) for node in nodes), "worker"),
+        counted(sum(node.get("running", 0) for node in nodes), "worker"),
         f"waiting {number(summary, 'requests', 'total') - number(summary, 'requests', 'sent'):,}",
         f"done {number(summary, 'requests', 'done'):,}",
         f"batches {number(summary, 'batches', 'done'):,}/{number(summary, 'batches', 'total'):,}",

@@ -19,13 +19,13 @@ from scrapyd_dist.frontier.intake import FrontierIntake, FrontierProducer, has_s
 from scrapyd_dist.frontier.slots import SlotRule
 from scrapyd_dist.frontier.worklists import WorklistRow, format_of, rows
 from scrapyd_dist.payload import RequestValue
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.settings import MOST_SLOTS, complaints
 from scrapyd_dist.store import Store
 
 from ..context import Context, key_of, requests_in
 from ..crawls.stored_crawls import check_idle, remove, try_again
 from ..crawls.watcher import looked_out_for
-from ..crawls.wording import counted
 from ..options import STDIN, FrontierName, Yes, argument, opened_file, option
 from ..output import Output, complain, complain_each, confirm, say, some_of, waiting
 from . import frontier_list
@@ -148,7 +148,7 @@ def _fill(producer: FrontierProducer, read: "RowReader", rows: Iterator[Worklist
     with waiting(TELL, first=QUICK) as show, closing(account.fill(rows)) as filling:
         try:
             for _ in filling:
-                show(f"{account.added:,} requests added to {producer.frontier}")
+                show(f"{counted(account.added, 'request')} added to {producer.frontier}")
         except KeyboardInterrupt:
             return account, True
     return account, False

@@ -11,7 +11,8 @@ from scrapyd_dist.batches import Crawl, check_crawl_name
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, Backlog, SlotCount
 from scrapyd_dist.frontier.intake import has_strategy
-from scrapyd_dist.progress import labels_of, told
+from scrapyd_dist.plurals import counted
+from scrapyd_dist.progress import MISSED, labels_of, number, told
 from scrapyd_dist.settings import MOST_SLOTS, nearest
 from scrapyd_dist.store import Store
 
@@ -195,7 +196,7 @@ def status(store: Store, row: Crawl, output: Output) -> None:
     if output.document({**told(row), **entry.document()}):
         return
     requests = " · ".join(f"{number:,} {kind}" for kind, number in total_of(entry.counts).items())
-    put(f"{row.id}: {entry.state} · {wording.counted(len(entry.counts), 'slot')} · {requests}")
+    put(f"{row.id}: {entry.state} · {counted(len(entry.counts), 'slot')} · {requests}")
     if entry.manager:
         for line in wording.standing(row):
             put(line)
@@ -231,7 +232,7 @@ def count(
     """
     if regex is not None and (prefix is not None or num_slots is not None):
         raise ConfigError("--regex stands alone: leave --prefix and --num-slots out, or write them into it.")
-    store, _ = opened(context, frontier)
+    store, row = opened(context, frontier)
     counts = slots_in(store.backlog(frontier))
     if regex is not None:
         counts = _matching(counts, frontier, regex)
@@ -251,7 +252,10 @@ def count(
     if len(shown) < len(counts):
         left = len(counts) - len(shown)
         say(f"The {len(shown)} with the most to do; and {left:,} more (--prefix, --regex, or a pipe shows them).")
-    say(f"{filled:,} of {len(counts):,} slots have requests that wait.")
+    say(f"{filled:,} of {counted(len(counts), 'slot has', 'slots have')} requests that wait.")
+    if missed := sum(number(row.summary, MISSED[kind]) for kind in ("gone", "failed", "dead")):
+        what = "request has" if missed == 1 else "requests have"
+        say(f"When it was last worked on, {missed:,} {what} no result: sdist crawls misses {frontier}")
 
 
 def _matching(counts: Sequence[SlotCount], frontier: str, pattern: str) -> list[SlotCount]:

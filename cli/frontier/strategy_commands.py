@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError, NothingMatched, StepRefused
 from scrapyd_dist.frontier.intake import has_strategy
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.store import Store
 from scrapyd_dist.strategy.links import WORK, LinkChange, StrategyBacklog
 from scrapyd_dist.strategy.terms import StrategyTerms
@@ -16,7 +17,6 @@ from ..context import Context
 from ..crawls import stored_crawls
 from ..crawls.producer_process import crawl_folder, lives
 from ..crawls.watcher import looked_out_for
-from ..crawls.wording import counted
 from ..options import Yes, argument, option
 from ..output import Listing, Output, confirm, put, put_values, say, table
 from .strategy_run import StrategyName, counts_line, found_strategy

@@ -15,6 +15,7 @@ from scrapyd_dist.batches import Crawl, check_crawl_name
 from scrapyd_dist.errors import INTERRUPTED, ConfigError, NothingMatched
 from scrapyd_dist.frontier.backlog import SPREAD
 from scrapyd_dist.frontier.intake import STRATEGY, has_strategy, open_frontier
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import told
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.settings import nearest, of_options
@@ -219,8 +220,8 @@ def counts_line(backlog: StrategyBacklog) -> str:
         f"{links[States.CRAWLED]:,} crawled", f"{links[States.ERROR]:,} failed",
         f"{links[States.QUEUED]:,} queued" + (f" ({backlog.later:,} of them for later)" if backlog.later else ""),
     ]  # fmt: skip
-    pieces += [wording.counted(backlog.events, "event") + " to be handled"] if backlog.events else []
-    pieces += [wording.counted(backlog.dead, "dead letter")] if backlog.dead else []
+    pieces += [counted(backlog.events, "event") + " to be handled"] if backlog.events else []
+    pieces += [counted(backlog.dead, "dead letter")] if backlog.dead else []
     return f"links: {' · '.join(pieces)}"
 
 
@@ -281,7 +282,7 @@ def add(
             return INTERRUPTED
     if not output.document({"strategy": name, "seeds": new}):
         waits = "" if lives(row) else f" They wait for the next `sdist strategy run {terms.path} …`."
-        say(f"{wording.counted(new, 'seed')} of {source_name(source)} were new to the strategy {name}.{waits}")
+        say(f"{counted(new, 'seed')} of {source_name(source)} were new to the strategy {name}.{waits}")
     return 0
 
 

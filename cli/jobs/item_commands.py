@@ -16,6 +16,7 @@ from scrapyd_dist.items.merging import ItemOutput, is_elsewhere
 from scrapyd_dist.items.merging import merge as write
 from scrapyd_dist.items.tail_reader import LocalFile, RemotePart, TailSource, shares
 from scrapyd_dist.joblogs.worker_report import part_path
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.transports import sweep
 
 from ..context import Context
@@ -101,7 +102,7 @@ def _asked(context: Context, names: Sequence[str]) -> tuple[list[Stored], list[_
         if name in crawls:
             crawl = crawls[name].crawl
             if not crawl.state.ended:
-                home = f"these are the items of {len(crawls[name].accepted):,} batches so far"
+                home = f"these are the items of {counted(len(crawls[name].accepted), 'batch', 'batches')} so far"
                 say(f"{crawl.id} is not finished ({crawl.state.value}): {home}.")
             elif crawl.exit_code:
                 say(f"{crawl.id} ended with exit code {crawl.exit_code}; `sdist status {crawl.id}` says what it lacks.")
@@ -139,7 +140,7 @@ def _of_crawl(one: Stored, files: list[_File], problems: list[str]) -> None:
             files.append(_File(path=part, label=attempt.job, crawl=crawl, said=said, skip=out.get(attempt.batch, [])))
         elif attempt.part:  # else its items went to a feed URL
             why = "is not what its worker wrote, and was left out" if part.exists() else "is not there any more"
-            problems.append(f"{attempt.job}: its part {part} {why} ({said:,} items)")
+            problems.append(f"{attempt.job}: its part {part} {why} ({counted(said, 'item')})")
     copies, warnings = one.feeds()
     files += [_File(path=path, label=str(path), crawl=crawl, foreign=True, skip=skip) for path, skip in copies]
     problems += warnings
@@ -151,9 +152,14 @@ def _compared(
     """Add where a file lacks what it should have; else where a finished crawl's files do, together."""
     for file, one in zip(files, found, strict=True):
         if file.said is not None and one.whole != file.said:
-            problems.append(f"{file.label}: its worker reported {file.said:,} items, and its part has {one.whole:,}")
+            problems.append(
+                f"{file.label}: its worker reported {counted(file.said, 'item')}, and its part has {one.whole:,}"
+            )
         if one.bad:
-            what = f"{one.bad:,} lines are no items and were left out, the first is line {one.first_bad:,}"
+            what = (
+                f"{counted(one.bad, 'line is no item and was left out', 'lines are no items and were left out')},"
+                f" the first is line {one.first_bad:,}"
+            )
             problems.append(f"{file.label}: {what}")
     if problems:
         return problems
@@ -161,7 +167,7 @@ def _compared(
         said = int(crawl.summary.get("items") or 0)
         have = sum(its.whole - its.replaced for file, its in zip(files, found, strict=True) if file.crawl == crawl.id)
         if said != have:
-            problems.append(f"{crawl.id}: it ended with {said:,} items, and its files have {have:,}")
+            problems.append(f"{crawl.id}: it ended with {counted(said, 'item')}, and its files have {have:,}")
     return problems
 
 
@@ -188,7 +194,10 @@ def _show(
     if report.document(document):
         return
     aside = f", {duplicates:,} duplicates left out" if duplicates else ""
-    say(f"{count:,} items of {len(found):,} files in {', '.join(str(one.path) for one in outputs)}{aside}.")
+    say(
+        f"{counted(count, 'item')} of {counted(len(found), 'file')} in"
+        f" {', '.join(str(one.path) for one in outputs)}{aside}."
+    )
 
 
 T = TypeVar("T")

@@ -16,6 +16,7 @@ from scrapyd_dist.items.json_lines import Runs, left_out
 from scrapyd_dist.items.kept_parts import is_whole
 from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.joblogs.worker_report import part_path
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.transports import sweep
 
 from ..context import Context, exit_code, with_settings
@@ -206,10 +207,10 @@ class ItemPuller:
         pulled = self._fetched(WantedFile(node=row.node, path=path, target=target, over=row.over), why)
         if pulled.state is not DownloadState.WHOLE:
             return pulled
-        counted = self._judge.judge(row).verdict.items
-        if counted is None or counted == pulled.items:
+        logged = self._judge.judge(row).verdict.items
+        if logged is None or logged == pulled.items:
             return pulled
-        return replace(pulled, reason=f"its log counts {counted:,} items, and the file has {pulled.items:,}")
+        return replace(pulled, reason=f"its log counts {counted(logged, 'item')}, and the file has {pulled.items:,}")
 
 
 def file_name(text: str) -> str:
@@ -300,7 +301,7 @@ def _show(folder: Path, results: Sequence[tuple[PullRequest, DownloadedFile]], o
     document = {"folder": str(folder.absolute()), "items": items, "files": files}
     output.table(document, ("job", "node", "state", "items", "size", "fetched", ""), rows)
     if not output.as_json:
-        say(f"{items:,} items in {folder}.")
+        say(f"{counted(items, 'item')} in {folder}.")
 
 
 def _exit_code(results: Sequence[tuple[PullRequest, DownloadedFile]], unlisted: Sequence[NodeError]) -> int:

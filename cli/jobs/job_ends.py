@@ -17,6 +17,7 @@ from scrapyd_dist.job_queue import attempts_of, chains
 from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
 from scrapyd_dist.joblogs.log_reads import look
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import told
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
@@ -26,7 +27,6 @@ from ..context import Context, exit_code
 from ..crawls.crawl import CrawlId
 from ..crawls.producer_process import crawl_or_latest, interrupt, lives, runs
 from ..crawls.watcher import LOOK, ProducerDied, StillRuns, looked_out_for, looks
-from ..crawls.wording import counted
 from ..options import Nodes, Timeout, Yes, argument, crawls, option, span
 from ..output import Output, complain, complain_each, confirm, poll_until, say, some_of
 from .job_list import TIMEOUT, JobQuery, Listed, ask_jobs, place_row, remembered

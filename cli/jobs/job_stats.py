@@ -12,6 +12,7 @@ from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.joblogs.joblog import StatTotal, add_up
 from scrapyd_dist.joblogs.log_reads import look, survey
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import labels_of
 from scrapyd_dist.report.time_window import ended_since, stats_of_attempt, stats_of_record
 from scrapyd_dist.transports import sweep
@@ -66,7 +67,7 @@ def stats(
             silent.append(answer.asked.job)
     complain_each(listed.errors)
     if not told:
-        raise NothingMatched(f"None of the {len(rows)} jobs of {', '.join(name or ())} left stats, nor a log.")
+        raise NothingMatched(f"None of {counted(len(rows), 'job')} of {', '.join(name or ())} left stats, nor a log.")
     _show_sums(add_up(told), len(told), sorted(silent), output)
     return listed.exit_code
 

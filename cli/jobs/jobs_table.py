@@ -22,6 +22,7 @@ from scrapyd_dist.joblogs.log_reads import look
 from scrapyd_dist.joblogs.verdict import STALL, Place, Verdict, by_log, by_report
 from scrapyd_dist.joblogs.worker_report import REPORT_BYTES, WorkerReport
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import labels_of
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.transports import sweep
@@ -178,7 +179,7 @@ def _accepted(report: Mapping[str, Any]) -> Verdict:
     missed = int(report.get("missed") or 0)
     return Verdict(
         outcome=Outcome.FINISHED,
-        reason=f"{missed} URLs missed" if missed else "",
+        reason=f"{counted(missed, 'URL')} missed" if missed else "",
         pages=int(report.get("pages") or 0),
         items=int(report.get("items") or 0),
         errors=int(stats.get("log_count/ERROR") or 0) + int(stats.get("log_count/CRITICAL") or 0),

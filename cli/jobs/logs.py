@@ -21,7 +21,7 @@ from scrapyd_dist.transports import sweep
 from ..context import Context
 from ..crawls.producer_process import crawl_or_latest
 from ..options import argument, crawls, one_of, option, span
-from ..output import Output, colourless, complain, complain_each, one_line, put, put_raw, say
+from ..output import Output, colourless, complain, complain_each, one_line, put, put_raw, say, some_of
 from .job_list import JobList, JobQuery, Listed, utc
 
 #: lines of each log that are shown when nothing else is said
@@ -248,10 +248,12 @@ def grep(
     listed, rows = query.named(context, name or ())
     matches: list[dict[str, Any]] = []
     found, lock = False, threading.Lock()
+    foreign: set[str] = set()  #: jobs that wrote their logs in another encoding
 
     def read(row: Listed) -> None:
         nonlocal found
-        lines = LogTap(context.sender, row.node, row.log, timeout=query.timeout).all()
+        tap = LogTap(context.sender, row.node, row.log, timeout=query.timeout)
+        lines = noting_foreign(tap.all(), row.job, foreign)
         for group in groups(lines, lambda line: reaches(line, level or 0) and regex.search(line.text), around, most):
             with lock:
                 found = True
@@ -267,9 +269,25 @@ def grep(
         complain_each([answer.error])
     complain_each(listed.errors)
     output.document({"searched": len(rows), "matches": matches})
+    if foreign:
+        say(
+            f"Not UTF-8, and read as Windows-1252: the log of {some_of(sorted(foreign))}. If letters beyond ASCII are"
+            " not found there, that is why: LOG_ENCODING says how it was written."
+        )
     if not found and len(listed.errors) < listed.asked:
         return 4
     return listed.exit_code
+
+
+def noting_foreign(lines: Iterable[LogLine], job: str, foreign: set[str]) -> Iterator[LogLine]:
+    """Pass lines on, and add the job to `foreign` if one of them is not UTF-8."""
+    for line in lines:
+        if job not in foreign:
+            try:
+                line.raw.decode("utf-8")
+            except UnicodeDecodeError:
+                foreign.add(job)
+        yield line
 
 
 def groups(

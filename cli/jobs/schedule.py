@@ -204,7 +204,7 @@ def schedule(
     complain_each(unknown({name for wish in wishes for name in wish.settings}))
     if all_nodes and any(wish.node for wish in wishes):
         raise ConfigError("--all-nodes, and a node named in the file: one of the two has to go.")
-    nodes = context.nodes(node)
+    nodes = context.nodes(node) if project else context.own_nodes(node)
     project = context.one_project(project, nodes)
     name = project_name(context.project, nodes, project)
     fleet = fleet_of(context, [replace(one, project=project or one.project or name) for one in nodes], timeout)

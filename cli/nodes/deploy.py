@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -19,11 +19,11 @@ from scrapyd_dist.deploy.rollout import NodeResult, RollOut, RollOutInterrupted,
 from scrapyd_dist.config import state_dir, write_file
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.keys import state_key
-from scrapyd_dist.nodes import Node, names_by
+from scrapyd_dist.nodes import Node, distinct, names_by, names_of
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.scrapyd.versions import check_version, sanitised
 
-from ..context import Context, exit_code, where
-from ..crawls.wording import counted
+from ..context import Context, exit_code, project_name, where
 from ..options import PATIENCE, Project, Quiet, argument, nodes, option
 from ..output import Output, complain, on_terminal, say
 
@@ -79,6 +79,10 @@ def tell(result: RollOut, project: str, wish: RollOutRequest, output: Output, *,
     document = {"project": project, "version": result.version, "dry_run": wish.dry_run, "nodes": rows}
     if output.as_json or not quiet:
         output.columns(document, "nodes", ("name", "state", "version", "spiders", "url"))
+    _tell_findings(result, wish, quiet=quiet)
+
+
+def _tell_findings(result: RollOut, wish: RollOutRequest, *, quiet: bool) -> None:
     for reason, failed in result.failures.items():
         complain(reason if len(failed) == 1 else f"{', '.join(failed)}: {reason}")
     if result.failures and result.ready:
@@ -101,13 +105,18 @@ def tell(result: RollOut, project: str, wish: RollOutRequest, output: Output, *,
         )
 
 
-def exit_code_of(result: RollOut) -> int:
-    """0 = all have it; 10 = a dry run would change something; else as for every command that asks all nodes."""
-    if any(entry.planned for entry in result.results):
+def exit_code_of(*results: RollOut) -> int:
+    """0 = all have it; 10 = a dry run would change something; else as for every command that asks all nodes.
+
+    Several results are those of several projects.
+    """
+    entries = [entry for result in results for entry in result.results]
+    if any(entry.planned for entry in entries):
         return 10
-    errors = [entry.error for entry in result.failed if entry.error is not None]
-    total = len(result.results) if result.ready else len(errors)
-    return exit_code(total, errors) or (3 if len(result.spider_lists) > 1 else 0)
+    errors = [entry.error for entry in entries if entry.error is not None]
+    total = len(entries) if any(result.ready for result in results) else len(errors)
+    differ = any(len(result.spider_lists) > 1 for result in results)
+    return exit_code(total, errors) or (3 if differ else 0)
 
 
 def node_row(result: NodeResult, project: str) -> dict[str, Any]:
@@ -162,7 +171,8 @@ def deploy(
 
     TARGET is the name of a target in scrapy.cfg, or a glob in quotes. Without one
     it is the target `default`, which is the section [deploy], or the only one.
-    A node that has this code already is left alone; one that cannot import it
+    A target is a url and a project: its settings module is that of the project's
+    line in [settings], else the default one. A node that has this code already is left alone; one that cannot import it
     does not keep it. Exit code 0 when all have it, 3 when some do.
 
     Example: sdist deploy web1 'eu-*'
@@ -171,7 +181,8 @@ def deploy(
     if asked.build_egg is not None:
         if all_ or targets or asked.egg or asked.only_missing:
             raise ConfigError("--build-egg sends nothing: leave out targets, --all, --egg and --only-missing.")
-        return _write_egg(_built(context, asked), asked.build_egg)
+        settings = context.project.module_of(asked.project)
+        return _write_egg(_built(context, asked, settings), asked.build_egg)
     if asked.egg is not None and (asked.only_missing or asked.include_dependencies or asked.use_setup_py):
         raise ConfigError(
             "--egg is sent as it is: leave out --only-missing, --include-dependencies and --use-setup-py."
@@ -183,7 +194,7 @@ def deploy(
 
 def _usual(context: Context) -> list[str]:
     """Where it goes when no target is named."""
-    names = [node.name for node in context.all_nodes]
+    names = [node.name for node in context.targets()]
     if DEFAULT not in names and len(names) > 1:
         raise ConfigError(
             f"There are {len(names)} targets, and none is called {DEFAULT!r}. Name some, or globs like 'eu-*'; for all"
@@ -192,19 +203,87 @@ def _usual(context: Context) -> list[str]:
     return [DEFAULT] if DEFAULT in names else names
 
 
-def _deploy(context: Context, targets: Sequence[str] | None, asked: DeployOptions) -> int:
+@dataclass(frozen=True, kw_only=True)
+class ProjectTargets:
+    """The targets of projects that have one settings module, so that they get one egg."""
+
+    project: str  #: Scrapyd's name of the project on the nodes whose targets name none
+    settings_module: str
+    nodes: tuple[Node, ...]  #: each once per project
+
+
+def _by_project(context: Context, patterns: Sequence[str] | None, asked: DeployOptions) -> list[ProjectTargets]:
+    """Group the targets by their settings modules, in the order of the targets."""
+    config = context.project
+    nodes = context.targets(patterns)
+    wanted = context.one_project(asked.project, distinct(nodes))
+    if wanted is not None:
+        nodes = distinct(replace(node, project=wanted) for node in nodes)
+    groups: dict[str, list[Node]] = {}
+    for node in nodes:
+        groups.setdefault(config.module_of(node.project), []).append(node)
+    found = []
+    for module, group in groups.items():
+        own = module == config.settings_module
+        # Another module is that of a name in [settings], which each of these targets has.
+        name = project_name(config, group, wanted) if own or wanted else str(group[0].project)
+        once = {(node.url, node.project or name): node for node in group}
+        found.append(ProjectTargets(project=name, settings_module=module, nodes=tuple(once.values())))
+    if len(found) > 1 and (asked.egg or asked.atomic):
+        what = "an egg is one project's" if asked.egg else "--atomic is for one project"
+        names = "; ".join(f"{names_of(one.nodes)}: {one.settings_module}" for one in found)
+        raise ConfigError(
+            f"These targets are for projects with settings modules of their own ({names}), and {what}. Nothing was"
+            " sent. Name the targets of one of them: sdist deploy TARGET."
+        )
+    return found
+
+
+def _deploy(context: Context, patterns: Sequence[str] | None, asked: DeployOptions) -> int:
     root = context.root
-    name, nodes, _ = context.project_nodes(targets, asked.project)
-    for version in filter(None, (asked.version, *(node.version for node in nodes))):
+    groups = _by_project(context, patterns, asked)
+    for version in filter(None, (asked.version, *(node.version for group in groups for node in group.nodes))):
         check_version(version)
-    if asked.only_missing:
-        saved = _last_sent(name, state_dir(root), asked.version)
-        egg, kept_name = saved.read(), saved.version
-    else:
-        egg, kept_name = _given(asked.egg) if asked.egg is not None else _built(context, asked), None
-    names = {node.name: kept_name or asked.version or node.version or "" for node in nodes}
+    # All are built before the first one is sent: one that cannot be built is refused before anything starts.
+    packed = [_egg_for(context, group, asked) for group in groups]
+    done = []
+    for group, (egg, kept_name) in zip(groups, packed, strict=True):
+        wish = _wish(root, group, kept_name, asked)
+        if not asked.quiet:
+            where_to = counted(len(distinct(group.nodes)), "node")
+            say(f"{_origin(asked)} {group.project}, {len(egg.data) // 1024 + 1} KiB; asking {where_to} …")
+        progress = not (asked.no_progress or asked.quiet)
+        result = roll_out(root, group.project, group.nodes, egg, wish, progress=progress)
+        done.append(SentProject(project=group.project, result=result, wish=wish))
+    _tell_projects(done, asked)
+    return exit_code_of(*(one.result for one in done))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentProject:
+    """What came of sending one project's egg."""
+
+    project: str
+    result: RollOut
+    wish: RollOutRequest
+
+
+def _tell_projects(done: Sequence[SentProject], asked: DeployOptions) -> None:
+    """Tell of one project as ever; of several as one document, or one table after the other."""
+    if not asked.as_json or len(done) == 1:
+        for one in done:
+            tell(one.result, one.project, one.wish, asked, quiet=asked.quiet)
+        return
+    rows = [node_row(entry, one.project) for one in done for entry in one.result.results]
+    asked.document({"project": None, "version": None, "dry_run": asked.dry_run, "nodes": rows})
+    for one in done:
+        _tell_findings(one.result, one.wish, quiet=asked.quiet)
+
+
+def _wish(root: Path, group: ProjectTargets, kept_name: str | None, asked: DeployOptions) -> RollOutRequest:
+    names = {node.name: kept_name or asked.version or node.version or "" for node in group.nodes}
     kinds = {label for label in names.values() if label in {"GIT", "HG"}}
-    wish = RollOutRequest(
+    return RollOutRequest(
         label=describe(root, min(kinds)) if kinds else "",
         given={node: sanitised(label) for node, label in names.items() if label and label not in kinds},
         only_missing=asked.only_missing,
@@ -214,26 +293,33 @@ def _deploy(context: Context, targets: Sequence[str] | None, asked: DeployOption
         timeout=asked.timeout,
         dirty=not (asked.only_missing or asked.egg) and is_dirty(root),
     )
-    if not asked.quiet:
-        done = "Built"
-        if asked.egg is not None:
-            done = f"Took {asked.egg} for"
-        elif asked.only_missing:
-            done = "Took the kept egg of"
-        say(f"{done} {name}, {len(egg.data) // 1024 + 1} KiB; asking {counted(len(nodes), 'node')} …")
-    progress = not (asked.no_progress or asked.quiet)
-    result = roll_out(root, name, nodes, egg, wish, progress=progress)
-    tell(result, name, wish, asked, quiet=asked.quiet)
-    return exit_code_of(result)
 
 
-def _built(context: Context, asked: DeployOptions) -> Egg:
+def _origin(asked: DeployOptions) -> str:
+    """Where the egg of a project comes from."""
+    if asked.egg is not None:
+        return f"Took {asked.egg} for"
+    return "Took the kept egg of" if asked.only_missing else "Built"
+
+
+def _egg_for(context: Context, group: ProjectTargets, asked: DeployOptions) -> tuple[Egg, str | None]:
+    """The egg for these targets, and the name of its version if that is settled."""
+    if asked.only_missing:
+        saved = _last_sent(group.project, state_dir(context.root), asked.version)
+        return saved.read(), saved.version
+    if asked.egg is not None:
+        return _given(asked.egg), None
+    return _built(context, asked, group.settings_module), None
+
+
+def _built(context: Context, asked: DeployOptions, settings: str) -> Egg:
+    """Build the egg of the project with this settings module."""
     root, extra = context.root, dict[str, bytes]()
     with suppress(ConfigError):  # an address that the settings compute: the crawl itself brings the code that it needs
         extra = redis_client(where(root))
     if asked.include_dependencies:
         extra.update(requirements.read_requirements(root))
-    settings, key = context.project.settings_module, state_key(state_dir(root))
+    key = state_key(state_dir(root))
     return eggs.build(root, settings, key=key, requirements=extra, use_setup_py=asked.use_setup_py)
 
 

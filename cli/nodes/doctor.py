@@ -15,13 +15,13 @@ from scrapyd_dist.diagnostics import Finding, KeptLogs, NodeDiagnosis, Severity,
 from scrapyd_dist.errors import ApiRefused, NodeError, NotFound, NotJson
 from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.node_state import IdleWatch
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call, Job
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, quick_project
-from ..crawls.wording import counted
 from ..node_status import start_delays
 from ..options import CONNECT_TIMEOUT, ConnectTimeout, Timeout, argument, nodes, option, project_option
 from ..output import NEVER, Output, put, say, waiting

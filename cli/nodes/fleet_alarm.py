@@ -59,6 +59,21 @@ class TroubleKind(str, Enum):
     CRAWL_STALLED = "crawl-stalled"
     FEW_ITEMS = "few-items"
 
+    def well(self, subject: str) -> str:
+        """Say that a trouble of this kind is over, as the beginning of a sentence."""
+        return _WELL[self].format(subject)
+
+
+_WELL = {
+    TroubleKind.NODE_DOWN: "The node {} answers again, or is none of the fleet any more",
+    TroubleKind.NODE_WEDGED: "The node {} starts jobs again, or has none that wait",
+    TroubleKind.NODE_FULL: "No job on {} has ended for want of disk lately",
+    TroubleKind.JOB_FAILED: "A later job of {} ended well",
+    TroubleKind.JOB_STALLED: "The job {} makes progress again, or is over",
+    TroubleKind.CRAWL_STALLED: "The crawl {} makes progress again, or is over",
+    TroubleKind.FEW_ITEMS: "A later crawl of {} has as many items as usual",
+}
+
 
 #: kinds that are over when the node is none of the fleet any more
 _OF_NODES = (TroubleKind.NODE_DOWN, TroubleKind.NODE_WEDGED, TroubleKind.JOB_STALLED)
@@ -133,7 +148,8 @@ class TroubleLog:
                 self._pending.append(trouble)
             else:
                 trouble = self.told.pop(one.key)
-                self._pending.append({**trouble, "event": "well", "message": f"Well again: {trouble['message']}"})
+                message = f"{one.kind.well(trouble['subject'])} (before: {trouble['message'].rstrip('.')})."
+                self._pending.append({**trouble, "event": "well", "message": message})
         self._keep()
         self._send()
 
@@ -214,11 +230,12 @@ class FleetAlarm:
         name, down, wedged = str(node["name"]), TroubleKind.NODE_DOWN, TroubleKind.NODE_WEDGED
         if node["running"] is None:
             if now - self._down.setdefault(name, now) >= DOWN:
-                yield Sighting(kind=down, subject=name, node=name, message=node["reason"] or node["state"])
+                message = f"The node {name} does not work: {node['reason'] or node['state']}"
+                yield Sighting(kind=down, subject=name, node=name, message=message)
             return
         self._down.pop(name, None)
         yield Sighting(kind=down, subject=name, node=name)
-        message = node["reason"] if node["state"] == "wedged" else ""
+        message = f"The node {name}: {node['reason']}" if node["state"] == "wedged" else ""
         yield Sighting(kind=wedged, subject=name, node=name, message=message)
         yield from self._of_jobs(node, now)
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from scrapyd_dist.diagnostics import NodeHealth
+from scrapyd_dist.plurals import counted
 
-from ..crawls.wording import counted
 from ..output import some_of
 
 #: rows of nodes that fit on a screen

@@ -16,6 +16,7 @@ from scrapyd_dist.errors import INTERRUPTED, TIME_UP, ConfigError, NodeError, St
 from scrapyd_dist.joblogs.log_reads import look
 from scrapyd_dist.joblogs.verdict import STALL, Place
 from scrapyd_dist.joblogs.worker_report import WorkerReport
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import Rate
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.transports import Sender, sweep
@@ -23,7 +24,7 @@ from scrapyd_dist.transports.event_hook import EventHook
 
 from ..context import Context, exit_code
 from ..crawls.watcher import WatchOptions, live_view, looked_out_for, remark
-from ..crawls.wording import clock, counted
+from ..crawls.wording import clock
 from ..jobs.job_list import TIMEOUT, fetch_report, jobs_of
 from ..node_status import recognise
 from ..output import COLOURS, LINE_EVERY, Output, complain_each, on_terminal, one_line, say, table

@@ -4,7 +4,7 @@ The rule it keeps: the store has names and addresses of nodes, and no passwords;
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -12,13 +12,21 @@ from typing import Annotated, Any
 
 from scrapyd_dist.config import MOST_JOBS, STATE_FOLDER, find_root, state_dir, with_netrc
 from scrapyd_dist.diagnostics import NodeHealth, NodeStatus
-from scrapyd_dist.errors import INTERRUPTED, TIME_UP, ConfigError, NodeError, NothingMatched
+from scrapyd_dist.errors import (
+    INTERRUPTED,
+    TIME_UP,
+    AuthRefused,
+    ConfigError,
+    NodeError,
+    NoNodeReachable,
+    NothingMatched,
+)
 from scrapyd_dist.nodes import Node, names_of
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.node_state import SKEW, IdleWatch
 from scrapyd_dist.transports import sweep
 
 from ..context import Context, exit_code, quick_project
-from ..crawls.wording import counted
 from ..node_status import TIMEOUT, exit_code_of, look, newest_of, recognise
 from ..options import CONNECT_TIMEOUT, ConnectTimeout, Nodes, Timeout, argument, option, project_option, span
 from ..options import nodes as node_names
@@ -136,7 +144,8 @@ def _tell(waited: Sequence[DrainResult], code: int, output: Output, *, waited_fo
             complain(f"{one.error} What it still runs is not known; the drain is in force all the same.")
         elif one.wedged:
             complain(
-                f"{one.node}: {row['pending']} jobs wait there and none is started, so it will never be empty. Its "
+                f"{one.node}: {counted(row['pending'], 'job waits', 'jobs wait')} there and none is started, so"
+                f" it will never be empty. Its "
                 "process slots are lost: restart its Scrapyd, or take the jobs back with `sdist jobs cancel`. The "
                 "drain is in force."
             )
@@ -198,11 +207,13 @@ def list_(
     sender, known = context.sender_within(connect_timeout), context.known_times(fleet, name)
     seen = look(sender, fleet, name, timeout, known)
     recognise(context, sender, seen, timeout)
-    newest = newest_of(seen)
+    projects = {one.node.project or name for one in seen}
+    latest = {one: newest_of(node for node in seen if (node.node.project or name) == one) for one in projects}
+    usual = latest.get(name) or newest_of(seen)
     chosen = [one for one in seen if not state or one.state in state]
-    document = {"project": name, "version": newest, "nodes": [one.document(newest) for one in chosen]}
-    if not output.rows(document, "nodes", "name"):
-        _show(chosen, newest, most=len(chosen) if all_ else ROWS)
+    rows = [one.document(latest[one.node.project or name]) for one in chosen]
+    if not output.rows({"project": name, "version": usual, "nodes": rows}, "nodes", "name"):
+        _show(chosen, rows, most=len(chosen) if all_ else ROWS)
         if len(seen) > 1:
             say(_totals(seen))
     context.note_unused_nodes()
@@ -218,14 +229,15 @@ def _totals(seen: Sequence[NodeStatus]) -> str:
     return f"{counted(len(seen), 'node')}: {states} · {running:,} running, {pending:,} pending"
 
 
-def _show(seen: Sequence[NodeStatus], newest: str | None, most: int = ROWS) -> None:
+def _show(seen: Sequence[NodeStatus], documents: Sequence[Mapping[str, Any]], most: int = ROWS) -> None:
     """Print a table of so many nodes at most, and what is wrong with some."""
+    described = {id(one): document for one, document in zip(seen, documents, strict=True)}
     seen = sort_by_urgency(seen, lambda one: one.state.value, lambda one: one.load.running if one.load else None)
     names = ("name", "state", "running", "pending", "finished", "slots")
     clocks = ("clock",) if any(clock(one.skew) for one in seen) else ()
     rows = []
     for one in seen[:most]:
-        row = one.document(newest)
+        row = described[id(one)]
         latency = None if one.latency is None else f"{row['latency_ms']:.0f} ms"
         version = f"{row['version'] or 'none'} (drift)" if row["drift"] else row["version"]
         known = None if row["drift"] is None else version
@@ -268,20 +280,28 @@ def add(
     """Add nodes to the fleet, beside those of scrapy.cfg.
 
     Crawls that run give them work within seconds. User name and password come
-    from ~/.netrc. A node that does not answer is added all the same. Local nodes
-    are used only where no other one is named, so not beside it.
+    from ~/.netrc. A node that does not answer is added all the same, unless local
+    nodes would rest for it: they are used only where no other one is named.
 
     Example: sdist nodes add web4:6800 --name spare
     """
     if name is not None and len(address) > 1:
         raise ConfigError("--name is the name of one node; name one address with it.")
     nodes = _new(context, address, name)
-    context.remember({node.name: {"url": ("dns+" if node.lookup else "") + node.url} for node in nodes})
+    resting = () if context.project.targets or context.added else context.local_nodes
     seen = look(context.sender_within(connect_timeout), nodes, None, TIMEOUT)
+    silent = [one.error for one in seen if one.error is not None and one.error.exit_code != AuthRefused.exit_code]
+    if resting and len(silent) == len(seen):
+        raise NoNodeReachable(
+            f"{' '.join(map(str, silent))} Nothing was added: the local nodes ({names_of(resting)}) are used only where"
+            " no other node is named, so no node at all would work. Add it when it answers; or stop the local nodes"
+            " first: sdist nodes down."
+        )
+    context.remember({node.name: {"url": ("dns+" if node.lookup else "") + node.url} for node in nodes})
     output.document({"nodes": [one.document() for one in seen]})
     for one in seen:
         if one.error is not None:
-            complain(f"{one.error} It is added all the same.")
+            complain(f"{one.error} It is added all the same. To take it away again: sdist nodes remove {one.node.name}")
         elif not output.as_json:
             say(f"Added {one.node.name} ({one.node.url}).")
     context.note_unused_nodes()

@@ -11,12 +11,12 @@ from scrapyd_dist.deploy.rollout import NodeResult, RollOut, RollOutRequest
 
 from scrapyd_dist.config import state_dir
 from scrapyd_dist.nodes import names_by
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import current, hash_in, is_crawls, later_than, version_name
 from scrapyd_dist.transports import sweep
 
 from ..context import Context, exit_code, must_answer
-from ..crawls.wording import counted
 from ..options import PATIENCE, DryRun, Nodes, Project, Quiet, Timeout, Yes, argument, option
 from ..output import Listing, Output, complain, complain_each, confirm, put, say, some_of, table
 from .deploy import RETRIES, exit_code_of, node_row, roll_out, tell
@@ -95,7 +95,7 @@ def _cell(seen: NodeVersions, name: str) -> str:
     if name not in seen.versions:
         return "-"
     jobs = len(seen.jobs.get(name, ()))
-    return ("default" if name == seen.default else "has it") + (f", {jobs} jobs" if jobs else "")
+    return ("default" if name == seen.default else "has it") + (f", {counted(jobs, 'job')}" if jobs else "")
 
 
 def spiders(
@@ -203,7 +203,9 @@ def rollback(
     given = {node.name: again for node in nodes}
     wish = RollOutRequest(given=given, retries=RETRIES, dry_run=dry_run, timeout=timeout)
     if not quiet:
-        say(f"Sending {saved.version} again as {again} …")
+        known = any(saved.version in entry.versions for entry in seen)
+        what = f"{saved.version}{' again' if known else ''} as {again}"
+        say(f"Would send {what}; asking the nodes …" if dry_run else f"Sending {what} …")
     result = roll_out(context.root, name, nodes, egg, wish, progress=not quiet)
     tell(result, name, wish, output, quiet=quiet)
     if code := exit_code_of(result):

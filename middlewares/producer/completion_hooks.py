@@ -8,6 +8,7 @@ from scrapy.settings import BaseSettings
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import DistError
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import SCHEMA
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.settings import SettingReader
@@ -51,7 +52,10 @@ def too_few(items: int, least: int) -> str:
     """Return a warning if there are fewer items than required, else ""."""
     if items >= least:
         return ""
-    return f"The crawl has {items:,} items, and at least {least:,} were asked for (--min-items, DISTRIBUTED_MIN_ITEMS)."
+    return (
+        f"The crawl has {counted(items, 'item')}, and at least {least:,} were asked for (--min-items,"
+        f" DISTRIBUTED_MIN_ITEMS)."
+    )
 
 
 def earlier_items(crawl: str, args: Mapping[str, Any], rows: Iterable[Crawl], spider: str) -> list[int]:
@@ -83,7 +87,10 @@ def unusual(items: int, earlier: Sequence[int]) -> str:
     spread = median(abs(one - usual) for one in earlier) * _SCALE
     if items >= usual - DEVIATIONS * spread or items >= PART * usual:
         return ""
-    return f"{items:,} items {UNUSUAL}: the median of the last {len(earlier)} crawls of this spider is {usual:,.0f}."
+    return (
+        f"{counted(items, 'item')} {UNUSUAL}: the median of the last {len(earlier)} crawls of this spider is"
+        f" {usual:,.0f}."
+    )
 
 
 def refusal(crawl: str | None, spider: str, error: DistError) -> dict[str, Any]:

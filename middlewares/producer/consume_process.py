@@ -25,6 +25,8 @@ from scrapyd_dist.frontier.backlog import UNFAIR
 from scrapyd_dist.goals import in_words
 from scrapyd_dist.items.delivery import accepted_of
 from scrapyd_dist.items.merging import is_elsewhere
+from scrapyd_dist.keys import state_key
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import Snapshot, exit_code, told
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.scrapyd.jobs import check_args
@@ -33,6 +35,7 @@ from scrapyd_dist.transports import AsyncSender
 from scrapyd_dist.transports.requests import ThreadTransport
 
 from ..throttle.install import why_not_heeded
+from .callback_check import check_callbacks, job_crawler
 from .completion_hooks import read_on_finish, refusal, tell
 from .crawl_findings import values_as_text
 from .crawl_nodes import CrawlNodes
@@ -72,6 +75,7 @@ class ConsumeProcess:
 
     def __post_init__(self) -> None:
         check_args(self.args)
+        self._apply_own_settings()
         options = read_options(self.settings)
         if not self.rows and self.scaling.prefix and (fair := options.scaling.terms.fair) != UNFAIR:
             raise ConfigError(
@@ -83,6 +87,11 @@ class ConsumeProcess:
             spider=self.spider, options=options, project=find_project(self.settings), args=self.args, given=self.given
         )
         self._begun, self._started = time.monotonic(), False
+
+    def _apply_own_settings(self) -> None:
+        """Let the spider's own settings count, below those of -s, as Scrapy does; `run` tells where there is none."""
+        with suppress(DistError):
+            check_known(self.settings, self.spider).update_settings(self.settings)
 
     async def run(self) -> int:
         """Do it, and tell DISTRIBUTED_ON_FINISH how it ended; the exit code. DistError if nothing was started."""
@@ -103,10 +112,15 @@ class ConsumeProcess:
 
     async def _run(self) -> dict[str, Any]:
         """The summary at the end."""
-        check_spider(check_known(self.settings, self.spider), self.settings)
+        kind = check_known(self.settings, self.spider)
+        check_spider(kind, self.settings)
         thread, sender = open_thread(self._request), ThreadTransport()
         try:
             frontier = str(self._request.options.crawl)
+            crawler = None if self.rows else job_crawler(kind, self.settings, self.args)
+            if crawler is not None:
+                key, prefix = state_key(self._request.project.state), self.scaling.prefix
+                await thread(check_callbacks, thread.store, frontier, crawler, key=key, prefix=prefix)
             if not await thread(thread.store.claim, frontier, pid=os.getpid(), host=gethostname(), before=self.before):
                 raise _taken(frontier)
             repository = CrawlRepository(thread, await find_row(thread, self._request), self._request)
@@ -344,7 +358,10 @@ class ConsumeRun(Lifecycle):
         code = code or (PARTIAL if delivered.lost else 0)
         if goal := self._scheduler.state.goal:
             reached = in_words(goal, self._scheduler.state.spec.goals[goal])
-            left = f"{backlog.waiting_requests:,} requests wait in {backlog.waiting:,} batches"
+            left = (
+                f"{counted(backlog.waiting_requests, 'request waits', 'requests wait')} in"
+                f" {counted(backlog.waiting, 'batch', 'batches')}"
+            )
             return await self._let_go(CrawlState.STOPPED, code, f"A goal is reached: {reached}. {left}.")
         if backlog.finished:
             return await self._let_go(CrawlState.FINISHED, code, "")

@@ -57,17 +57,18 @@ class NodeSources:
         self._options, self._project = request.options, request.project
         self._said: dict[str, tuple[object, tuple[Node, ...]]] = {}  #: list -> its stamp then, and what it said
         self._wrong: dict[str, str] = {}  #: list -> what was told of it
+        self._added: list[Node] = []  #: what `sdist nodes add` put into the store
 
     def read(self, records: Sequence[NodeRecord] = ()) -> tuple[Node, ...]:
         """The nodes that are listed now, each once, with the `records` of the store.
 
         ConfigError if a list cannot be read, and could not be before.
         """
+        self._added = [config.with_netrc(Node.parse(one.url, name=one.name)) for one in records if one.url]
         named, entries = self._named(), self._options.nodes
         alone = entries and not any(entry.startswith((FILE, COMMAND)) for entry in entries)
-        extra = () if alone else (record for record in records if record.url)
-        added = [config.with_netrc(Node.parse(record.url, name=record.name)) for record in extra]
-        nodes = distinct(one for node in (*named, *added) for one in self._addresses(node))
+        extra = () if alone else self._added
+        nodes = distinct(one for node in (*named, *extra) for one in self._addresses(node))
         return nodes if nodes or entries else local_nodes.running(self._project.state)
 
     def _named(self) -> tuple[Node, ...]:
@@ -77,10 +78,11 @@ class NodeSources:
         return tuple(config.with_netrc(Node.parse(text)) for text in options.target_hosts) or self._targets()
 
     def _targets(self) -> tuple[Node, ...]:
+        """The targets of the project itself; ConfigError if all are for projects with other settings modules."""
         if self._project.config is None:
             return ()
         root = self._project.root
-        return self._list("scrapy.cfg", _stamp(root / "scrapy.cfg"), lambda: config.load(root).targets)
+        return self._list("scrapy.cfg", _stamp(root / "scrapy.cfg"), lambda: _own_targets(root))
 
     def _of_entry(self, entry: str) -> tuple[Node, ...]:
         if entry.startswith(FILE):
@@ -92,12 +94,17 @@ class NodeSources:
             read = partial(_output_of, command, self._project.root, self._options.limits.request_timeout)
             stamp, where = self._turn(), f"the output of {_program(command)}"
         else:
-            return (config.node_named(entry, self._known()),)
+            known = self._known()
+            if entry not in {node.name for node in known} and self._project.config is not None:
+                self._project.config.check_own(node for node in self._project.config.targets if node.name == entry)
+            return (config.node_named(entry, known),)
         return self._list(entry, stamp, lambda: nodes_of(read(), where, self._known(), self._project.root))
 
     def _known(self) -> tuple[Node, ...]:
-        """The nodes that have a name."""
-        return (*self._targets(), *local_nodes.running(self._project.state))
+        """The nodes that have a name; a target that shares its node with one before it has its own, too."""
+        targets = self._project.config.targets if self._project.config is not None else ()
+        own = [node for node in targets if self._project.config is not None and self._project.config.is_own(node)]
+        return (*self._targets(), *own, *self._added, *local_nodes.running(self._project.state))
 
     def _addresses(self, node: Node) -> tuple[Node, ...]:
         """The node itself, or one for each address of its name."""
@@ -126,6 +133,14 @@ class NodeSources:
             self._wrong.pop(name, None)
         self._said[name] = (stamp, nodes)
         return nodes
+
+
+def _own_targets(root: Path) -> tuple[Node, ...]:
+    found = config.load(root)
+    own = found.own_targets
+    if not own:
+        found.check_own(found.targets)
+    return own
 
 
 def nodes_of(text: str, where: str, targets: Sequence[Node], root: Path) -> tuple[Node, ...]:

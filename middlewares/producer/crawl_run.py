@@ -22,6 +22,7 @@ from scrapyd_dist.errors import INTERRUPTED, PARTIAL, ConfigError, DistError
 from scrapyd_dist.goals import in_words
 from scrapyd_dist.items.delivery import accepted_of
 from scrapyd_dist.items.repeats import count_repeats
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import Snapshot, exit_code, number
 from scrapyd_dist.scheduling.batcher import BatchDraft, Demand, portions
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet
@@ -450,7 +451,7 @@ class CrawlRun(Lifecycle):
         has_followed = any(number(one.report, "pages") > number(one.report, "done") for one in accepted)
         parts = [self._repository.parts / one.part for one in accepted if one.part]
         repeats = count_repeats(parts) if has_followed else 0
-        return [found_trait(Trait.FOLLOWED_PAGES, f"{repeats:,} items")] if repeats else []
+        return [found_trait(Trait.FOLLOWED_PAGES, counted(repeats, "item"))] if repeats else []
 
     def _left_out(self, misses: Sequence[Miss]) -> list[str]:
         """Warnings of what was left out on request."""
@@ -472,12 +473,14 @@ class CrawlRun(Lifecycle):
         left = sum(miss.reason.startswith(NOT_MADE) for miss in misses)
         if left:
             warnings.append(
-                f"{left:,} requests were not made, since CLOSESPIDER_… settings ended their jobs, in each of which they"
+                f"{counted(left, 'request was', 'requests were')} not made, since CLOSESPIDER_… settings ended"
+                f" their jobs, in each of which they"
                 " count anew; they are in the list of misses. To try a crawl of a few pages, use --limit."
             )
         if denied := self._mostly_denied(misses):
             warnings.append(
-                f"{denied:,} pages were denied (401, 403). The cookies that the spider has here travel with the"
+                f"{counted(denied, 'page was', 'pages were')} denied (401, 403). The cookies that the spider"
+                f" has here travel with the"
                 " requests; if pages need more of a session, each worker has to log in. DISTRIBUTED_LOGIN = NAME names"
                 " the spider's method that returns the first request of that."
             )
@@ -495,7 +498,8 @@ class CrawlRun(Lifecycle):
             return f"{why} Nothing is left."
         unwalked = "" if is_walked else ", and the index is not walked to its end"
         return (
-            f"{why} {state.backlog.waiting_requests:,} requests wait in {waiting:,} batches{unwalked}. Go on with the"
+            f"{why} {counted(state.backlog.waiting_requests, 'request waits', 'requests wait')} in"
+            f" {counted(waiting, 'batch', 'batches')}{unwalked}. Go on with the"
             f" rest: sdist resume {self._repository.id}"
         )
 
@@ -583,7 +587,8 @@ def _stray(stray_items: int) -> list[str]:
     if not stray_items:
         return []
     warning = (
-        f"{stray_items:,} items are lost: workers scraped them for pages that a timer, a signal or an idle handler of"
+        f"{counted(stray_items, 'item is', 'items are')} lost: workers scraped them for pages that a timer, a"
+        f" signal or an idle handler of"
         " the project asked for when its worker had no batch, so there was no file for them. Ask for such pages in a"
         " callback, or use --push, where all that a job does is of its batch."
     )

@@ -14,6 +14,7 @@ from scrapy.crawler import Crawler
 from scrapyd_dist.batches import Miss, Shard, ShardState
 from scrapyd_dist.items.delivery import OWN, own_parts
 from scrapyd_dist.items.download import count_lines
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.batcher import BatchDraft, Batcher, Demand, SlotBatcher
 from scrapyd_dist.scheduling.fingerprints import FingerprintSet
 from scrapyd_dist.shards import ShardTemplate
@@ -59,7 +60,11 @@ class Capture(FrontierFeed):
     def undeliverable(self) -> list[str]:
         """What became of the requests for other spiders that none can take and why, the most frequent reason first."""
         lost = self.undelivered.most_common(REASONS)
-        return [f"{count} requests for another spider are in the list of misses: {why}" for why, count in lost]
+        return [
+            f"{counted(count, 'request for another spider is', 'requests for another spider are')} in the list"
+            f" of misses: {why}"
+            for why, count in lost
+        ]
 
     def take(self, request: Request, shard: int) -> tuple[Disposition, BatchDraft | None]:
         """Sort one found request in: its fate, and a batch that it filled."""

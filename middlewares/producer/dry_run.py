@@ -20,6 +20,7 @@ from scrapyd_dist.diagnostics import LATE, POLL_REMEDY, is_local
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.forecast import CrawlShape, Probed, forecast
 from scrapyd_dist.items.sink import open_sink
+from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.payload import describe as describe_payload
 from scrapyd_dist.payload import encode
 from scrapyd_dist.progress import learned_slots
@@ -41,7 +42,7 @@ from .crawl_request import CrawlRequest, check_crawl, find_project, for_target, 
 from .difference_finder import kept_by_callbacks
 from .discovery import IndexWalk
 from .feed_outputs import shown
-from .preflight import LOCAL_NODES, notes_on, prepare
+from .preflight import LOCAL_NODES, eggs_kept, notes_on, prepare
 from .producer_options import ProducerOptions, read_options
 
 #: what stands for a detail page that has not been found yet
@@ -75,7 +76,7 @@ def plan(
     request = CrawlRequest(spider=spider, options=options, project=find_project(settings))
     stored = _of_store(request, crawler.settings)
     throttle = stored.throttle
-    prepared = prepare(request, NodeSources(request).read(), code=code, dry_run=True)
+    prepared = prepare(request, NodeSources(request).read(stored.records), code=code, dry_run=True)
     ways, members = ways_to(request.store, prepared.key), prepared.members
     for member in members:
         member.recall(stored.slots.get(member.node.url, 0))
@@ -97,6 +98,7 @@ def plan(
         version = version or common_name(known, content, for_crawl=True)
         # a name that is not made yet tells the content all the same
         shown = version or version_name(content, datetime.now(timezone.utc), for_crawl=True)
+    versions = {one.node.name: one.versions for one in there}
     nodes = [
         {
             "name": found.asked.name,
@@ -132,7 +134,7 @@ def plan(
         "batch_size": options.batch_size,
         "bytes_per_batch": describe_payload(values, encode(values, key=prepared.key)),
         "output": [*_paths(options, f"{spider}-TIME"), *([sink.shown] if sink else ())],
-        "code": notes_on(code, shown or None, {one.node.name: one.versions for one in there}),
+        "code": notes_on(code, shown or None, versions, eggs_kept(request.project)),
         "differences": [one.document for one in differences],
         "warnings": [*warnings, *_warnings(crawler.settings, options, nodes), *_late(request, members, stored)],
         **found,
@@ -171,31 +173,33 @@ class StoreFacts(NamedTuple):
 
     throttle: dict[str, Any]  #: how many rules there are, and whether the crawl would heed them
     slots: dict[str, int]  #: base address of a node -> process slots that it has shown
-    delays: dict[str, float]  #: name of a node -> the longest time from sent to started that was seen there, seconds
+    records: tuple[NodeRecord, ...]  #: what it remembers of nodes, and those that were added
     crawled: set[str]  #: base addresses of the nodes that crawls have used
 
 
 def _of_store(request: CrawlRequest, settings: BaseSettings) -> StoreFacts:
     """Read the store, if there is one; ConfigError if the crawl has to heed its rules, and cannot."""
     where, why = request.store, why_not_heeded(settings)
-    rules, slots, delays, crawled = 0, dict[str, int](), dict[str, float](), set[str]()
+    rules, slots, crawled = 0, dict[str, int](), set[str]()
+    records: tuple[NodeRecord, ...] = ()
     if is_url(where) or Path(where).exists():
         with closing(open_store(where)) as store:
             rules, crawls = len(store.rules().rules), store.crawls()
             slots = learned_slots(crawls)
             crawled = {str(node.get("url")) for one in crawls for node in one.summary.get("nodes") or ()}
-            delays = {record.name: record.start_delay for record in store.nodes()}
+            records = tuple(store.nodes())
     if rules and why and request.options.heeds:
         raise ConfigError(f"The store has rules of `sdist throttle`, and this crawl could not heed them. {why}")
     throttle = {"rules": rules, "heeded": not why, "reason": why}
-    return StoreFacts(throttle=throttle, slots=slots, delays=delays, crawled=crawled)
+    return StoreFacts(throttle=throttle, slots=slots, records=records, crawled=crawled)
 
 
 def _late(request: CrawlRequest, members: Sequence[NodeState], stored: StoreFacts) -> list[str]:
     """A warning of nodes that look at their queue seldom; those that `sdist nodes up` started do not."""
     own = local_nodes.running(request.project.state)
     others = [member.node for member in members if member.up and member.node not in own]
-    slow = {node.name: delay for node in others if (delay := stored.delays.get(node.name, 0.0)) >= LATE}
+    delays = {record.name: record.start_delay for record in stored.records}
+    slow = {node.name: delay for node in others if (delay := delays.get(node.name, 0.0)) >= LATE}
     if slow:
         late = ", ".join(f"on {name} up to {delay:.0f} s late" for name, delay in slow.items())
         return [f"poll_interval: jobs began {late}. {POLL_REMEDY}"]

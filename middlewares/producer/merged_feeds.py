@@ -32,6 +32,7 @@ from scrapyd_dist.errors import ConfigError, DistError
 from scrapyd_dist.items.delivery import Delivery, deliver
 from scrapyd_dist.items.json_lines import Items, item_in
 from scrapyd_dist.items.merging import is_elsewhere
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.typed_lines import form_on, plain_line
 
 from ..typed_json import unpack
@@ -233,10 +234,12 @@ class MergedFeeds:
         """What is to be said of items that are not in a feed, or not as the spider made them."""
         places, said = ", ".join(map(shown, self._feeds)), list[str]()
         if self.lost:
-            said.append(f"{self.lost:,} items could not be written to {places}: {_most(self.why_lost)}.")
+            said.append(f"{counted(self.lost, 'item')} could not be written to {places}: {_most(self.why_lost)}.")
         if self.problems:
             count = sum(self.problems.values())
-            said.append(f"{count:,} items were written to {places} as dicts of JSON: {_most(self.problems)}.")
+            said.append(
+                f"{counted(count, 'item was', 'items were')} written to {places} as JSON: {_most(self.problems)}."
+            )
         return said
 
     def _failed(self) -> int:

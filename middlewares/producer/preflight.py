@@ -9,6 +9,7 @@ from typing import TypeAlias
 from scrapyd_dist.deploy import egg as eggs
 from scrapyd_dist.deploy import local_nodes, rollout
 from scrapyd_dist.deploy.egg import Egg
+from scrapyd_dist.deploy.kept_eggs import SavedEgg, all_eggs
 from scrapyd_dist.deploy.project_files import is_dirty
 from scrapyd_dist.deploy.requirements import redis_client
 from scrapyd_dist.deploy.rollout import RollOutRequest
@@ -23,6 +24,7 @@ from scrapyd_dist.errors import (
 )
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.versions import current, is_crawls, newest, told_content
@@ -30,7 +32,7 @@ from scrapyd_dist.transports import NodeAnswer, sweep
 from scrapyd_dist.transports.requests import RequestsTransport
 
 from .crawl_code import TODAYS, CrawlCode
-from .crawl_request import CrawlRequest
+from .crawl_request import CrawlRequest, PreparedProject
 
 #: local nodes that are started when nothing names a node
 LOCAL_NODES = 2
@@ -71,7 +73,8 @@ def _check(probes: Sequence[NodeProbe], *, feed: bool) -> list[str]:
         refused = all(isinstance(error, (AuthRefused, TlsRefused)) for error in errors)
         raise (type(errors[0]) if refused else NoNodeReachable)(
             f"No node can be reached: {why}. Nothing was started. Start a node, or"
-            " name others in scrapy.cfg, DISTRIBUTED_TARGET_HOSTS or --node; `sdist nodes` shows them."
+            " name others in scrapy.cfg, DISTRIBUTED_TARGET_HOSTS or --node; `sdist nodes` shows them, and"
+            " `sdist nodes remove NAME` takes one away that was added."
         )
     silent = [p.asked.name for p in probes if p.error is None and not p.value]
     if silent and not feed:
@@ -110,9 +113,9 @@ def prepare(
         prepared = _prepare(request, nodes, egg, key, code=code)
     except DistError as error:
         raise type(error)(
-            f"{error} The {len(nodes)} nodes that were started on this machine still run: sdist nodes down"
+            f"{error} What was started on this machine ({counted(len(nodes), 'node')}) still runs: sdist nodes down"
         ) from error
-    started = f"started {len(nodes)} nodes on this machine; `sdist nodes down` stops them"
+    started = f"started {counted(len(nodes), 'node')} on this machine; `sdist nodes down` stops them"
     return replace(prepared, warnings=[*prepared.warnings, started])
 
 
@@ -136,16 +139,23 @@ def _prepare(
     result = _roll_out(request, up, egg, version=code.version, dirty=code.egg is None)
     names = [node.version for node in result.ready if node.version]
     version = result.version or (max(names, key=names.count) if names else None)
+    before = {node.node.name: node.before for node in result.ready}
     return Prepared(
         probes=probes,
         members=_members(probes, {node.node.name: node.reason for node in result.failed}),
         version=version,
         key=key if all(node.same_code for node in result.ready) else None,
         egg=egg,
-        code=tuple(notes_on(code, version, {node.node.name: node.before for node in result.ready})),
+        code=tuple(notes_on(code, version, before, eggs_kept(request.project))),
         uploaded=tuple(node.node.name for node in result.ready if node.uploaded),
         warnings=warnings,
     )
+
+
+def eggs_kept(project: PreparedProject) -> list[SavedEgg]:
+    """The eggs of the project in the state folder, under each of its names on nodes."""
+    names = project.config.project_names if project.config is not None else ()
+    return all_eggs(project.state, project.name, *names)
 
 
 def _build(request: CrawlRequest) -> tuple[Egg | None, bytes | None]:
@@ -214,10 +224,12 @@ def bring(request: CrawlRequest, node: Node, prepared: Prepared) -> str:
     return ""
 
 
-def notes_on(code: CrawlCode, version: str | None, there: Mapping[str, tuple[str, ...]]) -> list[str]:
+def notes_on(
+    code: CrawlCode, version: str | None, there: Mapping[str, tuple[str, ...]], kept: Sequence[SavedEgg] = ()
+) -> list[str]:
     """Remarks on the code that a crawl runs under the name `version`, such as that something else was deployed last.
 
-    `there`: node name -> the versions that it had before, in Scrapyd's order.
+    `there`: node name -> the versions that it had before, in Scrapyd's order. `kept` are the eggs in the state folder.
     """
     notes = [code.note] if code.note else []
     if code.before is not None and code.before != version and version is not None:
@@ -225,10 +237,16 @@ def notes_on(code: CrawlCode, version: str | None, there: Mapping[str, tuple[str
         notes.append(f"This crawl goes on with {why} {version}; it began with {code.before}.")
     if code.before is not None or code.egg is not None or version is None:
         return notes
-    deployed = map(current, there.values())
+    known = {egg.version: egg.at for egg in kept}
+    contents = {egg.version: egg.content_hash for egg in kept}
+    deployed = (current(names, known) for names in there.values())
     found = {name for name in deployed if name is not None and not is_crawls(name)}
-    if found and {told_content(name) for name in found} != {told_content(version)}:
-        latest = newest(found) or max(found)
-        taken = f"This crawl takes the working tree's code, {version}."
-        notes.append(f"{taken} What was deployed last is {latest}, and a crawl runs that with --version {latest}.")
+    latest = newest(found, known) or max(found, default=version)
+    # A name that somebody chose does not tell the code; its egg does.
+    if (contents.get(latest) or told_content(latest)) != told_content(version):
+        taken = f"This crawl takes the working tree's code, {version}. What was deployed last is {latest}, and"
+        ways = f"a crawl runs that with --version {latest}."
+        if latest not in contents:
+            ways = "its egg is not kept here: for a crawl of that code, check it out."
+        notes.append(f"{taken} {ways}")
     return notes

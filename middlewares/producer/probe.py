@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.forecast import PageCost, Probed
 from scrapyd_dist.keys import state_key
+from scrapyd_dist.plurals import counted
 
 from ..assignment import PROBE
 from ..classifier import Disposition, FoundRequests
@@ -179,7 +180,8 @@ class Probe:
             )
         if not self._found:
             raise DistError(
-                f"The {index.cost.pages} index pages that were fetched led to no target request ({self._target.how}),"
+                f"What was fetched ({counted(index.cost.pages, 'index page')}) led to no target request"
+                f" ({self._target.how}),"
                 " so nothing can be forecast. Check the links that the spider extracts there, allowed_domains, and the"
                 " target (--rule, --callback)."
             )

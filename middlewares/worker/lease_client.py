@@ -15,6 +15,7 @@ from scrapyd_dist.batches import AttemptState, Batch, BatchState, Crawl, FinishR
 from scrapyd_dist.errors import DistError, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import Leased, LeaseRequest, Lessee, NewBatch, SeenBefore
 from scrapyd_dist.frontier.intake import REGISTERED, FrontierIntake, add_unseen
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.store.base import Store
 from scrapyd_dist.store.worker_thread import StoreThread
 from scrapyd_dist.strategy.links import LinkEvent
@@ -131,9 +132,9 @@ class LeaseClient:
         """The limit of this worker that is reached, in words; empty while it may lease more."""
         job = self._job
         if job.max_batches and self.batches >= job.max_batches:
-            return f"{job.max_batches} batches"
+            return f"{counted(job.max_batches, 'batch', 'batches')}"
         if job.max_requests and self.requests >= job.max_requests:
-            return f"{job.max_requests} requests"
+            return f"{counted(job.max_requests, 'request')}"
         if job.max_time and time.monotonic() - self._began >= job.max_time:
             return f"{job.max_time:g} s"
         return ""

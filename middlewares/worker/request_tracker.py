@@ -462,7 +462,8 @@ class RequestTracker:
         error = failure.value
         if begun is None or mark is None or error is None or mark not in self._in_output:
             return
-        begun.ledger.missed(mark.position, "failed", _in_callback(error), error)
+        request = getattr(response, "request", None)
+        _end_broken_off(begun, mark, error, getattr(request, "url", "a page"))
         self._in_output.discard(mark)
         self._ended(begun, mark)
 
@@ -496,7 +497,7 @@ def _is_unwanted(error: BaseException | None) -> bool:
     return isinstance(error, IgnoreRequest) and not isinstance(error, HttpError)
 
 
-def _end_broken_off(begun: WorkUnit, mark: UnitMark, error: Exception, url: str) -> None:
+def _end_broken_off(begun: WorkUnit, mark: UnitMark, error: BaseException, url: str) -> None:
     """Note that the callback of this page has raised: it has failed, or has closed the spider, and then it is done."""
     if isinstance(error, CloseSpider):
         begun.ledger.done(mark.position)

@@ -11,6 +11,7 @@ from functools import cached_property
 
 from scrapyd_dist.batches import OUT, WAITING, Attempt, AttemptState, Batch, BatchState, job_id
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.settings import SETTINGS
 
 #: valid slot names; `@spider` and `@project:spider` hold requests for another spider
@@ -29,7 +30,7 @@ class SeenBefore(Exception):
     """Some requests, of these fingerprints, are in the frontier already, and nothing was stored."""
 
     def __init__(self, prints: frozenset[bytes]) -> None:
-        super().__init__(f"{len(prints)} requests are in the frontier already")
+        super().__init__(f"{counted(len(prints), 'request is', 'requests are')} in the frontier already")
         self.prints = prints
 
 

@@ -142,6 +142,16 @@ def add_up(stats: Iterable[Mapping[str, Any]]) -> dict[str, StatTotal]:
     return dict(sorted(sums.items()))
 
 
+def decoded(raw: bytes) -> str:
+    """Decode a line of a log: as UTF-8, or as Windows-1252 if it has no character of UTF-8 beyond ASCII."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        text = raw.decode("utf-8", "replace")
+    # Scrapy writes LOG_ENCODING, which a project may have changed; a single broken character is another thing.
+    return text if any(c > "\x7f" and c != "\ufffd" for c in text) else raw.decode("cp1252", "replace")
+
+
 class LogLine(NamedTuple):  # there are millions, and creating a frozen dataclass takes three times as long
     """A line of a log. A continuation line, as of a traceback, has time and level of the entry it belongs to."""
 
@@ -213,7 +223,7 @@ class LogLines:
             self._torn = False
             return None
         raw = raw[:LINE_MAX]
-        text = raw.rstrip(b"\r").decode("utf-8", "replace")
+        text = decoded(raw.rstrip(b"\r"))
         match = _HEAD.match(text)
         at = _second(match["at"]) if match else None
         if match is None or at is None:

@@ -8,8 +8,10 @@ from scrapyd_dist.batches import meaning
 from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.joblogs.joblog import LogFacts
 from scrapyd_dist.joblogs.log_reads import LogExcerpt
+from scrapyd_dist.joblogs.remedies import remedy_for
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.scrapyd.jobs import crawl_in
 
@@ -127,7 +129,7 @@ def _unclosed(facts: LogFacts, *, says_info: bool, signalled: bool) -> tuple[Out
     if signalled:
         return Outcome.KILLED, "by sdist jobs cancel"
     if facts.last_error:
-        return Outcome.DIED, facts.last_error
+        return Outcome.DIED, with_remedy(facts.last_error)
     if not says_info:
         return Outcome.UNKNOWN, "its log is empty, or LOG_LEVEL or LOG_FORMAT hides how it ended"
     if facts.forced:
@@ -158,8 +160,13 @@ def failures(facts: LogFacts) -> str:
     if errors:
         found.append(f"{errors} errors logged" if errors > 1 else "1 error logged")
     if found and facts.last_error:
-        found.append(f"last: {facts.last_error}")
+        found.append(f"last: {with_remedy(facts.last_error)}")
     return "; ".join(found)
+
+
+def with_remedy(error: str) -> str:
+    """Return an error, and what to do about it if that is known."""
+    return f"{error.rstrip('.')}. {remedy}" if (remedy := remedy_for(error)) else error
 
 
 def _number(stats: Mapping[str, object], name: str) -> int:
@@ -186,7 +193,7 @@ def _reported(state: JobState, report: WorkerReport, *, signalled: bool) -> tupl
     if not report.ended and signalled:
         return Outcome.KILLED, "by sdist jobs cancel"
     if not report.ended:
-        return Outcome.DIED, f"after {report.ended_requests} of {report.requests} requests"
+        return Outcome.DIED, f"after {report.ended_requests} of {counted(report.requests, 'request')}"
     if meaning(report.finish_reason).told:
         # A worker without a batch has done all: a crawl ends before its workers see that.
         left = report.batches is None or any(number for fate, number in report.batches.items() if fate != "acked")
@@ -198,4 +205,4 @@ def _reported(state: JobState, report: WorkerReport, *, signalled: bool) -> tupl
         return Outcome.FAILED, wrong
     missed = sum(len(report.missed_urls.get(kind, ())) for kind in ("failed", "unended"))
     # Missed URLs are no failure of the job; the crawl's summary counts them.
-    return Outcome.FINISHED, f"{missed} of {report.requests} URLs failed" if missed else ""
+    return Outcome.FINISHED, f"{missed} of {counted(report.requests, 'URL')} failed" if missed else ""

@@ -8,6 +8,7 @@ from typing import Any
 from scrapyd_dist.batches import PUT_OFF, Miss, meaning
 from scrapyd_dist.errors import DistError
 from scrapyd_dist.escapes import harmless
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.scrapyd.reply import LARGEST, QUOTE, parsed
 
 #: the latest accepted time: seconds since the epoch, in the year 9000
@@ -236,7 +237,7 @@ def refusal(report: WorkerReport, size: int, *, feed: bool) -> str:
     if report.finish_reason != "finished":
         return f"the worker ended early ({report.finish_reason})"
     if report.requests != size:
-        return f"the worker had {report.requests} requests of the batch's {size}"
+        return f"the worker had {counted(report.requests, 'request')} of the batch's {size}"
     if feed and (report.feeds_failed or not report.feeds) and report.items:
         return "the worker could not store its feed; its log says why"
     if feed or (report.part is not None and report.part.items == report.items):

@@ -11,6 +11,7 @@ from itertools import groupby
 from os.path import commonprefix
 from typing import NamedTuple
 
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.report.series import GROUPS, Bar, BurnUp, Gantt, Heat, Runs, Spread, Statuses
 
 #: shades of the heat map
@@ -227,7 +228,8 @@ def heat(data: Heat) -> RowChart:
         table.append((node, int(pages), mean, max(busy, default=0.0), round(len(busy) * data.step)))
     between = [(f"h{shade}", "") for shade in range(1, SHADES)]
     return RowChart(
-        label=f"Pages per minute of each node over time. {len(data.nodes)} nodes, up to {amount(data.most)} pages per "
+        label=f"Pages per minute of each node over time. {counted(len(data.nodes), 'node')}, up to"
+        f" {amount(data.most)} pages per "
         f"minute in {span(data.step)}. The fewest pages in all: {slowest[1]} with {slowest[0]:,.0f}.",
         headings=("node", "pages", "per minute while it worked", "at most", "seconds at work"),
         table=table,
@@ -260,7 +262,8 @@ def jobs(data: Gantt, seconds: float) -> RowChart:
     nodes, total = dict.fromkeys(data.lanes), Counter(bar.outcome for bar in data.bars)
     said = ", ".join(f"{total[outcome]:,} {outcome}" for outcome in _OUTCOMES if total[outcome])
     return RowChart(
-        label=f"Jobs on the nodes over time. {len(data.bars):,} jobs on {len(nodes)} nodes: {said}.",
+        label=f"Jobs on the nodes over time. {counted(len(data.bars), 'job')} on {counted(len(nodes), 'node')}:"
+        f" {said}.",
         headings=("node", *_OUTCOMES),
         table=[(node, *(counts[node, outcome] for outcome in _OUTCOMES)) for node in nodes],
         times=_times(seconds),
@@ -319,13 +322,13 @@ def last_runs(data: Runs) -> ColumnChart:
     kinds = [*[""] * (len(data.items) - 1), "now"]
     low = percent(median - mad, marks[-1])
     return ColumnChart(
-        label=f"Items of the last runs. This run: {data.items[-1]:,} items."
+        label=f"Items of the last runs. This run: {counted(data.items[-1], 'item')}."
         + (f" The finished runs before: median {amount(median)}." if known else ""),
         headings=("crawl", "items"),
         table=[*zip(data.names, data.items, strict=True)],
         marks=[Mark(percent(tick, marks[-1]), amount(tick, marks[-1])) for tick in marks],
         columns=[
-            _piece(0, items, marks[-1], kind, f"{name}: {items:,} items")
+            _piece(0, items, marks[-1], kind, f"{name}: {counted(items, 'item')}")
             for name, items, kind in zip(data.names, data.items, kinds, strict=True)
         ],
         median=Mark(percent(median, marks[-1]), f"median {amount(median)} ± {amount(mad)}") if known else None,
@@ -344,7 +347,7 @@ def status_codes(data: Sequence[Statuses]) -> RowChart:
         lane, begin = [], 0
         for group, count in one.groups.items():
             if count:
-                title = f"{one.node}: {count:,} times {group}"
+                title = f"{one.node}: {counted(count, 'time')} {group}"
                 lane.append(_piece(begin, begin + count, most, _STATUS_KINDS[group], title))
             begin += count
         rows.append(NodeRow(name, one.node, [lane], amount(begin), f"{one.retry_rate:.1%}"))

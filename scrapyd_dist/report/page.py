@@ -11,6 +11,7 @@ from jinja2 import Environment, StrictUndefined
 
 from scrapyd_dist.batches import MISSES, AttemptState, BatchState
 from scrapyd_dist.differences import texts
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import finite, number, of, succeeded
 from scrapyd_dist.report import charts
 from scrapyd_dist.report.facts import Facts, hidden
@@ -119,7 +120,11 @@ def _numbers(facts: Facts) -> list[tuple[str, int, str]]:
         ("pages", count("pages"), f"{round(count('pages') / facts.span * 60):,} per minute"),
         ("failed", lost, "gave no result" if lost else "nothing is missing"),
         ("gone", count("gone_urls"), "says the site"),
-        ("jobs", count("batches", "sent"), f"{count('batches', 'done'):,} of {count('batches', 'total'):,} batches"),
+        (
+            "jobs",
+            count("batches", "sent"),
+            f"{count('batches', 'done'):,} of {counted(count('batches', 'total'), 'batch', 'batches')}",
+        ),
         ("nodes", len(nodes), up if facts.lives else f"{up} at the end"),
         ("index pages", count("index", "pages"), f"{failed:,} failed" if failed else f"of {total:,}" if total else ""),
     ]

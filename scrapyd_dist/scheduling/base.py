@@ -14,6 +14,7 @@ from scrapyd_dist.errors import NodeError
 from scrapyd_dist.frontier.backlog import Backlog, SlotCount
 from scrapyd_dist.goals import Spent
 from scrapyd_dist.items.json_lines import AGAIN, number, places
+from scrapyd_dist.joblogs.remedies import remedy_for
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.scheduling.node_client import NodeClient
@@ -286,7 +287,9 @@ class SchedulerState:
         here = [member for member in self.members if not member.left]
         if here and all(member.unfit for member in here):
             reasons = "; ".join(sorted({member.unfit for member in here}))
-            self.stop_now(f"No node takes the work{self.which_work}: {reasons}")
+            remedy = remedy_for(reasons)
+            said = f"No node takes the work{self.which_work}: {reasons}"
+            self.stop_now(f"{said.rstrip('.')}. {remedy}" if remedy else said)
 
     def stop_now(self, reason: str) -> None:
         """Stop before the end; the batches stay in the store."""

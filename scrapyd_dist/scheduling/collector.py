@@ -21,6 +21,7 @@ from scrapyd_dist.items.kept_parts import KeptParts, part_of
 from scrapyd_dist.items.merging import PartLost, PartTooBig, fetch_part
 from scrapyd_dist.joblogs.worker_report import BadReport, WorkerReport, kept, misses, read_report, refusal
 from scrapyd_dist.payload import REPLACES, PayloadError, decode, fit, replaced_by
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.base import BatchCounters, SchedulerState
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
 from scrapyd_dist.scheduling.scaling_policy import ALL
@@ -362,7 +363,7 @@ class Collector:
         if cut:
             await self._cut(batch, number)
         elif state is BatchState.DEAD:
-            logger.error("batch %d is dead after %d attempts: %s", batch.number, number, reason)
+            logger.error("batch %d is dead after %s: %s", batch.number, counted(number, "attempt"), reason)
             self.state.counters.died(batch)
             self.state.ended(batch.number)
         else:
@@ -384,6 +385,6 @@ class Collector:
             return
         names = " and ".join(str(piece.number) for piece in pieces)
         logger.warning(
-            "batch %d is cut after %d attempts: its requests are now batches %s", batch.number, number, names
+            "batch %d is cut after %s: its requests are now batches %s", batch.number, counted(number, "attempt"), names
         )
         state.cut_up(batch, pieces)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from scrapyd_dist.batches import OUT, WAITING
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, SlotCount, WorkerRequest
+from scrapyd_dist.plurals import counted
 
 #: the pool of workers that lease from all slots but those of other spiders; no slot has this name
 ALL = "*"
@@ -145,7 +146,9 @@ class CircuitBreaker:
         """
         self._pools[pool] += 1
         if self._pools[pool] >= self.attempts + OF_A_POOL:
-            self.closed.setdefault(pool, f"the last {self._pools[pool]} workers did nothing; the last one: {reason}")
+            self.closed.setdefault(
+                pool, f"the last {counted(self._pools[pool], 'worker')} did nothing; the last one: {reason}"
+            )
         if begun:
             return ""
         self._nodes[node] += 1

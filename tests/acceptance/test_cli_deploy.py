@@ -101,6 +101,32 @@ def test_deploy_goes_to_the_named_nodes_and_to_no_other(
     assert "hush" not in done.out + done.err
 
 
+@pytest.mark.full
+@pytest.mark.black_box
+def test_two_projects_of_one_folder_go_to_one_node(
+    run_cli: RunCommand, small: Project, clean: list[ScrapydNode]
+) -> None:
+    """A target is a url and a project; the project's line in [settings] says the code."""
+    node, login = clean[0], "username = me\npassword = hush\n"
+    small.write("second/__init__.py", "")
+    small.write("second/settings.py", "BOT_NAME = 'second'\nSPIDER_MODULES = ['second.spiders']\n")
+    small.write("second/spiders/__init__.py", SPIDER.replace("one", "two"))
+    target = f"[deploy:other]\nurl = {node.url}\nproject = second\n{login}"
+    small.targets([node], target)
+    text = (small.path / "scrapy.cfg").read_text("utf-8")
+    (small.path / "scrapy.cfg").write_text(text.replace("[settings]", "[settings]\nsecond = second.settings"), "utf-8")
+    found = {"small": ["one"], "second": ["two"]}
+    assert states(run_cli(small, "deploy", "other", "--json", code=0)) == {"other": "uploaded"}
+    assert node.api("listspiders.json", project="second")["spiders"] == ["two"]
+    done = run_cli(small, "deploy", "--all", "--json", code=0)
+    assert states(done) == {node.name: "uploaded", "other": "present"}
+    assert {name: node.api("listspiders.json", project=name)["spiders"] for name in found} == found
+    assert run_cli(small, "code", "spiders", "--json").json()["spiders"][0]["spider"] == "one"
+    assert run_cli(small, "code", "versions", "--check").code == 0
+    job = run_cli(small, "jobs", "schedule", "two", "-p", "second", "--json", code=0).json()["jobs"][0]
+    assert job["project"] == "second"
+
+
 def test_versions_and_drift(run_cli: RunCommand, small: Project, clean: list[ScrapydNode]) -> None:
     first = run_cli(small, "deploy", "--all", "--json").json()["version"]
     same = run_cli(small, "code", "versions", "--check", code=0)
@@ -144,7 +170,7 @@ def test_rollback_and_back_again(run_cli: RunCommand, small: Project, clean: lis
     nothing = run_cli(small, "code", "rollback", old, "--json")
     assert (nothing.code, states(nothing)) == (0, dict.fromkeys(("node1", "node2", "node3"), "present"))
     assert len(clean[0].versions("small")) == 3
-    assert run_cli(small, "code", "rollback", new, "--check").code == 10
+    assert "Would send" in run_cli(small, "code", "rollback", new, "--check").expect(10).err
     assert run_cli(small, "code", "rollback").code == 0
     assert clean[0].api("listspiders.json", project="small")["spiders"] == ["two"]
     assert run_cli(small, "code", "rollback", "1.0").expect(4, "Scrapyd gives no egg back").err.count("\n") == 1

@@ -141,7 +141,7 @@ def test_nodes_are_added_and_removed(shop: Shop, pair: list[ScrapydNode]) -> Non
     address = f"127.0.0.1:{pair[1].port}"
     secret = shop.run("nodes", "add", f"http://me:hush@{address}/")
     assert (secret.code, "netrc" in secret.err, "hush" in secret.err) == (2, True, False)
-    shop.run("nodes", "add", address, "--name", "spare").expect(6, "added all the same")
+    shop.run("nodes", "add", address, "--name", "spare").expect(6, "added all the same", "remove spare")
     netrc = shop.project.home / ".netrc"
     netrc.write_text("machine 127.0.0.1 login me password hush\n", "utf-8")
     netrc.chmod(0o600)  # Python takes no other one
@@ -298,9 +298,11 @@ def test_local_nodes_come_are_listed_and_go(run_cli: RunCommand, project: MakePr
         assert [(row["name"], row["slots"]) for row in up.json()["nodes"]] == [("local1", 2)]
         assert run_cli(made, "nodes", "up", "1", "--json").json() == up.json()  # it is there already
         assert [row["state"] for row in run_cli(made, "nodes", "--json").json()["nodes"]] == ["up"]
+        gone = run_cli(made, "nodes", "add", "127.0.0.1:1", "--name", "gone").expect(5, "Nothing was added")
+        assert "local1" in gone.err
         for command in (("nodes", "add", pair[0].url, "--name", "far"), ("nodes",), ("nodes", "up", "1")):
             said = run_cli(made, *command).err
-            for word in ("local nodes run that get no work (local1)", "[deploy:local1]", "nodes.json"):
+            for word in ("local nodes run that get no work (local1)", "[deploy:local1]", "nodes remove far"):
                 assert word in said, (command, said)
         run_cli(made, "nodes", "remove", "far")
         assert "no work" not in run_cli(made, "nodes").err

@@ -237,6 +237,21 @@ def test_only_the_slots_with_the_prefix_are_worked_on_and_what_is_given_reaches_
     assert list(it.it.items("items.jl")) == [{"told": ["red", "dark", ["nightly", "two words"]]}] * 10
 
 
+#: two spiders without a parse()
+MUTE = """
+import scrapy
+class Mute(scrapy.Spider):
+    name = "mute"
+    def read_page(self, response):
+        yield {"url": response.url}
+class Open(Mute):
+    name = "open"
+    custom_settings = {"DISTRIBUTED_LOGIN": None}
+    def parse_article(self, response):
+        yield from self.read_page(response)
+"""
+
+
 @pytest.mark.black_box
 def test_what_is_wrong_before_the_start_is_told(bench: MakeBench, tmp_path: Path) -> None:
     it = bench(items=5)
@@ -249,8 +264,15 @@ def test_what_is_wrong_before_the_start_is_told(bench: MakeBench, tmp_path: Path
     assert (document["crawl"], document["state"], document["exit_code"]) == (it.name, "refused", 5)
     it.consume("-s", "DISTRIBUTED_TARGET_FEED_URL=ftp://x/%(batch)s.jl").expect(2, "feed")
     it.consume("--prefix", "p", "--fair", "spread").expect(2, "Leave out one of the two")
+    it.it.spider("mute", MUTE)
+    it.consume(spider="mute").expect(2, "has no callback for what waits", "read_page", "no page was fetched")
+    it.it.settings(DISTRIBUTED_LOGIN="log_in")
+    it.consume("--node", "127.0.0.1:9").expect(2, "'log_in'")
+    # A spider's own settings count for its consumer as for each job.
+    it.consume("--node", "127.0.0.1:9", spider="open", code=5)
     after = it.nodes[0].api("listversions.json", project="properties").get("versions")
     assert after == before, "nothing was uploaded for it"
+    assert not it.site.item_hits()
     it.it.settings(BROKEN=1)
     it.it.write("properties/settings.py", "import nothing_of_that_name")
     it.consume().expect(2, "The project cannot be loaded")

@@ -33,7 +33,7 @@ SUMMARY: dict[str, Any] = {
                     "times_slower": (int, float, None)}],
 }  # fmt: skip
 ROLL_OUT = {
-    "project": str, "version": TEXT, "dry_run": bool,
+    "project": TEXT, "version": TEXT, "dry_run": bool,
     "nodes": [{**_NODE, "project": str, "state": str, "version": TEXT, "default": TEXT, "spiders": (int, None),
                "reason": str}],
 }  # fmt: skip

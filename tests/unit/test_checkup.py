@@ -153,3 +153,10 @@ def test_a_fleet_that_is_mixed() -> None:
     assert "a on web1; b on web2" in mixed.text
     twice = fleet_findings([], [LOCAL, replace(LOCAL, name="again")])
     assert twice[0].remedy == "scrapy.cfg: remove [deploy:again]"
+
+
+def test_two_projects_are_not_compared() -> None:
+    one, two = replace(LOCAL, project="one"), replace(Node.parse("web2", name="web2"), project="two")
+    load = replace(WELL.load, node_name="web2") if WELL.load else None
+    assert not fleet_findings([replace(WELL, node=one), replace(WELL, node=two, load=load, versions=("b",))], [])
+    assert not fleet_findings([], [one, replace(one, name="again", project="two")])

@@ -145,6 +145,43 @@ def test_eggs_of_files_are_for_themselves(sdist: Callable[..., Result], root: Pa
     sdist("deploy", *words.split()).expect(2, said)
 
 
+TWO = """[settings]
+default = one.settings
+two = two.settings
+[deploy:a]
+url = http://n1/
+project = one
+[deploy:b]
+url = http://n1/
+project = two
+[deploy:c]
+url = http://n1/
+project = one_too
+"""
+
+
+def grouped(root: Path, patterns: list[str] | None = None, **options: Any) -> list[tuple[str, str, list[str]]]:
+    found = deploy._by_project(Context(root), patterns, deploy.DeployOptions(**options))
+    return [(one.project, one.settings_module, [node.name for node in one.nodes]) for one in found]
+
+
+def test_a_target_is_url_and_project(tmp_path: Path) -> None:
+    (tmp_path / "scrapy.cfg").write_text(TWO, "utf-8")
+    one, two = ("one", "one.settings"), ("two", "two.settings")
+    assert [node.name for node in Context(tmp_path).nodes()] == ["a"]
+    # -p is the project everywhere, so each node gets it once.
+    assert grouped(tmp_path, project="two") == [(*two, ["a"])]
+    assert grouped(tmp_path, ["b"]) == [(*two, ["b"])]
+    assert grouped(tmp_path) == [(*one, ["a", "c"]), (*two, ["b"])]
+    assert grouped(tmp_path, ["a", "b"]) == [(*one, ["a"]), (*two, ["b"])]
+    with pytest.raises(ConfigError, match=r"a: one\.settings; b: two\.settings.*--atomic"):
+        grouped(tmp_path, ["a", "b"], atomic=True)
+    with pytest.raises(ConfigError, match=r"an egg is one project's"):
+        grouped(tmp_path, ["a", "b"], egg=Path("x.egg"))
+    with pytest.raises(ConfigError, match="There are 3 targets"):
+        deploy._usual(Context(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [(None, None), ("any", "any"), ("shop*", "shop"), ("*", ConfigError), ("x*", NothingMatched)],

@@ -89,7 +89,7 @@ def test_a_crawls_items_are_its_own_and_those_of_accepted_attempts(shop: Shop, c
     code = merged(CRAWL)
     said = capsys.readouterr()
     assert (code, [row["n"] for row in rows()]) == (0, [0, 1, 2, 3, 4, 5])
-    assert "is not finished (finding): these are the items of 1 batches so far" in said.err
+    assert "is not finished (finding): these are the items of 1 batch so far" in said.err
     assert "own-2.jl: a torn last line of 8 bytes was left out" in said.err
     document = json.loads(said.out)
     assert (document["schema"], document["items"], document["files"], document["problems"]) == (1, 6, 4, [])
@@ -104,7 +104,7 @@ def test_a_part_with_another_number_of_items_than_reported_is_named(shop: Shop, 
     assert [row["n"] for row in rows()] == [1, 2]
     said = capsys.readouterr()
     assert f"{bad}: its worker reported 3 items, and its part has 1" in said.err
-    assert f"{gone}: its part {shop.parts / gone}.jl is not there any more (1 items)" in said.err
+    assert f"{gone}: its part {shop.parts / gone}.jl is not there any more (1 item)" in said.err
     assert good not in said.err
     assert len(json.loads(said.out)["problems"]) == 2
 

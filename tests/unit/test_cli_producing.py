@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import typer
+from rig.commands import Result
 from rig.waiting import wait_for
 from scrapy.settings import Settings
 from scrapyd_dist.cli.commands import load, walk
@@ -117,6 +118,24 @@ def test_a_crawl_that_is_finished_or_runs_is_not_started_again(
     store.add_crawl(a_crawl(beat=time.time(), **row))
     with pytest.raises(ConfigError, match=words):
         producer_process.begin_again(tmp_path, store, "c")
+
+
+def test_the_page_of_a_report_may_go_to_standard_output(sdist: Callable[..., Result], root: Path) -> None:
+    with closing(Context(root)) as context:
+        context.new_store.add_crawl(a_crawl(id="c"))
+    assert sdist("report", "c", "-o", "-").expect(0).out.strip().startswith("<!doctype")
+    assert not (root / "-").exists()
+    sdist("report", "c", "-o", "-", "--json").expect(2, "leave one of the two out")
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_to_resume_what_is_finished_ends_as_it_did(sdist: Callable[..., Result], root: Path, code: int) -> None:
+    """A task of a pipeline may be run again."""
+    with closing(Context(root)) as context:
+        context.new_store.add_crawl(a_crawl(id="c"))
+        context.new_store.update_crawl("c", state=CrawlState.FINISHED, exit_code=code, ended=5.0)
+    assert "nothing to resume" in sdist("resume", "c", "--quiet").expect(code).err
+    assert sdist("resume", "c", "--json").expect(code).json()["crawl"] == "c"
 
 
 @pytest.mark.parametrize("state", [CrawlState.STOPPED, CrawlState.REFUSED, CrawlState.WORKING])

@@ -36,6 +36,7 @@ from scrapyd_dist.errors import (
 from scrapyd_dist.escapes import harmless
 from scrapyd_dist.joblogs.joblog import LogLines
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.plurals import counted
 
 EVIL = "a\x1b[2Jb\x07\x9bc\u202ed\r\x7f\u2066\udc80"
 SHOWN = r"a\x1b[2Jb\x07\x9bc\u202ed\r\x7f\u2066\udc80"
@@ -82,7 +83,7 @@ def test_spans_of_time_counts_and_rates() -> None:
     clocks = {0.4: "0 s", 59.4: "59 s", 59.6: "1:00 min", 725: "12:05 min", 3723: "1:02:03 h"}
     assert {seconds: wording.clock(seconds) for seconds in clocks} == clocks
     counts = {0: "0 batches", 1: "1 batch", 2: "2 batches", 12345: "12,345 batches"}
-    assert {count: wording.counted(count, "batch", "batches") for count in counts} == counts
+    assert {count: counted(count, "batch", "batches") for count in counts} == counts
     rates = {12.4: "12/s", 1234.5: "1,234/s", 0.42: "0.4/s", 0: ""}
     assert {rate: wording.per_second({"items": rate}, "items") for rate in rates} == rates
     assert wording.per_second({}, "items") == wording.per_second(None, "items") == ""
@@ -329,7 +330,7 @@ def test_a_line_of_a_log_loses_its_colours_or_is_raw(capfdbinary: pytest.Capture
     put_line("n\x1b ", line, raw=False)
     put_line("n\x1b ", line, raw=True)
     said = capfdbinary.readouterr().out
-    shown = "2026-11-20 20:00:00 [x] INFO: red\t\\x1b]0;title\\x07 \ufffd".encode()
+    shown = "2026-11-20 20:00:00 [x] INFO: red\t\\x1b]0;title\\x07 \u00ff".encode()
     assert said == b"n\\x1b " + shown + b"\n" + b"n\\x1b " + LOG
 
 
@@ -367,11 +368,11 @@ def test_the_plan_says_which_node_would_get_the_code() -> None:
 
 def test_a_clock_that_is_wrong_has_a_column(capsys: pytest.CaptureFixture[str]) -> None:
     nodes = [NodeStatus(node=Node.parse("web1"), skew=3600.0), NodeStatus(node=Node.parse("web2"), skew=0.5)]
-    node_commands._show(nodes, None)
+    node_commands._show(nodes, [one.document() for one in nodes])
     head, first, second = capsys.readouterr().out.splitlines()
     at = head.index("CLOCK")
     assert (first[at:].split()[0], second[at:].split()[0]) == ("+3600", "http://web2:6800")
-    node_commands._show(nodes[1:], None)
+    node_commands._show(nodes[1:], [one.document() for one in nodes[1:]])
     assert "CLOCK" not in capsys.readouterr().out
 
 

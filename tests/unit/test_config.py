@@ -83,6 +83,36 @@ class TestSettingsModule:
             config.load(root)
 
 
+class TestSeveralProjects:
+    TWO = (
+        "two = two.settings\n[deploy:a]\nurl = http://n1/\nproject = one\n[deploy:b]\nurl = http://n1/\nproject = Two\n"
+    )
+
+    def test_a_targets_project_says_its_settings_module(self, write: Write) -> None:
+        found = config.load(write(self.TWO))
+        modules = {name: found.module_of(name) for name in ("one", "two", "TWO", None)}
+        assert modules == {"one": "shop.settings", "two": "two.settings", "TWO": "two.settings", None: "shop.settings"}
+        assert [(node.name, node.project) for node in found.own_targets] == [("a", "one")]
+        with pytest.raises(ConfigError, match=r"b .*project Two.*two\.settings.*SCRAPY_PROJECT=Two.*: a\."):
+            found.check_own(found.targets)
+
+    def test_a_node_has_one_name_for_all_of_them(self, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SCRAPY_PROJECT", "two")
+        found = config.load(write(self.TWO))
+        assert (found.module_of("one"), found.module_of("two")) == ("shop.settings", "two.settings")
+        assert [(node.name, node.project) for node in found.own_targets] == [("a", "Two")]
+
+    @pytest.mark.parametrize("variable", ["SCRAPY_PROJECT=other", "SCRAPY_SETTINGS_MODULE=x.settings"])
+    def test_what_the_environment_chooses_is_meant_where_no_target_is_for_it_by_name(
+        self, write: Write, monkeypatch: pytest.MonkeyPatch, variable: str
+    ) -> None:
+        name, _, value = variable.partition("=")
+        monkeypatch.setenv(name, value)
+        found = config.load(write("other = x.settings\n[deploy:a]\nurl = http://n1/\nproject = shop\n"))
+        assert found.module_of("shop") == found.settings_module == "x.settings"
+        assert found.own_targets == found.targets
+
+
 class TestTargets:
     def test_as_scrapy_startproject_writes_it(self, write: Write) -> None:
         found = config.load(write("\n[deploy]\n#url = http://localhost:6800/\nproject = shop\n"))

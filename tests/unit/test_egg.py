@@ -12,9 +12,10 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from scrapyd_dist.deploy import boot
 from scrapyd_dist.deploy import egg as egg_module
 from scrapyd_dist.deploy.egg import WORKER_MODULES, Egg, build, worker_files
-from scrapyd_dist.deploy.rollout import why
+from scrapyd_dist.deploy.egg_refusal import why
 
 import scrapyd_dist.store
 from scrapyd_dist.errors import ApiRefused, ConfigError
@@ -334,6 +335,26 @@ class TestBoot:
         code += "print(os.environ['SCRAPY_SETTINGS_MODULE'], settings.ADDONS)"
         assert run("A = 1\n", code) == ["shop.settings 1 True", "shop.settings {'scrapyd_dist.Addon': 500}"]
 
+    def test_what_a_project_prints_is_no_spider(self, run: Run, shop: Path) -> None:
+        spider = "import os, scrapy\nprint('at import')\nclass One(scrapy.Spider):\n    name = '%s'\n"
+        write(shop, {"shop/b.py": spider % "b\u00fc", "shop/a.py": spider % "a" + "os.system('echo of a program')\n"})
+        settings = "import atexit\nprint('of settings')\natexit.register(print, 'at the end')\n"
+        listed = "sys.argv = ['scrapy', 'list', '-s', 'LOG_STDOUT=0']; from scrapy.cmdline import execute; execute()"
+        said = run(settings + "SPIDER_MODULES = ['shop']\n", listed, preload="sys.argv = ['runner', 'list']")
+        assert said == ["a", "b\u00fc"]
+
+    def test_what_other_commands_print_is_printed(self, run: Run) -> None:
+        assert run("print('x')\n", "print('y')", preload="sys.argv = ['runner', 'crawl', 'list']") == ["x", "y"]
+
+    def test_a_python_that_is_too_old_is_named(self, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        files = contents(build(shop, "shop.settings"))
+        for name, text in files.items():
+            if name.startswith("_sdist_boot_") and name.endswith(".py"):
+                ast.parse(text, feature_version=(3, 9))  # so that it can say why it does not work
+        monkeypatch.setattr(sys, "version_info", (3, 9, 2))
+        with pytest.raises(ImportError, match=r"Python 3\.9 is too old for scrapyd-dist; it needs 3\.10"):
+            boot.start(settings_module="shop.settings", boot="x", egg="x.egg")
+
     def test_key_and_folders_without_init_are_found(self, run: Run, shop: Path) -> None:
         write(shop, {"shop/plain/script.py": "WORD = 'found'\n"})
         code = "from importlib.resources import files\nfrom shop.plain.script import WORD\n"
@@ -418,7 +439,11 @@ def test_names_that_are_not_ours_have_no_content_hash(name: str) -> None:
         ("No module named 'common'", "The folder common has no __init__.py, and only packages travel: add one"),
         ("No module named 'numpy'", "Install what is missing on the node"),
         ("No module named 'pkg_resources'", "the setuptools on the node is too new"),
-        ("SyntaxError: invalid syntax", "Correct the project"),
+        ("SyntaxError: invalid syntax", "the node has an older Python"),
+        ("ImportError: cannot import name 'Self' from 'typing'", "the node has an older Python"),
+        ("ImportError: Python 3.9 is too old for scrapyd-dist; it needs 3.10", "Install Scrapy and Scrapyd for Python"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'urls/a.txt'", "Path(__file__).parent"),
+        ("ValueError: no", "Correct the project, and deploy again"),
     ],
 )
 def test_what_to_do_about_a_refusal(shop: Path, said: str, text: str) -> None:
@@ -427,4 +452,5 @@ def test_what_to_do_about_a_refusal(shop: Path, said: str, text: str) -> None:
     error.said = said
     told = why(error, build(shop, "shop.settings"))
     assert text in told
-    assert said in told
+    assert said.removeprefix("ImportError: Python ") in told
+    assert ".." not in told

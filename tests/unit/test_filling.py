@@ -536,6 +536,6 @@ def test_what_goes_nowhere_is_told_at_the_end() -> None:
     bench = Captured(slotting=SlotRouting(project="shop", spider="links"))
     assert bench.take(meta={"distribute": 3}) == "refused"
     (line,) = bench.capture.undeliverable()
-    assert line.startswith("1 requests for another spider are in the list of misses: its address 3")
+    assert line.startswith("1 request for another spider is in the list of misses: its address 3")
     assert bench.capture.take_counts() == {"refused": 1}
     assert [len(bench.capture.take_misses()) for _ in range(2)] == [1, 0]

@@ -49,6 +49,10 @@ class Bench:
         rows = [json.loads(line) for line in self.told_in.read_text().splitlines()]
         self.told_in.unlink()
         assert all(row["schema"] == 1 and row["message"] and row["since"] for row in rows)
+        for row in rows:
+            # What is well again is not called by the words for what was wrong.
+            assert row["subject"] in row["message"] or row["kind"] in {"few-items", "job-failed"}, row
+            assert row["event"] == "trouble" or "(before: " in row["message"], row
         return [(row["event"], row["kind"], row["subject"]) for row in rows]
 
 

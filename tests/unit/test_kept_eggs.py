@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 from rig.fixtures import MakeProject
+from scrapyd_dist.cli.crawls.producer_process import KeptCode, kept_code
 from scrapyd_dist.deploy import kept_eggs as eggs
 from scrapyd_dist.deploy.egg import Egg, build, pack, unpack, unpack_to
 from scrapyd_dist.deploy.project_files import ProjectFiles, describe, is_dirty
+from scrapyd_dist.middlewares.producer.crawl_code import TODAYS
+from scrapyd_dist.middlewares.producer.preflight import notes_on
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.scrapyd.versions import version_name
@@ -33,6 +36,47 @@ def keep(state: Path, word: str, *, hour: int = 0, name: str = "") -> str:
     version = name or version_name(egg.content_hash, NOON + timedelta(hours=hour))
     eggs.save_egg(state, "shop", version, egg.data)
     return version
+
+
+def test_a_crawl_finds_the_egg_that_was_deployed_under_another_name_of_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    text = "[settings]\ndefault = shop.settings\n[deploy:n1]\nurl = http://n1/\nproject = shop_prod\n"
+    (tmp_path / "scrapy.cfg").write_text(text, "utf-8")
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop/settings.py").write_text("BOT_NAME = 'shop'\n", "utf-8")
+    egg = some_egg("x")
+    version = version_name(egg.content_hash, NOON)
+    path = eggs.save_egg(tmp_path / ".sdist", "shop_prod", version, egg.data)
+    assert kept_code(tmp_path, version) == KeptCode(version=version, egg=path)
+
+
+@pytest.mark.parametrize(
+    ("there", "words"),
+    [
+        (["{same}"], []),
+        (["{same}", "{older}"], []),  # one node lags behind, and the code is what was deployed last
+        (["r7"], []),
+        (["{other}"], ["{other}", "a crawl runs that with --version {other}"]),
+        (["{other}", "{same}"], ["{other}", "a crawl runs that with --version {other}"]),
+        (["1795871562-016771385889378"], ["1795871562-016771385889378", "its egg is not kept here"]),
+    ],
+)
+def test_what_was_deployed_last_is_told_where_it_is_other_code(
+    tmp_path: Path, there: list[str], words: list[str]
+) -> None:
+    names = {
+        "older": keep(tmp_path, "y"),
+        "same": keep(tmp_path, "x", hour=1),
+        "other": keep(tmp_path, "z", hour=2),
+        "r7": keep(tmp_path, "x", name="r7"),
+    }
+    mine = version_name(some_egg("x").content_hash, NOON, for_crawl=True)
+    on = {f"n{number}": (mine, name.format(**names)) for number, name in enumerate(there)}
+    notes = notes_on(TODAYS, mine, on, eggs.all_eggs(tmp_path, "no", "shop"))
+    assert len(notes) == bool(words)
+    assert [word for word in words if word.format(**names) not in "".join(notes)] == []
 
 
 def git(root: Path, *arguments: str) -> None:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 from rig.nodemodel import file_reply
-from scrapyd_dist.cli.jobs.logs import groups
+from scrapyd_dist.cli.jobs.logs import groups, noting_foreign
 
 from scrapyd_dist.joblogs.joblog import LINE_MAX, LogFacts, LogLine, LogLines, LogReader, read_dump
 from scrapyd_dist.joblogs.log_reads import BLOCK, HEAD, LONG_TAIL, TAIL, LogTap, look, survey
@@ -251,6 +251,22 @@ def test_a_whole_log_in_pieces_of_any_size(step: int, line_end: str) -> None:
     assert found.stats["elapsed_time_seconds"] == 8.25
     assert (str(found.first), str(found.last)) == ("2026-11-20 23:05:01", "2026-11-20 23:05:09")
     assert found.size == len(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        ("Stra\u00dfe".encode(), "Stra\u00dfe"),
+        ("Stra\u00dfe \u201ex\u201c".encode("cp1252"), "Stra\u00dfe \u201ex\u201c"),
+        ("Stra\u00dfe".encode() + b" \xff", "Stra\u00dfe \ufffd"),  # one broken character in a line of UTF-8
+    ],
+)
+def test_a_line_in_another_encoding_keeps_its_letters(raw: bytes, text: str) -> None:
+    (line,) = LogLines().feed(raw + b"\n")
+    assert line.text == text
+    foreign: set[str] = set()
+    assert [one.text for one in noting_foreign([line], "job", foreign)] == [text]
+    assert foreign == (set() if raw == text.encode() else {"job"})
 
 
 def test_a_tail_that_begins_in_the_middle_of_a_line() -> None:

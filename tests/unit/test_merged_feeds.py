@@ -312,7 +312,7 @@ def test_an_item_whose_class_is_not_here_is_a_dict_and_that_is_told(tmp_path: Pa
     left = write_feeds(path, {"a.loud": {"format": "loud"}}, FEED_EXPORTERS={"loud": Loud})
     assert Path("a.loud").read_text() == "dict {'id': 1}\n"
     assert (left.lost, len(left.warnings)) == (0, 1)
-    assert "1 items were written to" in left.warnings[0]
+    assert "1 item was written to" in left.warnings[0]
     assert "other.items" in left.warnings[0]
 
 

@@ -219,6 +219,23 @@ def test_how_a_job_ended_by_its_log(changes: dict[str, Any], outcome: Outcome, s
     assert judged(look(replace(DONE, **changes))) == (outcome, said)
 
 
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'urls/a.txt'", "Path(__file__).parent"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/srv/a.txt'", ""),
+        ("NotADirectoryError: [Errno 20] Not a directory: '/eggs/p/1.egg/p/a.csv'", "zipped egg"),
+        ("ModuleNotFoundError: No module named 'common.words'", "common is not in the egg"),
+    ],
+)
+def test_an_error_that_code_has_on_a_node_only_comes_with_a_remedy(error: str, remedy: str) -> None:
+    for changes in ({"closed": ""}, {"stats": {"log_count/ERROR": 1}}):
+        _, said = judged(look(replace(DONE, last_error=f"Task exception … {error}", **changes)))
+        assert error in said
+        assert remedy in said
+        assert said.endswith(error) == (not remedy)
+
+
 def test_a_worker_that_its_crawl_did_not_need() -> None:
     begun = LogFacts(whole=True, size=9)
     assert judged(look(begun))[0] is Outcome.DIED

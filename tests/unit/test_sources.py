@@ -83,6 +83,31 @@ def test_a_local_node_is_known_by_its_name_and_its_address(
     assert (node.name, node.password) == ("local1", "hush")
 
 
+@pytest.mark.parametrize("text", ["spare", "127.0.0.1:6802"])
+def test_a_node_that_was_added_is_known_by_its_name_and_its_address(text: str, folder: Path) -> None:
+    added = NodeRecord(name="spare", url="http://127.0.0.1:6802")
+    assert names(sources(nodes=(text,)).read([added])) == ["spare"]
+
+
+def test_a_target_of_another_project_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    two = CFG.replace("[deploy", "two = two.settings\n[deploy", 1)
+    (folder / "scrapy.cfg").write_text(f"{two}[deploy:other]\nurl = http://web2:6800/\nproject = two\n")
+    assert names(sources().read()) == ["one"]
+    with pytest.raises(ConfigError, match=r"other .* SCRAPY_PROJECT=two"):
+        sources(nodes=("other",)).read()
+    monkeypatch.setenv("SCRAPY_PROJECT", "two")
+    assert [(node.name, node.project) for node in sources(nodes=("other",)).read()] == [("other", "two")]
+    (folder / "scrapy.cfg").write_text(f"{two}project = one\n")
+    monkeypatch.setenv("SCRAPY_PROJECT", "default")
+    assert names(sources().read()) == ["one"]
+
+
+def test_where_all_targets_are_for_other_projects_nothing_starts(folder: Path) -> None:
+    (folder / "scrapy.cfg").write_text(CFG.replace("[deploy", "two = two.settings\n[deploy", 1) + "project = two\n")
+    with pytest.raises(ConfigError, match=r"one .* SCRAPY_PROJECT=two"):
+        sources().read()
+
+
 def test_a_file_may_have_sections_as_scrapy_cfg(folder: Path) -> None:
     (folder / "nodes.cfg").write_text("[deploy:a]\nurl = http://a:6800/\n[deploy:b]\nurl = http://b:6800/\nslots = 2\n")
     nodes = sources(nodes=("file:nodes.cfg",)).read()

@@ -49,7 +49,7 @@ def test_an_error_with_nodes_that_were_started_names_them(no_nodes: Path, monkey
     (no_nodes / "shop/settings.py").touch()
     started = LocalNode(name="local1", port=1, password="p", slots=1, pid=1, folder=no_nodes).node
     monkeypatch.setattr(local_nodes, "up", lambda *_, **__: (started,))
-    with pytest.raises(NoNodeReachable, match="1 nodes that were started on this machine still run"):
+    with pytest.raises(NoNodeReachable, match=r"started on this machine \(1 node\) still runs"):
         preflight.prepare(request_of(), ())
 
 
