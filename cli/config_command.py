@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 from scrapyd_dist.deploy import local_nodes
 
-from scrapyd_dist.config import STATE_FOLDER, ProjectConfig, read_files, shared_files
+from scrapyd_dist.config import ProjectConfig, read_files, shared_files, state_folder
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.related_names import NAMES, answers
 from scrapyd_dist.settings import PREFIX, SETTINGS, judge, limits_in, nearest, unknown
@@ -155,7 +155,7 @@ def of_targets(found: ProjectConfig, files: ConfigFiles) -> Iterator[ConfigOptio
                 origin = origin or files.of_login(section)
             yield ConfigOption(f"[{section}]", key, value, origin)
     if not found.targets:
-        for node in local_nodes.running(found.root / STATE_FOLDER):
+        for node in local_nodes.running(state_folder(found.root)):
             yield ConfigOption(f"node {node.name}", "url", node.url, "sdist nodes up (scrapy.cfg names no node)")
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.nodes import Node, is_address, names_of
+from scrapyd_dist.ownership import fault_of_folder
 from scrapyd_dist.settings import nearest
 
 #: The project's state folder next to scrapy.cfg, with crawls, keys, eggs and local nodes.
@@ -154,9 +155,20 @@ def with_netrc(node: Node) -> Node:
     return replace(node, username=entry[0], password=entry[2]) if entry and entry[0] else node
 
 
-def state_dir(root: Path) -> Path:
-    """Return the project's state folder, made for its owner only and ignored by git; ConfigError if it cannot be."""
+def state_folder(root: Path) -> Path:
+    """Return the project's state folder, whether it is there or not; ConfigError if others can write to it.
+
+    The key, the eggs and the nodes in it are believed.
+    """
     folder = root / STATE_FOLDER
+    if fault := fault_of_folder(folder):
+        raise ConfigError(f"The state folder is not used: {fault}")
+    return folder
+
+
+def state_dir(root: Path) -> Path:
+    """Return `state_folder`, made for its owner only and ignored by git; ConfigError if it cannot be."""
+    folder = state_folder(root)
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         ignore = folder / ".gitignore"

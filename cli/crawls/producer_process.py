@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from scrapyd_dist.deploy.kept_eggs import all_eggs, choose
 
 from scrapyd_dist.batches import Crawl, CrawlState, check_crawl_name, crawl_name
-from scrapyd_dist.config import STATE_FOLDER, load, state_dir
+from scrapyd_dist.config import load, state_dir, state_folder
 from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
 from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.pidfile import note_pid, noted_pid, started_at
@@ -66,7 +66,7 @@ _ERROR = re.compile(r"\b(?:ERROR|CRITICAL): |^Traceback ")
 
 def crawl_folder(root: Path, crawl: str) -> Path:
     """Where the producer's log, the parts and the list of misses of a crawl are."""
-    return root / STATE_FOLDER / "crawls" / crawl
+    return state_folder(root) / "crawls" / crawl
 
 
 def crawl_or_latest(store: Store, name: str | None) -> Crawl:
