@@ -21,6 +21,8 @@ from .options import option
 from .output import Output, complain_each, say
 
 MASK = "***"
+#: how an entry of DISTRIBUTED_NODES begins that is a command
+COMMAND = "cmd:"
 _SECRET_NAME = re.compile(r"passw|secret|token|credential|api_?key|private", re.IGNORECASE)
 _QUERY = re.compile(r"([?&][^=&\s]*(?:passw|secret|token|key|sig)[^=&\s]*=)[^&\s#]+", re.IGNORECASE)
 _LOGIN = re.compile(r"(://[^:@/\s]*):[^@]*@")
@@ -175,7 +177,17 @@ def of_settings(found: ProjectConfig, files: ConfigFiles, settings: Mapping[str,
             value, origin = next(((said, place) for said, place in stores if said), (value, origin))
         if name in limits:
             value, origin = limits[name], files.origin("sdist", name.removeprefix(PREFIX).lower())
-        yield ConfigOption("settings", name, masked(value, name), origin or "default")
+        yield ConfigOption("settings", name, masked(without_commands(name, value), name), origin or "default")
+
+
+def without_commands(name: str, value: Any) -> Any:
+    """The value of a setting with `***` for a command, and for an address that is called: any word may be a secret."""
+    if isinstance(value, (list, tuple)):
+        return [without_commands(name, one) for one in value]
+    text = str(value or "")
+    if name == "DISTRIBUTED_ON_FINISH" and text:
+        return MASK
+    return f"{COMMAND}{MASK}" if text.startswith(COMMAND) else value
 
 
 def misspelt(files: ConfigFiles, settings: Mapping[str, list[Any]]) -> list[str]:
