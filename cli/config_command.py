@@ -273,7 +273,7 @@ def settings_of(found: ProjectConfig) -> tuple[dict[str, list[Any]], str]:
 
     Gives them, and why they cannot be had; one of the two is empty.
     """
-    lines, why = with_settings(found.root, "-c", _READ)
+    lines, why = with_settings(found.root, _READ)
     for line in lines:
         if line.startswith(_MARK):
             return dict(json.loads(line.removeprefix(_MARK))), ""

@@ -7,7 +7,6 @@ import ast
 import os
 import secrets
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from typing import Any, TypeVar
 
 from scrapyd_dist.deploy.kept_eggs import kept_eggs
 
-from scrapyd_dist.batches import Batch, Crawl, WorkerEntry
+from scrapyd_dist.batches import Batch, Crawl, WorkerEntry, home_of
 from scrapyd_dist.config import (
     OWN_SECTION,
     STATE_FOLDER,
@@ -43,8 +42,9 @@ from scrapyd_dist.errors import (
 from scrapyd_dist.keys import known_key, state_key
 from scrapyd_dist.nodes import Node, NodeRecord, distinct, is_address, names_of
 from scrapyd_dist.payload import PayloadError, RequestValue, decode
+from scrapyd_dist.python_process import command_of_code
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.scrapyd.jobs import crawl_in
+from scrapyd_dist.scrapyd.jobs import crawl_in, is_others
 from scrapyd_dist.settings import SETTINGS
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE, is_url
@@ -157,7 +157,7 @@ def project_name(project: ProjectConfig, nodes: Sequence[Node], chosen: str | No
         return names[0]
     if not project.settings_module:
         raise ConfigError("There is no scrapy.cfg here that names the project: add -p NAME, or set SDIST_PROJECT.")
-    lines, why = with_settings(project.root, "-m", "scrapy", "settings", "--get", "BOT_NAME")
+    lines, why = with_settings(project.root, code_of_setting("BOT_NAME"))
     if why or not lines:
         raise ConfigError(
             f"The project's name is its BOT_NAME, and the settings cannot be loaded: {why or 'it is empty'}. Correct"
@@ -166,14 +166,19 @@ def project_name(project: ProjectConfig, nodes: Sequence[Node], chosen: str | No
     return lines[-1]
 
 
-def with_settings(root: Path, *arguments: str) -> tuple[list[str], str]:
-    """Run Python with code that loads the project's settings, in a process of its own: that runs the project's code.
+def code_of_setting(name: str) -> str:
+    """Code that prints a setting of the project, as `scrapy settings --get` does."""
+    return f"from scrapy.cmdline import execute; execute(['scrapy', 'settings', '--get', {name!r}])"
+
+
+def with_settings(root: Path, code: str) -> tuple[list[str], str]:
+    """Run Python code that loads the project's settings, in a process of its own: that runs the project's code.
 
     Gives the lines of its output, and the reason when it failed.
     """
     try:
         done = subprocess.run(
-            [sys.executable, *arguments], cwd=root, capture_output=True, encoding="utf-8", errors="replace",
+            command_of_code(code), cwd=root, capture_output=True, encoding="utf-8", errors="replace",
             check=False, timeout=SETTINGS_TIMEOUT, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -218,13 +223,15 @@ def versions_by_job(crawls: Iterable[Crawl], workers: Iterable[WorkerEntry] = ()
     """Tells the version of a job of these crawls by its id: of an attempt, a row, or a worker; None for every other."""
     versions: dict[str, str | None] = {}
     elsewhere = {worker.job: worker.version for worker in workers if worker.version}
+    homes = dict[str, str]()
     for crawl in crawls:
+        homes[crawl.id] = home_of(crawl.id, crawl.created)
         # Of a crawl that went on with other code, a job may run either.
         versions[crawl.id] = None if crawl.options.get("earlier_versions") else crawl.version
 
     def version_of(job: str) -> str | None:
         ours = crawl_in(job)
-        return None if ours is None else elsewhere.get(job) or versions.get(ours)
+        return None if ours is None or is_others(job, homes) else elsewhere.get(job) or versions.get(ours)
 
     return version_of
 

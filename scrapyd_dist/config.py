@@ -8,6 +8,7 @@ import netrc
 import os
 import re
 import socket
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -39,8 +40,32 @@ class ProjectConfig:
 
 
 def find_root(folder: Path | None = None) -> Path | None:
-    """Return the closest folder with a scrapy.cfg, from `folder` (default: the current one) upward, or None."""
-    start = (folder or Path.cwd()).resolve()
+    """Return the closest folder with a scrapy.cfg, from `folder` (default: the current one) upward, or None.
+
+    Settings may have changed the current folder: the default is that in which the process was started, if it is known,
+    and then that of the settings which this process has loaded.
+    """
+    if folder is not None:
+        return _above(folder)
+    found = _above(_Start.folder or Path.cwd())
+    settings = sys.modules.get(os.environ.get("SCRAPY_SETTINGS_MODULE") or "")
+    file = getattr(settings, "__file__", None)
+    return found or (_above(Path(file).parent) if file else None)
+
+
+class _Start:
+    """Where this process was started; None where nobody has said it before a project's code ran."""
+
+    folder: Path | None = None
+
+
+def stay_here() -> None:
+    """Take the current folder for that of this process, whatever the project's code makes of it."""
+    _Start.folder = Path.cwd()
+
+
+def _above(folder: Path) -> Path | None:
+    start = folder.resolve()
     return next((place for place in (start, *start.parents) if (place / "scrapy.cfg").is_file()), None)
 
 

@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict
@@ -24,6 +23,7 @@ from scrapyd_dist.config import load, state_dir, state_folder
 from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
 from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.pidfile import note_pid, noted_pid, started_at
+from scrapyd_dist.python_process import command_of_module
 from scrapyd_dist.scrapyd.versions import hash_in, sanitised
 from scrapyd_dist.store import Store
 from scrapyd_dist.store.address import VARIABLE
@@ -196,7 +196,7 @@ def spawn(root: Path, store: Store, crawl: str) -> subprocess.Popen[bytes]:
     """Start the producer's process in a session of its own, so that Ctrl-C here does not reach it."""
     folder = crawl_folder(root, crawl)
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "scrapyd_dist.middlewares.producer.process", crawl]
+    command = command_of_module("scrapyd_dist.middlewares.producer.process", crawl)
     # Not as an argument, which every user can read: it may hold a password.
     environment = {**os.environ, VARIABLE: where(root)}
     with (folder / LOG).open("ab") as log:
