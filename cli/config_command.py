@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 from scrapyd_dist.deploy import local_nodes
 
-from scrapyd_dist.config import STATE_FOLDER, ProjectConfig, read_files, shared_files
+from scrapyd_dist.config import ProjectConfig, read_files, shared_files, state_folder
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.related_names import NAMES, answers
 from scrapyd_dist.settings import PREFIX, SETTINGS, judge, limits_in, nearest, unknown
@@ -21,6 +21,8 @@ from .options import option
 from .output import Output, complain_each, say
 
 MASK = "***"
+#: how an entry of DISTRIBUTED_NODES begins that is a command
+COMMAND = "cmd:"
 _SECRET_NAME = re.compile(r"passw|secret|token|credential|api_?key|private", re.IGNORECASE)
 _QUERY = re.compile(r"([?&][^=&\s]*(?:passw|secret|token|key|sig)[^=&\s]*=)[^&\s#]+", re.IGNORECASE)
 _LOGIN = re.compile(r"(://[^:@/\s]*):[^@]*@")
@@ -155,7 +157,7 @@ def of_targets(found: ProjectConfig, files: ConfigFiles) -> Iterator[ConfigOptio
                 origin = origin or files.of_login(section)
             yield ConfigOption(f"[{section}]", key, value, origin)
     if not found.targets:
-        for node in local_nodes.running(found.root / STATE_FOLDER):
+        for node in local_nodes.running(state_folder(found.root)):
             yield ConfigOption(f"node {node.name}", "url", node.url, "sdist nodes up (scrapy.cfg names no node)")
 
 
@@ -175,7 +177,17 @@ def of_settings(found: ProjectConfig, files: ConfigFiles, settings: Mapping[str,
             value, origin = next(((said, place) for said, place in stores if said), (value, origin))
         if name in limits:
             value, origin = limits[name], files.origin("sdist", name.removeprefix(PREFIX).lower())
-        yield ConfigOption("settings", name, masked(value, name), origin or "default")
+        yield ConfigOption("settings", name, masked(without_commands(name, value), name), origin or "default")
+
+
+def without_commands(name: str, value: Any) -> Any:
+    """The value of a setting with `***` for a command, and for an address that is called: any word may be a secret."""
+    if isinstance(value, (list, tuple)):
+        return [without_commands(name, one) for one in value]
+    text = str(value or "")
+    if name == "DISTRIBUTED_ON_FINISH" and text:
+        return MASK
+    return f"{COMMAND}{MASK}" if text.startswith(COMMAND) else value
 
 
 def misspelt(files: ConfigFiles, settings: Mapping[str, list[Any]]) -> list[str]:
@@ -261,7 +273,7 @@ def settings_of(found: ProjectConfig) -> tuple[dict[str, list[Any]], str]:
 
     Gives them, and why they cannot be had; one of the two is empty.
     """
-    lines, why = with_settings(found.root, "-c", _READ)
+    lines, why = with_settings(found.root, _READ)
     for line in lines:
         if line.startswith(_MARK):
             return dict(json.loads(line.removeprefix(_MARK))), ""

@@ -7,17 +7,17 @@ import ast
 import os
 import secrets
 import subprocess
-import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from scrapyd_dist.deploy.kept_eggs import kept_eggs
 
-from scrapyd_dist.batches import Batch, Crawl, WorkerEntry
+from scrapyd_dist.batches import Batch, Crawl, WorkerEntry, home_of
 from scrapyd_dist.config import (
     OWN_SECTION,
     STATE_FOLDER,
@@ -27,6 +27,7 @@ from scrapyd_dist.config import (
     load,
     node_named,
     state_dir,
+    state_folder,
     with_netrc,
 )
 from scrapyd_dist.errors import (
@@ -41,16 +42,19 @@ from scrapyd_dist.errors import (
 from scrapyd_dist.keys import known_key, state_key
 from scrapyd_dist.nodes import Node, NodeRecord, distinct, is_address, names_of
 from scrapyd_dist.payload import PayloadError, RequestValue, decode
+from scrapyd_dist.python_process import command_of_code
 from scrapyd_dist.scrapyd import api
-from scrapyd_dist.scrapyd.jobs import crawl_in
+from scrapyd_dist.scrapyd.jobs import crawl_in, is_others
 from scrapyd_dist.settings import SETTINGS
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import VARIABLE, is_url
 from scrapyd_dist.store.address import chosen as store_address
+from scrapyd_dist.store.node_memory import up_to_date
 from scrapyd_dist.transports import CONNECT_TIMEOUT, Sender, sweep
 
 from .output import say
 
+S = TypeVar("S", Store, Store | None)
 SETTING = "DISTRIBUTED_STORE"
 #: the variable of the environment with the nodes of a command, in place of those of scrapy.cfg
 NODES = "SDIST_NODES"
@@ -111,7 +115,7 @@ def maybe_store(root: Path) -> Store | None:
     address = where(root)
     if is_url(address):
         # Where the project has no key, nothing on a server can be its own, and any other key says so as well.
-        return open_store(address, key=known_key(root / STATE_FOLDER) or secrets.token_bytes(32))
+        return open_store(address, key=known_key(state_folder(root)) or secrets.token_bytes(32))
     return open_store(address, key=key_of(root)) if Path(address).exists() else None
 
 
@@ -153,7 +157,7 @@ def project_name(project: ProjectConfig, nodes: Sequence[Node], chosen: str | No
         return names[0]
     if not project.settings_module:
         raise ConfigError("There is no scrapy.cfg here that names the project: add -p NAME, or set SDIST_PROJECT.")
-    lines, why = with_settings(project.root, "-m", "scrapy", "settings", "--get", "BOT_NAME")
+    lines, why = with_settings(project.root, code_of_setting("BOT_NAME"))
     if why or not lines:
         raise ConfigError(
             f"The project's name is its BOT_NAME, and the settings cannot be loaded: {why or 'it is empty'}. Correct"
@@ -162,14 +166,19 @@ def project_name(project: ProjectConfig, nodes: Sequence[Node], chosen: str | No
     return lines[-1]
 
 
-def with_settings(root: Path, *arguments: str) -> tuple[list[str], str]:
-    """Run Python with code that loads the project's settings, in a process of its own: that runs the project's code.
+def code_of_setting(name: str) -> str:
+    """Code that prints a setting of the project, as `scrapy settings --get` does."""
+    return f"from scrapy.cmdline import execute; execute(['scrapy', 'settings', '--get', {name!r}])"
+
+
+def with_settings(root: Path, code: str) -> tuple[list[str], str]:
+    """Run Python code that loads the project's settings, in a process of its own: that runs the project's code.
 
     Gives the lines of its output, and the reason when it failed.
     """
     try:
         done = subprocess.run(
-            [sys.executable, *arguments], cwd=root, capture_output=True, encoding="utf-8", errors="replace",
+            command_of_code(code), cwd=root, capture_output=True, encoding="utf-8", errors="replace",
             check=False, timeout=SETTINGS_TIMEOUT, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -214,13 +223,15 @@ def versions_by_job(crawls: Iterable[Crawl], workers: Iterable[WorkerEntry] = ()
     """Tells the version of a job of these crawls by its id: of an attempt, a row, or a worker; None for every other."""
     versions: dict[str, str | None] = {}
     elsewhere = {worker.job: worker.version for worker in workers if worker.version}
+    homes = dict[str, str]()
     for crawl in crawls:
+        homes[crawl.id] = home_of(crawl.id, crawl.created)
         # Of a crawl that went on with other code, a job may run either.
         versions[crawl.id] = None if crawl.options.get("earlier_versions") else crawl.version
 
     def version_of(job: str) -> str | None:
         ours = crawl_in(job)
-        return None if ours is None else elsewhere.get(job) or versions.get(ours)
+        return None if ours is None or is_others(job, homes) else elsewhere.get(job) or versions.get(ours)
 
     return version_of
 
@@ -232,10 +243,12 @@ class Context:
         self._folder = folder
         self._nodes_are_named = bool(os.environ.get(NODES))
         self._store: Store | None = None
+        self._knows_key = True  #: the store was opened with the project's key, not with one that only looks
+        self._opened: list[Store] = []
 
     def close(self) -> None:
-        if self._store is not None:
-            self._store.close()
+        for store in self._opened:
+            store.close()
 
     @cached_property
     def project(self) -> ProjectConfig:
@@ -255,7 +268,8 @@ class Context:
     def store_if_any(self) -> Store | None:
         """The project's store; None where nothing was ever kept. Looking makes no store."""
         if self._store is None:
-            self._store = maybe_store(self.root)
+            self._knows_key = known_key(state_folder(self.root)) is not None
+            self._keep(maybe_store(self.root))
         return self._store
 
     @property
@@ -269,9 +283,17 @@ class Context:
     @property
     def new_store(self) -> Store:
         """The project's store, for a command that writes: made, with the state folder, where there is none."""
-        if self._store is None:
-            self._store = project_store(self.root)
+        if self._store is None or not self._knows_key:
+            # What is signed with a key that is thrown away would be believed by nobody.
+            self._knows_key = True
+            return self._keep(project_store(self.root))
         return self._store
+
+    def _keep(self, store: S) -> S:
+        self._store = store
+        if store is not None:
+            self._opened.append(store)
+        return store
 
     @cached_property
     def sender(self) -> Sender:
@@ -287,7 +309,8 @@ class Context:
     def added(self) -> tuple[Node, ...]:
         """The nodes that `sdist nodes add` put into the store."""
         store = self.store_if_any
-        records = store.nodes() if store is not None else ()
+        known = store.nodes() if store is not None else ()
+        records = up_to_date(known, where(self.root), state_folder(self.root)) if known else ()
         return tuple(with_netrc(Node.parse(one.url, name=one.name)) for one in records if one.url)
 
     @property
@@ -295,7 +318,7 @@ class Context:
         """The nodes of `sdist nodes up` that run."""
         from scrapyd_dist.deploy.local_nodes import running
 
-        return running(self.root / STATE_FOLDER)
+        return running(state_folder(self.root))
 
     @property
     def dead_local_nodes(self) -> tuple[Node, ...]:
@@ -449,7 +472,7 @@ class Context:
     def known_times(self, nodes: Iterable[Node], project: str | None) -> dict[str, float]:
         """When versions were sent from here whose names do not tell it: name -> seconds since the epoch."""
         names = {name for name in (project, *(node.project for node in nodes)) if name}
-        return {egg.version: egg.at for name in names for egg in kept_eggs(self.root / STATE_FOLDER, name)}
+        return {egg.version: egg.at for name in names for egg in kept_eggs(state_folder(self.root), name)}
 
     @property
     def keep_days(self) -> float:
@@ -481,5 +504,10 @@ class Context:
 
     def remember(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
         """Keep these fields of these nodes in the store."""
+        store = self.new_store
+        before = {record.name: record.changed for record in store.nodes()}
         for name, fields in changes.items():
-            self.new_store.update_node(name, **fields)
+            # Also where a clock was put back, what was said last is the newest.
+            now = {"changed": max(time.time(), before.get(name, 0.0) + 0.001)} if "url" in fields else {}
+            store.update_node(name, **now, **fields)
+        self.added  # noqa: B018 - what was said here was heard here

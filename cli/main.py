@@ -103,6 +103,7 @@ def program() -> Any:
 
 def main() -> NoReturn:
     """Run the command that sys.argv names, and end the process."""
+    _open_streams()
     arguments = [text for text in sys.argv[1:] if text != DEBUG]
     if isinstance(sys.stdout, TextIOWrapper):  # a name that the terminal's encoding lacks must not end the command
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -115,6 +116,9 @@ def main() -> NoReturn:
         code = INTERRUPTED
     except BrokenPipeError:
         _close_pipe()
+        code = 1
+    except OSError as error:  # what is left in its buffer cannot be written
+        code = _report_full(error)
     if code == INTERRUPTED:
         # Calls to nodes that are still under way would keep the process until they time out.
         with suppress(OSError):
@@ -164,6 +168,8 @@ def _report(error: Exception) -> int:
         hint = option_answer(str(getattr(error, "option_name", "")))
         complain(f"{text}{'' if text.endswith('?') else '.'}{hint} Try: {path} --help")
         return int(getattr(error, "exit_code", 2))
+    if isinstance(error, OSError) and (full := _why_full()) is not None:
+        return _report_full(full)
     if isinstance(error, OSError) and error.filename:
         complain(f"{os.fsdecode(error.filename)} cannot be read or written: {error.strerror}.")
         return ConfigError.exit_code
@@ -172,6 +178,56 @@ def _report(error: Exception) -> int:
         f"something went wrong that scrapyd-dist has no words for ({text}). Run the same with {DEBUG} to see where, "
         "and please report it."
     )
+    return 1
+
+
+class _Deaf(TextIOWrapper):
+    """Standard error that may be full: what cannot be said there ends nothing. A reader who is gone is told of."""
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except BrokenPipeError:
+            raise
+        except OSError:
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except BrokenPipeError:
+            raise
+        except OSError:
+            return
+
+
+def _open_streams() -> None:
+    """Let the three streams lead nowhere that are closed: else the next file would get their number, and their text."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for the whole process
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - as above
+    encoding = sys.stderr.encoding if sys.stderr else "utf-8"
+    whole = open(2, "wb", closefd=False)  # noqa: SIM115 - as above
+    if not isinstance(sys.stderr, _Deaf):
+        sys.stderr = _Deaf(whole, encoding, "backslashreplace", line_buffering=True)
+
+
+def _why_full() -> OSError | None:
+    """Why standard output takes no more; None if it does."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        return error
+    return None
+
+
+def _report_full(error: OSError) -> int:
+    _close_pipe()
+    complain(f"Standard output takes no more: {error.strerror}. What was to be written there is not all there.")
     return 1
 
 

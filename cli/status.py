@@ -3,13 +3,13 @@
 import os
 import sys
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.progress import told
+from scrapyd_dist.whole_files import replacing
 
 from .context import Context
 from .crawls import watcher, wording
@@ -127,13 +127,10 @@ def _write(place: Path, text: str) -> None:
     """Write the page beside its place, and put it there when it is whole."""
     if place.is_dir():
         raise ConfigError(f"{place} is a folder. Name a file in it: -o {place / 'report.html'}")
-    growing = place.with_name(f".{place.name}.part")
     try:
-        growing.write_text(text, encoding="utf-8")
-        growing.replace(place)
+        with replacing(place) as file:
+            file.write(text.encode("utf-8"))
     except OSError as error:
-        with suppress(OSError):
-            growing.unlink(missing_ok=True)
         raise ConfigError(
             f"The report cannot be written to {place}: {error.strerror or error}. Name another file by -o."
         ) from error

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 #: package -> those of its modules that a worker may import, besides the packages below
 WORKER_MODULES = {
     "scrapyd_dist": (
-        "__init__", "batches", "config", "errors", "escapes", "goals", "job_record", "keys", "nodes", "payload",
-        "plurals", "related_names", "settings", "typed_lines", "version",
+        "__init__", "batches", "config", "errors", "escapes", "goals", "job_record", "keys", "nodes", "ownership",
+        "payload", "plurals", "related_names", "settings", "typed_lines", "version",
     ),
     "scrapyd_dist.frontier": ("__init__", "backlog", "intake", "slots"),
     "scrapyd_dist.middlewares": (

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from scrapy.settings import BaseSettings
 
+from scrapyd_dist.batches import job_id, worker_id
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.frontier.backlog import OTHER_SPIDER, WorkerRequest
 from scrapyd_dist.keys import EGG_FILE, SealError, unseal
@@ -138,7 +139,8 @@ class Assignment(WorkerRequest):
     @property
     def name(self) -> str:
         """The job's id, which names its files and holds its leases."""
-        return f"{self.crawl}.w{self.worker}.a1" if self.leases else f"{self.crawl}.b{self.batch}.a{self.attempt}"
+        home = self.home or self.crawl
+        return worker_id(home, self.worker) if self.leases else job_id(home, self.batch, self.attempt)
 
     @property
     def other_slot(self) -> str:

@@ -34,7 +34,7 @@ def reach(job: Assignment) -> Store:
     if not is_url(where):
         _check_file(Path(where.removeprefix("sqlite://")))
     try:
-        store = open_store(where, durable=False, key=job.crawl_key())
+        store = open_store(where, durable=False, owned=False, key=job.crawl_key())
     except SealError as error:
         raise OutOfReach(f"the key of this crawl cannot be opened: {error}") from None
     except (DistError, ImportError, OSError) as error:

@@ -96,14 +96,18 @@ def home_of(crawl: str, created: float) -> str:
     return f"{crawl}.{hashlib.sha256(repr(created).encode()).hexdigest()[:8]}"
 
 
-def job_id(crawl: str, batch: int, attempt: int) -> str:
-    """Return the Scrapyd job id of an attempt, readable in a node's job list."""
-    return f"{crawl}.b{batch}.a{attempt}"
+def job_id(home: str, batch: int, attempt: int) -> str:
+    """Return the Scrapyd job id of an attempt, readable in a node's job list.
+
+    It begins with the crawl's folder on the nodes, `home_of`: another project may have a crawl of that name there. The
+    id of a leased attempt, which is no job on a node but names a part in that folder, begins with the crawl's name.
+    """
+    return f"{home}.b{batch}.a{attempt}"
 
 
-def worker_id(crawl: str, number: int) -> str:
-    """Return the Scrapyd job id of a worker that leases batches."""
-    return f"{crawl}.w{number}.a1"
+def worker_id(home: str, number: int) -> str:
+    """Return the Scrapyd job id of a worker that leases batches, with the crawl's folder on the nodes."""
+    return f"{home}.w{number}.a1"
 
 
 @dataclass(frozen=True, kw_only=True)

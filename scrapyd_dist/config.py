@@ -8,6 +8,7 @@ import netrc
 import os
 import re
 import socket
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.nodes import Node, distinct, is_address, names_of
+from scrapyd_dist.ownership import fault_of_folder
 from scrapyd_dist.settings import nearest
 
 #: The project's state folder next to scrapy.cfg, with crawls, keys, eggs and local nodes.
@@ -84,8 +86,32 @@ class ProjectConfig:
 
 
 def find_root(folder: Path | None = None) -> Path | None:
-    """Return the closest folder with a scrapy.cfg, from `folder` (default: the current one) upward, or None."""
-    start = (folder or Path.cwd()).resolve()
+    """Return the closest folder with a scrapy.cfg, from `folder` (default: the current one) upward, or None.
+
+    Settings may have changed the current folder: the default is that in which the process was started, if it is known,
+    and then that of the settings which this process has loaded.
+    """
+    if folder is not None:
+        return _above(folder)
+    found = _above(_Start.folder or Path.cwd())
+    settings = sys.modules.get(os.environ.get("SCRAPY_SETTINGS_MODULE") or "")
+    file = getattr(settings, "__file__", None)
+    return found or (_above(Path(file).parent) if file else None)
+
+
+class _Start:
+    """Where this process was started; None where nobody has said it before a project's code ran."""
+
+    folder: Path | None = None
+
+
+def stay_here() -> None:
+    """Take the current folder for that of this process, whatever the project's code makes of it."""
+    _Start.folder = Path.cwd()
+
+
+def _above(folder: Path) -> Path | None:
+    start = folder.resolve()
     return next((place for place in (start, *start.parents) if (place / "scrapy.cfg").is_file()), None)
 
 
@@ -202,9 +228,20 @@ def with_netrc(node: Node) -> Node:
     return replace(node, username=entry[0], password=entry[2]) if entry and entry[0] else node
 
 
-def state_dir(root: Path) -> Path:
-    """Return the project's state folder, made for its owner only and ignored by git; ConfigError if it cannot be."""
+def state_folder(root: Path) -> Path:
+    """Return the project's state folder, whether it is there or not; ConfigError if others can write to it.
+
+    The key, the eggs and the nodes in it are believed.
+    """
     folder = root / STATE_FOLDER
+    if fault := fault_of_folder(folder):
+        raise ConfigError(f"The state folder is not used: {fault}")
+    return folder
+
+
+def state_dir(root: Path) -> Path:
+    """Return `state_folder`, made for its owner only and ignored by git; ConfigError if it cannot be."""
+    folder = state_folder(root)
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         ignore = folder / ".gitignore"

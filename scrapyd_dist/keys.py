@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.ownership import fault_of_file, read_regular
 
 if TYPE_CHECKING:
     from cryptography.fernet import Fernet
@@ -55,9 +56,11 @@ def known_key(state: Path) -> bytes | None:
 
 
 def _judged(path: Path) -> bytes:
-    """Return the key in this file; ConfigError if it is none."""
+    """Return the key in this file; ConfigError if it is none, or may be another user's."""
+    if fault := fault_of_file(path):
+        raise ConfigError(f"The key is not used: {fault}")
     try:
-        key = path.read_bytes().strip()
+        key = read_regular(path).strip()
         whole = len(base64.urlsafe_b64decode(key)) == _LENGTH
     except (OSError, ValueError):
         whole = False

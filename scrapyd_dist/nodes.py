@@ -136,6 +136,7 @@ class NodeRecord:
     #: times of the latest consecutive looks that found jobs waiting and none running, newest last
     idle_looks: tuple[float, ...] = ()
     url: str = ""  #: url, without credentials, of a node that a command added to the fleet; "" for a node of scrapy.cfg
+    changed: float = 0.0  #: when `url` was set last, seconds since the epoch; grows with each change
 
 
 def is_address(text: str) -> bool:

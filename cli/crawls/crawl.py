@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -15,6 +14,7 @@ from scrapyd_dist.errors import ConfigError, CrawlFailed
 from scrapyd_dist.goals import OURS, in_words
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import labels_of, number, told
+from scrapyd_dist.python_process import command_of_module
 
 from ..context import Context
 from ..options import OnlyLabels, argument, has_labels, option
@@ -147,7 +147,7 @@ def plan(context: Context, asked: CrawlOptions, probe: Probe = None, output: Out
     order = asked.order(Path.cwd())
     kept = kept_code(context.root, order.version)
     done = subprocess.run(
-        [sys.executable, "-m", "scrapyd_dist.middlewares.producer.process", "--plan"],
+        command_of_module("scrapyd_dist.middlewares.producer.process", "--plan"),
         cwd=context.root,
         input=json.dumps({**asdict(order), **(kept._asdict() if kept else {}), "probe": probe}, default=str),
         capture_output=True,

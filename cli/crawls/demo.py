@@ -23,6 +23,7 @@ from scrapyd_dist.examples.pages import Site
 
 from scrapyd_dist.config import load, state_dir
 from scrapyd_dist.errors import ConfigError, DistError
+from scrapyd_dist.ownership import fault_of_folder
 from scrapyd_dist.plurals import counted
 
 from ..context import maybe_store
@@ -97,6 +98,8 @@ def make_project(folder: Path) -> Path:
         raise ConfigError(
             f"{folder} is there already and is not the demo's. Name another folder: sdist demo --dir NAME."
         )
+    if fault := fault_of_folder(folder):  # the project in it is run
+        raise ConfigError(f"{fault} Name another folder: sdist demo --dir NAME.")
     with as_file(files("scrapyd_dist.examples").joinpath("properties_project")) as source:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / MARK).write_text("Made by `sdist demo`, which writes into this folder again.\n", encoding="utf-8")

@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict
@@ -20,10 +19,11 @@ from typing import Any, NamedTuple
 from scrapyd_dist.deploy.kept_eggs import all_eggs, choose
 
 from scrapyd_dist.batches import Crawl, CrawlState, check_crawl_name, crawl_name
-from scrapyd_dist.config import STATE_FOLDER, load, state_dir
+from scrapyd_dist.config import load, state_dir, state_folder
 from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
 from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.pidfile import note_pid, noted_pid, started_at
+from scrapyd_dist.python_process import command_of_module
 from scrapyd_dist.scrapyd.versions import hash_in, sanitised
 from scrapyd_dist.store import Store
 from scrapyd_dist.store.address import VARIABLE
@@ -66,7 +66,7 @@ _ERROR = re.compile(r"\b(?:ERROR|CRITICAL): |^Traceback ")
 
 def crawl_folder(root: Path, crawl: str) -> Path:
     """Where the producer's log, the parts and the list of misses of a crawl are."""
-    return root / STATE_FOLDER / "crawls" / crawl
+    return state_folder(root) / "crawls" / crawl
 
 
 def crawl_or_latest(store: Store, name: str | None) -> Crawl:
@@ -196,7 +196,7 @@ def spawn(root: Path, store: Store, crawl: str) -> subprocess.Popen[bytes]:
     """Start the producer's process in a session of its own, so that Ctrl-C here does not reach it."""
     folder = crawl_folder(root, crawl)
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "scrapyd_dist.middlewares.producer.process", crawl]
+    command = command_of_module("scrapyd_dist.middlewares.producer.process", crawl)
     # Not as an argument, which every user can read: it may hold a password.
     environment = {**os.environ, VARIABLE: where(root)}
     with (folder / LOG).open("ab") as log:

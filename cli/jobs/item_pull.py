@@ -19,11 +19,11 @@ from scrapyd_dist.joblogs.worker_report import part_path
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.transports import sweep
 
-from ..context import Context, exit_code, with_settings
+from ..context import Context, code_of_setting, exit_code, with_settings
 from ..crawls.producer_process import crawl_folder
 from ..options import Nodes, Timeout, argument, crawls, option
 from ..output import Output, complain_each, say, waiting
-from .job_list import TIMEOUT, Listed, ask_jobs, remembered
+from .job_list import TIMEOUT, Listed, ask_jobs, remembered, told_apart
 from .jobs_table import Judge
 
 _FEED_URL = "DISTRIBUTED_TARGET_FEED_URL"
@@ -67,7 +67,7 @@ class Stored:
         """The crawl's feed URL, with the password if there is one; it must not be shown."""
         found = str((self.crawl.options.get("settings") or {}).get(_FEED_URL) or "")
         if not found:
-            lines, why = with_settings(self.root, "-m", "scrapy", "settings", "--get", _FEED_URL)
+            lines, why = with_settings(self.root, code_of_setting(_FEED_URL))
             if why:
                 raise ConfigError(f"The project's settings cannot be loaded: {why}.")
             found = lines[-1] if lines and lines[-1] != "None" else ""
@@ -119,7 +119,7 @@ class ItemPuller:
         nodes = context.nodes(patterns) if names or patterns else context.all_nodes
         self._context, self._folder, self._crawls, self._timeout = context, folder, crawls, timeout
         self._nodes, self._some = {node.url: node for node in nodes}, bool(patterns)
-        self.listed = ask_jobs(context.sender, nodes if names else (), timeout=timeout)
+        self.listed = told_apart(context, ask_jobs(context.sender, nodes if names else (), timeout=timeout))
         self._rows = self.listed.named(names, remembered(context, names, nodes))
         places = [self._place(one, attempt) for one in crawls for attempt in one.attempts]
         self._judge = Judge(context, [*filter(None, places), *self._rows], timeout=timeout)

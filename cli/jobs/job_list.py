@@ -4,13 +4,13 @@ The rule it keeps: a name that fits nothing is an error, and a node that does no
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
-from scrapyd_dist.batches import AttemptState
+from scrapyd_dist.batches import AttemptState, home_of
 from scrapyd_dist.errors import NodeError, NothingMatched
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.job_record import JobRecord
@@ -19,6 +19,7 @@ from scrapyd_dist.joblogs.worker_report import BadReport, WorkerReport, read_rep
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import JobState
+from scrapyd_dist.scrapyd.jobs import is_others
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, must_answer
@@ -39,6 +40,12 @@ class Listed(Place):
     ended: datetime | None = None
     remembered: bool = False  #: the store knows it, and its node does not list it
     silent: str = ""  #: why its node cannot be asked
+    is_others: bool = False  #: its id names a crawl as this project's store has one, and it is another one's
+
+    @property
+    def crawl(self) -> str | None:
+        """The crawl in its id; None for a job of another project's crawl that has the name of one of ours."""
+        return None if self.is_others else super().crawl
 
     @property
     def key(self) -> tuple[str, str]:
@@ -104,13 +111,27 @@ class JobQuery:
 
     def ask(self, context: Context, nodes: Sequence[Node] | None = None) -> JobList:
         nodes = context.nodes(self.node) if nodes is None else nodes
-        return ask_jobs(context.sender, nodes, project=self.project, spider=self.spider, timeout=self.timeout)
+        found = ask_jobs(context.sender, nodes, project=self.project, spider=self.spider, timeout=self.timeout)
+        return told_apart(context, found)
 
     def named(self, context: Context, names: Sequence[str]) -> tuple[JobList, tuple[Listed, ...]]:
         """What the nodes list, and of that and of the store the jobs of these ids and crawls; without names, all."""
         listed = self.ask(context)
         rows = listed.named(names, remembered(context, names, context.nodes(self.node)))
         return listed, rows if names else listed.jobs
+
+
+def told_apart(context: Context, found: JobList) -> JobList:
+    """The same list, in which jobs of other crawls are marked that have the name of a crawl of this project.
+
+    Two checkouts of a project may each have a crawl of one name, on the same nodes.
+    """
+    store = context.store_if_any if any(row.crawl for row in found.jobs) else None
+    if store is None:
+        return found
+    homes = {crawl.id: home_of(crawl.id, crawl.created) for crawl in store.crawls()}
+    rows = (replace(row, is_others=is_others(row.job, homes)) for row in found.jobs)
+    return replace(found, jobs=tuple(rows))
 
 
 def fetch_report(sender: Sender, place: Place, home: str, *, most: int, timeout: float) -> WorkerReport | None:

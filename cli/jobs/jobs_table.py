@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, home_of
-from scrapyd_dist.config import STATE_FOLDER, state_dir
+from scrapyd_dist.config import state_dir, state_folder
 from scrapyd_dist.errors import NodeError
 from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.joblogs.log_reads import look
@@ -52,7 +52,7 @@ def note(root: Path, place: Place, signal: str) -> None:
 def noted(root: Path) -> frozenset[Key]:
     """The jobs that had no time to log how they end, since they were sent KILL or a second INT."""
     found: Counter[Key] = Counter()
-    with suppress(OSError), (root / STATE_FOLDER / _FILE).open(encoding="utf-8") as file:
+    with suppress(OSError), (state_folder(root) / _FILE).open(encoding="utf-8") as file:
         for line in file:
             with suppress(ValueError, KeyError, TypeError):
                 row = json.loads(line)

@@ -19,6 +19,7 @@ from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import Rate
 from scrapyd_dist.scrapyd.api import JobState
+from scrapyd_dist.scrapyd.jobs import is_others
 from scrapyd_dist.transports import Sender, sweep
 from scrapyd_dist.transports.event_hook import EventHook
 
@@ -164,7 +165,7 @@ class FleetLook:
             known = {row.id: home_of(row.id, row.created) for row in store.crawls()} if store is not None else {}
             self._homes |= {crawl: known.get(crawl or "") for crawl in new} if store is not None else {}
         homes = self._homes
-        list(sweep(jobs, lambda job: job.look(sender, homes.get(job.place.crawl), now, TIMEOUT), threads=8))
+        list(sweep(jobs, lambda job: job.look(sender, _home_of(job.place, homes), now, TIMEOUT), threads=8))
 
     def document(self) -> dict[str, Any]:
         """How the fleet stands, as `--json` gives it."""
@@ -177,6 +178,12 @@ class FleetLook:
             "pending": sum(node["pending"] or 0 for node in nodes),
             "per_min": totals,
         }
+
+
+def _home_of(place: Place, homes: Mapping[str | None, str | None]) -> str | None:
+    """The folder with its report; None for a job of no crawl, or of another one than that of its name here."""
+    home = homes.get(place.crawl)
+    return None if home is None or is_others(place.job, {place.crawl or "": home}) else home
 
 
 def status(context: Context, output: Output) -> int:

@@ -3,6 +3,7 @@
 Dashboards rely on the names, labels and types: they do not change. No label has a password in it.
 """
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from prometheus_client import Metric, generate_latest, write_to_textfile
+from prometheus_client import Metric, generate_latest
 from prometheus_client.registry import Collector
 
 from scrapyd_dist.batches import Crawl, CrawlState
@@ -20,6 +21,7 @@ from scrapyd_dist.job_record import JobRecord, Outcome
 from scrapyd_dist.progress import MISSED, number
 from scrapyd_dist.report.time_window import WINDOWS, Samples, ended_since, growth
 from scrapyd_dist.version import __version__
+from scrapyd_dist.whole_files import replacing
 
 from ..context import Context
 from ..crawls.throttle_commands import rows_of, standing
@@ -265,6 +267,7 @@ def metrics(
     if textfile is None:
         typer.echo(generate_latest(measured), nl=False)
         return
-    write_to_textfile(str(textfile), measured)  # replaces the file by a rename
-    textfile.chmod(0o644)  # the collector is another user
+    with replacing(textfile) as file:
+        os.fchmod(file.fileno(), 0o644)  # the collector is another user
+        file.write(generate_latest(measured))
     say(f"{sum(len(metric.samples) for metric in measured.collect())} numbers in {textfile}.")

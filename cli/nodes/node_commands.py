@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
-from scrapyd_dist.config import MOST_JOBS, STATE_FOLDER, find_root, state_dir, with_netrc
+from scrapyd_dist.config import MOST_JOBS, find_root, state_dir, state_folder, with_netrc
 from scrapyd_dist.diagnostics import NodeHealth, NodeStatus
 from scrapyd_dist.errors import (
     INTERRUPTED,
@@ -389,7 +389,7 @@ def down(context: Context) -> None:
 
     # A script without a scrapy.cfg has its state folder where it runs; and a broken one must not keep nodes alive.
     root = find_root() or Path.cwd()
-    if not (root / STATE_FOLDER).is_dir():
+    if not state_folder(root).is_dir():
         root = context.root
-    stopped = local_nodes.down(root / STATE_FOLDER)
+    stopped = local_nodes.down(state_folder(root))
     say(f"Stopped {', '.join(stopped)}." if stopped else "No local node was running.")

@@ -11,7 +11,10 @@ import tempfile
 import zipfile
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 
 from scrapyd_dist.deploy import egg as eggs
 from scrapyd_dist.deploy.egg import Egg
@@ -102,6 +105,24 @@ def code_of(row: Crawl, crawl: Path, root: Path, store: str) -> CrawlCode:
     return CrawlCode(version=name, egg=egg, files=kept, before=before, note=note)
 
 
+class WorkingTree(MetaPathFinder):
+    """Finds the project's packages in its folder, also where others of their names are installed.
+
+    The nodes run what is in that folder, and so does this process. All else is looked for there last, as with `scrapy`.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root, self._top = str(root), config.load(root).settings_module.partition(".")[0]
+
+    def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, [self._root], target) if name == self._top else None
+
+    @classmethod
+    def leave(cls) -> None:
+        """An egg of the project is used."""
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, cls)]
+
+
 def import_code(row: Crawl, crawl: Path, root: Path, store: str) -> CrawlCode:
     """Let this process import the project as the crawl has to run it; arguments and errors as of `code_of`.
 
@@ -121,6 +142,7 @@ def import_code(row: Crawl, crawl: Path, root: Path, store: str) -> CrawlCode:
             growing.rename(folder)
         except OSError:  # another process was faster
             shutil.rmtree(growing, ignore_errors=True)
+    WorkingTree.leave()
     places = {"", str(root), str(root.resolve())}
     sys.path[:] = [str(folder), *(place for place in sys.path if place not in places), str(root)]
     os.environ["SCRAPY_SETTINGS_MODULE"] = code.files.settings_module

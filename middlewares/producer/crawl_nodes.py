@@ -26,6 +26,7 @@ from scrapyd_dist.scheduling.node_state import NodeState
 from scrapyd_dist.scheduling.placement import Placement
 from scrapyd_dist.scheduling.scaling_policy import ScalingPolicy
 from scrapyd_dist.scheduling.scheduler import Scheduler
+from scrapyd_dist.store.node_memory import up_to_date
 from scrapyd_dist.store.reach import Way, ways_to
 from scrapyd_dist.transports import AsyncSender
 
@@ -54,7 +55,7 @@ class NodeSources:
     """
 
     def __init__(self, request: CrawlRequest) -> None:
-        self._options, self._project = request.options, request.project
+        self._options, self._project, self._store = request.options, request.project, request.store
         self._said: dict[str, tuple[object, tuple[Node, ...]]] = {}  #: list -> its stamp then, and what it said
         self._wrong: dict[str, str] = {}  #: list -> what was told of it
         self._added: list[Node] = []  #: what `sdist nodes add` put into the store
@@ -64,7 +65,8 @@ class NodeSources:
 
         ConfigError if a list cannot be read, and could not be before.
         """
-        self._added = [config.with_netrc(Node.parse(one.url, name=one.name)) for one in records if one.url]
+        believed = up_to_date(records, self._store, self._project.state)
+        self._added = [config.with_netrc(Node.parse(one.url, name=one.name)) for one in believed if one.url]
         named, entries = self._named(), self._options.nodes
         alone = entries and not any(entry.startswith((FILE, COMMAND)) for entry in entries)
         extra = () if alone else self._added

@@ -6,9 +6,7 @@ what could not be stored is an error.
 
 import asyncio
 import logging
-import os
 import re
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -34,6 +32,7 @@ from scrapyd_dist.items.json_lines import Items, item_in
 from scrapyd_dist.items.merging import is_elsewhere
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.typed_lines import form_on, plain_line
+from scrapyd_dist.whole_files import FreshFile, copy_into
 
 from ..typed_json import unpack
 from .feed_outputs import CrawlOutputs, exporter_class, shown
@@ -62,19 +61,13 @@ class WholeFileStorage(FileFeedStorage):
 
     def open(self, spider: Spider) -> IO[bytes]:
         path = Path(self.path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._growing = path.with_name(f".{path.name}.part")
-        self._growing.write_bytes(b"")
+        self._whole = FreshFile(path)
         if self.write_mode == "ab" and path.exists():
-            shutil.copyfile(path, self._growing)
-        return self._growing.open("ab")
+            copy_into(self._whole.file, path)
+        return self._whole.file
 
     def store(self, file: IO[bytes]) -> None:
-        if not file.closed:
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
-        self._growing.replace(self.path)
+        self._whole.finish()
 
 
 WholeFileStorage.__name__ = FileFeedStorage.__name__  # by which Scrapy counts in the statistics

@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +24,7 @@ from scrapy import Spider
 from scrapy.settings import Settings
 
 from scrapyd_dist.batches import Crawl, CrawlState, check_crawl_name
-from scrapyd_dist.config import STATE_FOLDER, find_root, state_dir
+from scrapyd_dist.config import STATE_FOLDER, find_root, state_dir, stay_here
 from scrapyd_dist.errors import ConfigError, CrawlFailed, DistError, NothingMatched, fault_of
 from scrapyd_dist.forecast import Probed
 from scrapyd_dist.keys import state_key
@@ -32,7 +32,7 @@ from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import chosen
 
 from ..assignment import PROBE
-from .crawl_code import TODAYS, CrawlCode, import_code
+from .crawl_code import TODAYS, CrawlCode, WorkingTree, import_code
 from .lifecycle import exit_code, faults, signals
 
 
@@ -42,6 +42,10 @@ def main() -> None:
     parser.add_argument("crawl", nargs="?")
     parser.add_argument("--plan", action="store_true")
     arguments = parser.parse_args()
+    stay_here()
+    with suppress(ConfigError):  # what needs the project says what is wrong with it
+        if (root := find_root()) is not None:
+            sys.meta_path.insert(0, WorkingTree(root))
     if arguments.plan:
         request = json.load(sys.stdin)
         with redirect_stdout(sys.stderr):  # the project's code may print
@@ -94,7 +98,8 @@ def _check_ended(row: Crawl, log: str | None) -> None:
     if fault is not None and fault.refusal is not None:
         raise CrawlFailed(fault.text, fault.refusal)
     why = f"a part of it failed: {fault}" if fault is not None else "its process ended, and said no reason"
-    log = log or str(Path(STATE_FOLDER, "crawls", row.id, "producer.log").absolute())
+    root = find_root() or Path.cwd()
+    log = log or str(root / STATE_FOLDER / "crawls" / row.id / "producer.log")
     if row.state is CrawlState.STARTING and fault is not None:
         text = (
             f"The spider {row.spider} cannot be started: {fault}. Nothing was started. The whole traceback is in {log}."

@@ -149,7 +149,9 @@ def _open(settings: BaseSettings, *, make: bool) -> Store | None:
     if job is not None:
         return reach(job)
     where = _own(settings)
-    return open_store(where, durable=False) if make or is_url(where) or Path(where).exists() else None
+    if not (make or is_url(where) or Path(where).exists()):
+        return None
+    return open_store(where, durable=False, owned=False)
 
 
 def _own(settings: BaseSettings) -> str:

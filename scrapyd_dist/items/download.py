@@ -21,6 +21,7 @@ from scrapyd_dist.joblogs.worker_report import PartInfo
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports import Sender
+from scrapyd_dist.whole_files import open_growing, replacing
 
 #: attempts without progress before giving up, and seconds between them
 TRIES, PAUSE = 3, 0.5
@@ -74,7 +75,6 @@ def pull(sender: Sender, wanted: WantedFile, *, silence: float) -> DownloadedFil
     """
     if _is_here(wanted):
         return DownloadedFile(state=DownloadState.PRESENT, file=wanted.target, items=count_lines(wanted.target))
-    wanted.target.parent.mkdir(parents=True, exist_ok=True)
     growing = wanted.target.with_name(f"{wanted.target.name}.part")
     before = growing.stat().st_size if growing.exists() else 0
     try:
@@ -102,7 +102,10 @@ def _fetched(wanted: WantedFile, growing: Path, fetched: int) -> DownloadedFile:
     """Finish a pull after everything on the node was fetched."""
     if not wanted.over:
         return DownloadedFile(state=DownloadState.GROWING, file=growing, fetched=fetched, items=count_lines(growing))
-    torn = 0 if wanted.part is not None else mend(growing)
+    torn = 0
+    if wanted.part is None:
+        with open_growing(growing) as file:
+            torn = mend(file)
     growing.replace(wanted.target)
     items = count_lines(wanted.target)
     return DownloadedFile(state=DownloadState.WHOLE, file=wanted.target, fetched=fetched, items=items, torn=torn)
@@ -110,7 +113,7 @@ def _fetched(wanted: WantedFile, growing: Path, fetched: int) -> DownloadedFile:
 
 def _is_here(wanted: WantedFile) -> bool:
     """Whether an earlier pull has fetched the complete file."""
-    if not wanted.target.is_file():
+    if not wanted.target.is_file() or wanted.target.is_symlink():
         return False
     part = wanted.part
     return part is None or (wanted.target.stat().st_size == part.bytes and sha256_of(wanted.target) == part.sha256)
@@ -121,7 +124,7 @@ def _fetch(sender: Sender, wanted: WantedFile, growing: Path, silence: float) ->
 
     Raises `NodeError` when `TRIES` calls made no progress.
     """
-    with growing.open("ab") as file:
+    with open_growing(growing) as file:
 
         def keep(piece: bytes) -> None:
             file.write(piece)
@@ -158,25 +161,24 @@ def _begin_anew(file: IO[bytes]) -> None:
     file.truncate()
 
 
-def mend(path: Path) -> int:
-    """Make a file end with a complete line.
+def mend(file: IO[bytes]) -> int:
+    """Make a file that is open for reading and writing end with a complete line.
 
     Returns the bytes of an incomplete last line that were cut off; 0 if at most a line feed was missing.
     """
-    if not path.stat().st_size:
+    if not os.fstat(file.fileno()).st_size:
         return 0
-    with path.open("rb+") as file:
-        with mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-            begin = data.rfind(b"\n") + 1
-        file.seek(begin)
-        rest = file.read()
-        if not rest:
-            return 0
-        if item_in(rest) is not None:
-            file.write(b"\n")
-            return 0
-        file.truncate(begin)
-        return len(rest)
+    with mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        begin = data.rfind(b"\n") + 1
+    file.seek(begin)
+    rest = file.read()
+    if not rest:
+        return 0
+    if item_in(rest) is not None:
+        file.write(b"\n")
+        return 0
+    file.truncate(begin)
+    return len(rest)
 
 
 def count_lines(path: Path) -> int:
@@ -196,9 +198,9 @@ def copy_home(source: Path, target: Path) -> DownloadedFile:
         old, new = source.stat(), target.stat()
         if old.st_size == new.st_size and old.st_mtime <= new.st_mtime:
             return DownloadedFile(state=DownloadState.PRESENT, file=target, items=count_lines(target))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    growing = target.with_name(f"{target.name}.part")
-    shutil.copyfile(source, growing)
-    torn = mend(growing)
-    growing.replace(target)
+    with replacing(target) as copy:
+        with source.open("rb") as file:
+            shutil.copyfileobj(file, copy)
+        copy.flush()
+        torn = mend(copy)
     return DownloadedFile(state=DownloadState.WHOLE, file=target, items=count_lines(target), torn=torn)

@@ -23,6 +23,7 @@ from scrapyd_dist.joblogs.worker_report import PartInfo, part_path
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.transports import AsyncSender
+from scrapyd_dist.whole_files import copy_into, replacing
 
 #: gives the fields of each item
 ItemValues = Callable[[Items], Iterator[Mapping[str, Any]]]
@@ -184,30 +185,19 @@ def merge(
 
 @contextmanager
 def _replacing(output: ItemOutput) -> Iterator[IO[bytes]]:
-    output.path.parent.mkdir(parents=True, exist_ok=True)
-    growing = output.path.with_name(f".{output.path.name}.part")
-    try:
-        if output.overwrite or not output.path.exists():
-            growing.write_bytes(b"")
-        else:
-            shutil.copyfile(output.path, growing)
-        with growing.open("ab") as file:
-            if not _ends_with_line(growing):
+    with replacing(output.path) as file:
+        if not output.overwrite and output.path.exists():
+            copy_into(file, output.path)
+            if not _ends_with_line(file):
                 file.write(b"\n")
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        growing.replace(output.path)
-    finally:
-        growing.unlink(missing_ok=True)
+        yield file
 
 
-def _ends_with_line(path: Path) -> bool:
-    with path.open("rb") as file:
-        if not file.seek(0, os.SEEK_END):
-            return True
-        file.seek(-1, os.SEEK_END)
-        return file.read() == b"\n"
+def _ends_with_line(file: IO[bytes]) -> bool:
+    if not file.seek(0, os.SEEK_END):
+        return True
+    file.seek(-1, os.SEEK_END)
+    return file.read() == b"\n"
 
 
 def _header(output: ItemOutput) -> list[str]:

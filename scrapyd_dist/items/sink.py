@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.whole_files import replacing
 
 #: kinds of addresses where an object appears as a whole
 _OBJECTS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"})
@@ -104,18 +105,10 @@ class FolderSink:
             self._replace(name, iter(lambda: file.read(_BLOCK), b""), moved)
 
     def _replace(self, name: str, blocks: Iterable[bytes], moved: Moved = lambda: None) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        growing = self._folder / _growing(name)
-        try:
-            with growing.open("wb") as file:
-                for block in blocks:
-                    file.write(block)
-                    moved()
-                file.flush()
-                os.fsync(file.fileno())
-            growing.replace(self._folder / name)
-        finally:
-            growing.unlink(missing_ok=True)
+        with replacing(self._folder / name) as file:
+            for block in blocks:
+                file.write(block)
+                moved()
 
 
 class RemoteSink:

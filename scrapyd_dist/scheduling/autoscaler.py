@@ -48,7 +48,7 @@ class Autoscaler:
             return
         self.last = number = self.last + 1
         entry = WorkerEntry(
-            number=number, job=worker_id(self.state.spec.crawl, number), url=member.node.url, pool=pool,
+            number=number, job=worker_id(self.state.spec.home, number), url=member.node.url, pool=pool,
             since=time.time(), project=project, spider=spider, introduces=self.others.is_new(member, pool, project),
         )  # fmt: skip
         worker = self._run_of(entry, member, at_once=True)

@@ -68,7 +68,7 @@ class Dispatcher:
         number = batch.attempts + 1
         now = time.time()
         out = JobRun(
-            batch=batch, number=number, job=job_id(self.state.spec.crawl, batch.number, number), member=member,
+            batch=batch, number=number, job=job_id(self.state.spec.home, batch.number, number), member=member,
             since=now, start_by=now + self.state.limits.start_timeout, at_once=member.idle_slots > 0,
             spider=spider_of_slot(batch.slot)[1],
         )  # fmt: skip

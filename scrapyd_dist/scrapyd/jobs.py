@@ -18,7 +18,7 @@ RESERVED_ARGS = frozenset(
     {"project", "spider", "jobid", "priority", "setting", "_version", "name", "spider_name", "self", "settings", "_job"}
 )
 _JOB_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}\Z")
-_OURS = re.compile(r"(?P<crawl>[A-Za-z0-9_-]{1,80})\.[bw][0-9]{1,16}\.a[0-9]{1,16}")
+_OURS = re.compile(r"(?P<home>(?P<crawl>[A-Za-z0-9_-]{1,80})(\.[0-9a-f]{8})?)\.[bw][0-9]{1,16}\.a[0-9]{1,16}")
 _ID = re.compile(r".*-\d{8}T\d{6}Z-([0-9a-f]{12})-[0-9a-f]{8}")
 
 
@@ -44,6 +44,21 @@ def crawl_in(job: str) -> str | None:
     """Return the crawl or frontier in the id of an attempt or a worker; None for any other id."""
     found = _OURS.fullmatch(job)
     return found["crawl"] if found else None
+
+
+def home_in(job: str) -> str | None:
+    """Return the folder on the nodes of the crawl in the id of an attempt or a worker; None for any other id.
+
+    It tells crawls of one name apart. In the id of a leased attempt it is only the crawl's name.
+    """
+    found = _OURS.fullmatch(job)
+    return found["home"] if found else None
+
+
+def is_others(job: str, homes: Mapping[str, str]) -> bool:
+    """Whether a job is of another crawl than the one of its name; `homes`: name -> folder on the nodes."""
+    crawl, home = crawl_in(job), home_in(job)
+    return crawl is not None and home != crawl and homes.get(crawl, home) != home
 
 
 def check_args(args: Mapping[str, str]) -> None:

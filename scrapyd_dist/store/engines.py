@@ -17,12 +17,14 @@ _FOR_NOW = ("database ", "disk I/O error", "interrupted", "unable to open")
 _UNGUARDED = {"fingerprints", "close"}
 
 
-def open_store(where: str | Path, *, durable: bool = True, key: bytes | None = None) -> Store:
+def open_store(where: str | Path, *, durable: bool = True, owned: bool = True, key: bytes | None = None) -> Store:
     """The store at `where`: the path of an SQLite file, made when it is not there, or the URL of a Redis server.
 
     It belongs to one thread at a time. A step on a file that is `durable` is on the disk before it returns. A worker
     does without: a power cut that takes its last steps takes the worker as well; and it has the file to itself for a
-    shorter time. Rows are signed with `key`, the project's; without one nothing is signed, and nothing can be checked.
+    shorter time. A file that is to be `owned` is refused if others than this user and root can write to it; a job need
+    not ask: it is told of a file of its producer, which may be another user. Rows are signed with `key`, the project's;
+    without one nothing is signed, and nothing can be checked.
 
     Raises `ConfigError` when nothing here knows this kind of address, or what it needs is not installed; `StoreError`
     when it cannot be opened, or is not a store that this version can use.
@@ -30,7 +32,7 @@ def open_store(where: str | Path, *, durable: bool = True, key: bytes | None = N
     if not is_url(where):
         from scrapyd_dist.store.sqlite_strategy import sqlite_parts  # noqa: PLC0415 - only the engine asked for is loaded
 
-        parts = sqlite_parts(str(where).removeprefix("sqlite://"), durable=durable, key=key)
+        parts = sqlite_parts(str(where).removeprefix("sqlite://"), durable=durable, owned=owned, key=key)
         return cast("Store", _Assembled(*parts))
     kind = str(where).split("://", 1)[0]
     if kind not in {"redis", "rediss", "unix"}:

@@ -273,5 +273,5 @@ JOB = {
 MISS = {"url": words, "kind": among("gone", "failed", "dead", "index"), "reason": words, "batch": whole(0, _MANY)}
 NODE = {
     "name": _name, "draining": maybe(moment), "start_delay": number(0), "idle_looks": each(moment),
-    "url": line(URL_MAX),
+    "url": line(URL_MAX), "changed": moment,
 }  # fmt: skip

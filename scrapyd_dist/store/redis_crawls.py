@@ -25,7 +25,7 @@ from scrapyd_dist.store.redis_link import (
     whole,
     word,
 )
-from scrapyd_dist.store.rows import NODE_FIELDS, check_fields, storable
+from scrapyd_dist.store.rows import NODE_FIELDS, check_fields, dated, storable
 
 #: the keys of a crawl of which there is one
 _KEYS = (
@@ -51,10 +51,11 @@ class RedisCrawls(RedisPort, CrawlStore):
 
     def update_node(self, name: str, **changes: Any) -> None:
         check_fields("node", changes, NODE_FIELDS)
+        changes = dated(changes)
         row = packed({**changes, "name": name})
         commands = [("SADD", f"{self._server.prefix}nodes", name), ("HSET", f"{self._server.prefix}node:{name}", *row)]
         if "url" in changes:
-            signature = self._door.node_signature(name, changes["url"])
+            signature = self._door.node_signature(name, changes)
             commands.append(("HSET", f"{self._server.prefix}nodes:signed", name, signature))
         self._server.step("steps", self._server.prefix, writes=commands)
 

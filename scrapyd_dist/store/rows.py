@@ -9,6 +9,7 @@ import base64
 import hmac
 import json
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any, TypeVar
@@ -52,7 +53,7 @@ class Signer:
         plain = {name: value for name, value in document.items() if name != FIELD}
         if self._key is None:
             return plain, ""
-        if FIELD not in document:
+        if not document.get(FIELD):
             return plain, "it has no signature"
         name, _, made = str(document[FIELD]).partition(".")
         if hmac.compare_digest(_made(self._key, plain, about).encode(), made.encode("utf-8", "replace")):
@@ -254,9 +255,6 @@ class Door:
 
     def _signed(self, what: str, row: Mapping[str, Any] | str | bytes, kind: str, crawl: str) -> dict[str, Any]:
         """The row without its signature, if that is believed."""
-        # Columns of a file have none: only its owner writes them.
-        if isinstance(row, Mapping):
-            return dict(row)
         plain, why = self.signer.opened(object_in(what, row), kind, crawl)
         if why:
             raise foreign(what, why)
@@ -284,22 +282,24 @@ class Door:
 
         return dict(self.each(one, rows))
 
-    def node(self, row: Mapping[str, Any], signature: str | None = None) -> NodeRecord:
+    def node(self, row: Mapping[str, Any], signature: str) -> NodeRecord:
         """What is remembered of a node. An address that is not believed is nowhere to send code or passwords to.
 
         Args:
             row: its fields.
-            signature: of the address; empty where there is none; None for a file, which only its owner writes.
+            signature: of the address, and of when it was set; empty where there is none.
         """
         name = str(row.get("name"))[:100]
         what = f"a record of the node {name!r}"
         values = judged(what, {**row, "idle_looks": from_json(what, row.get("idle_looks") or "[]")}, judging.NODE)
+        why = self._address_fault(values, signature)
+        if why:
+            values["changed"] = 0.0
         if values.get("url"):
             try:
                 Node.parse(values["url"])
             except ConfigError as error:
                 raise foreign(what, str(error)) from None
-            why = self._address_fault(values, signature)
             if why:
                 self.tell(
                     f"The store {self._place} says that there is a node {name!r} at {values['url']}, and that is not"
@@ -309,16 +309,24 @@ class Door:
                 values["url"] = ""
         return NodeRecord(**{**values, "idle_looks": tuple(values.get("idle_looks", ()))})
 
-    def _address_fault(self, values: Mapping[str, Any], signature: str | None) -> str:
-        """Why a node's address is not believed; empty when it is."""
-        if signature is None:
-            return ""
-        signed = {"url": values["url"], **({FIELD: signature} if signature else {})}
+    def _address_fault(self, values: Mapping[str, Any], signature: str) -> str:
+        """Why a node's address is not believed, and when it was set; empty when it is."""
+        signed = {**_word_of(values), **({FIELD: signature} if signature else {})}
         return self.signer.opened(signed, "node", values["name"])[1]
 
-    def node_signature(self, name: str, url: str) -> str:
-        """What proves that this project put the node there."""
-        return str(self.signer.signed({"url": url}, "node", name).get("signature", ""))
+    def node_signature(self, name: str, changes: Mapping[str, Any]) -> str:
+        """What proves that this project put the node there, or took it away, and when."""
+        return str(self.signer.signed(_word_of(changes), "node", name).get(FIELD, ""))
+
+
+def _word_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What is signed of a node."""
+    return {"url": values.get("url", ""), "changed": float(values.get("changed", 0.0))}
+
+
+def dated(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes of a node, with the moment if its address is one of them."""
+    return {"changed": time.time(), **changes} if "url" in changes else dict(changes)
 
 
 def _of_crawl(crawl: str, what: str, found: J) -> J:

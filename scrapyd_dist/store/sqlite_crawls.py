@@ -2,28 +2,31 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any
 
 from scrapyd_dist.batches import Crawl, Shard, ShardState, WorkerEntry
 from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.store.base import CrawlStore
-from scrapyd_dist.store.rows import NODE_FIELDS, check_fields
+from scrapyd_dist.store.judging import SHARD, judged
+from scrapyd_dist.store.rows import FIELD, NODE_FIELDS, check_fields, dated
 from scrapyd_dist.store.sqlite_file import SqlitePort
 
 
 class SqliteCrawls(SqlitePort, CrawlStore):
     def nodes(self) -> list[NodeRecord]:
-        return self._all(self._door.node, "SELECT * FROM nodes ORDER BY name")
+        return self._all(lambda row: self._door.node(row, row[FIELD]), "SELECT * FROM nodes ORDER BY name")
 
     def update_node(self, name: str, **changes: Any) -> None:
         check_fields("node", changes, NODE_FIELDS)
+        row = dated(changes)
+        if "url" in row:
+            row[FIELD] = self._door.node_signature(name, row)
         with self._file.step():
             self._db.execute("INSERT OR IGNORE INTO nodes (name) VALUES (?)", (name,))
-            if changes:
-                self._update("nodes", changes, name=name)
+            if row:
+                self._update("nodes", row, name=name)
 
     def _add_row(self, crawl: str, row: Mapping[str, Any]) -> bool:
         with self._file.step():
@@ -68,12 +71,25 @@ class SqliteCrawls(SqlitePort, CrawlStore):
 
     def add_shards(self, crawl: str, shards: Sequence[Shard]) -> None:
         self._crawl_number(crawl)
-        rows = [(crawl, s.number, s.url, s.first_page, s.last_page, s.state.value) for s in shards]
-        self._change("INSERT INTO shards VALUES (?, ?, ?, ?, ?, ?)", *rows)
+        rows = [{**self._signed(_told_of(shard), "shard", crawl), "state": shard.state.value} for shard in shards]
+        with self._file.step():
+            for row in rows:
+                self._insert("shards", {"crawl": crawl, **row})
 
     def shards(self, crawl: str) -> list[Shard]:
         query = "SELECT * FROM shards WHERE crawl = ? ORDER BY number"
-        return self._all(partial(self._door.shard, crawl), query, crawl)
+
+        def shard(row: dict[str, Any]) -> Shard:
+            # The state changes, and is not signed.
+            state = judged(f"a shard of {crawl}", {"state": row["state"]}, SHARD)["state"]
+            signed = {name: value for name, value in row.items() if name not in {"crawl", "state"}}
+            return replace(self._door.shard(crawl, signed), state=state)
+
+        return self._all(shard, query, crawl)
+
+    def _signed(self, row: Mapping[str, Any], kind: str, crawl: str) -> dict[str, Any]:
+        """A row with the column of its signature, which is empty where there is no key."""
+        return {FIELD: "", **self._door.signer.signed(row, kind, crawl)}
 
     def finish_shards(self, crawl: str, numbers: Collection[int]) -> None:
         rows = [(ShardState.FINISHED.value, crawl, number) for number in numbers]
@@ -92,7 +108,8 @@ class SqliteCrawls(SqlitePort, CrawlStore):
             if not self._db.execute(there, (last, crawl)).rowcount:
                 raise self._door.no_crawl(crawl)
             for worker in workers:
-                self._insert("workers", {"crawl": crawl, **asdict(worker)}, verb="INSERT OR REPLACE")
+                row = self._signed({**asdict(worker), "since": float(worker.since)}, "worker", crawl)
+                self._insert("workers", {"crawl": crawl, **row}, verb="INSERT OR REPLACE")
 
     def remove_worker(self, crawl: str, job: str) -> None:
         self._change("DELETE FROM workers WHERE crawl = ? AND job = ?", (crawl, job))
@@ -100,4 +117,14 @@ class SqliteCrawls(SqlitePort, CrawlStore):
     def workers(self, crawl: str) -> tuple[list[WorkerEntry], int]:
         query = "SELECT * FROM workers WHERE crawl = ? ORDER BY number"
         last = self._value("SELECT last_worker FROM crawls WHERE id = ?", crawl)
-        return self._all(partial(self._door.worker, crawl), query, crawl), int(last or 0)
+
+        def worker(row: dict[str, Any]) -> WorkerEntry:
+            signed = {name: value for name, value in row.items() if name != "crawl"}
+            return self._door.worker(crawl, {**signed, "introduces": bool(row["introduces"])})
+
+        return self._all(worker, query, crawl), int(last or 0)
+
+
+def _told_of(shard: Shard) -> dict[str, Any]:
+    """What stays of a shard."""
+    return {name: value for name, value in asdict(shard).items() if name != "state"}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from scrapyd_dist.errors import NoPlaceForStore, StoreError
+from scrapyd_dist.ownership import fault_of_file
 from scrapyd_dist.store.address import check_local
 from scrapyd_dist.store.link_rows import LinkRows
 from scrapyd_dist.store.rows import Door, Signer, storable
@@ -51,8 +52,8 @@ _ELSEWHERE = "Name another file: DISTRIBUTED_STORE in the settings, or SDIST_STO
 class SqliteConnection:
     """One connection to the store's file. It belongs to one thread at a time."""
 
-    def __init__(self, path: str | Path, *, durable: bool = True, key: bytes | None = None) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, *, durable: bool = True, owned: bool = True, key: bytes | None = None) -> None:
+        self.path, self._owned = Path(path), owned
         self.door = Door(Signer(key), str(self.path))
         self.link_rows = LinkRows(self.door, key, is_private=True)
         self._in_step = False
@@ -69,10 +70,13 @@ class SqliteConnection:
 
     def _connect(self) -> sqlite3.Connection:
         check_local(self.path)
-        if self.path.is_dir():
+        if os.path.isdir(self.path):  # noqa: PTH112 - of pathlib's, this raises nothing where it may not look
             raise NoPlaceForStore(f"the store {self.path} cannot be opened: it is a folder. {_ELSEWHERE}")
+        if os.path.exists(self.path) and not os.path.isfile(self.path):  # noqa: PTH110, PTH113 - as above
+            raise NoPlaceForStore(f"the store {self.path} cannot be opened: it is no plain file. {_ELSEWHERE}")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._check_owner()
             # Options and payloads may name what no other user should read. A file that is there is left alone: to close
             # any descriptor of it would drop this process's locks, and another one would then throw its log away.
             with suppress(FileExistsError):
@@ -82,6 +86,11 @@ class SqliteConnection:
             raise NoPlaceForStore(f"the store {self.path} cannot be opened: {error}. {_ELSEWHERE}") from error
         except (OSError, sqlite3.Error) as error:  # a full disk, say, which may be better later
             raise StoreError(f"the store {self.path} cannot be opened: {error}.") from error
+
+    def _check_owner(self) -> None:
+        """A file that others can write leads to nothing, not even to a look at it: SQLite runs what is in it."""
+        if self._owned and (fault := fault_of_file(self.path)):
+            raise NoPlaceForStore(f"the store {self.path} is not used: {fault}")
 
     def _prepare(self, *, durable: bool) -> None:
         self.db.row_factory = sqlite3.Row

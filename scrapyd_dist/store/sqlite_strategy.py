@@ -234,8 +234,8 @@ class SqliteStrategy(SqlitePort, StrategyStore):
             raise at_work(crawl, out, (busy or [""])[0])
 
 
-def sqlite_parts(path: str, *, durable: bool, key: bytes | None) -> tuple[object, ...]:
+def sqlite_parts(path: str, *, durable: bool, owned: bool, key: bytes | None) -> tuple[object, ...]:
     """The store in this file: the connection, and the ports that share it."""
-    connection = SqliteConnection(path, durable=durable, key=key)
+    connection = SqliteConnection(path, durable=durable, owned=owned, key=key)
     ports = (SqliteCrawls, SqliteBatches, SqliteThrottle, SqliteJobs, SqliteStrategy)
     return connection, *(port(connection) for port in ports)

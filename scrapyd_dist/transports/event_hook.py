@@ -1,6 +1,6 @@
 """Tells a command or an http(s) address of an event, by a JSON document: on its standard input, or by POST.
 
-The rule it keeps: what may be secret in an address or a command is never told.
+The rule it keeps: what may be secret in an address or a command is never told, nor in a list of processes.
 """
 
 import json
@@ -26,6 +26,9 @@ PATIENCE = 60.0
 CONNECT = 10.0
 #: characters of a command's last words that are told
 WORDS = 300
+#: what the shell is told: the command's text is in a variable, since everybody on the machine can read arguments
+_TEXT = "SDIST_HOOK_TEXT"
+_RUN = f'sdist_hook_text=${_TEXT}; unset {_TEXT}; eval "$sdist_hook_text"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +90,8 @@ class EventHook:
             given.write(data)
             given.seek(0)
             process = subprocess.Popen(
-                ["/bin/sh", "-c", self.target], stdin=given, stdout=output, stderr=subprocess.STDOUT,
-                env={**os.environ, **variables}, start_new_session=True,
+                ["/bin/sh", "-c", _RUN], stdin=given, stdout=output, stderr=subprocess.STDOUT,
+                env={**os.environ, **variables, _TEXT: self.target}, start_new_session=True,
             )  # fmt: skip
             try:
                 code = process.wait(patience)

@@ -15,7 +15,7 @@ from rig.nodes import ScrapydNode, at_rest
 from rig.redis import PASSWORD, RedisServer
 from rig.waiting import wait_for
 
-from scrapyd_dist.batches import AttemptState, CrawlState
+from scrapyd_dist.batches import AttemptState, CrawlState, home_of
 from scrapyd_dist.store import open_store
 
 #: batches small enough that each worker has several
@@ -103,7 +103,8 @@ def test_a_killed_worker_and_a_killed_producer_cost_nothing_with_the_store_on_re
     assert manifest_in(files_of(out))["complete"]
     assert stream.wrong == []
     assert at.pages.differences(stream.items) == {}, "for a reader of the folder"
-    jobs = {job["id"] for node in pair for job in node.jobs("finished") if job["id"].startswith(f"{row.id}.w")}
+    begins = f"{home_of(row.id, row.created)}.w"
+    jobs = {job["id"] for node in pair for job in node.jobs("finished") if job["id"].startswith(begins)}
     assert before <= jobs
     assert len(jobs) <= 4, "a second worker was started beside one that lived"
     told = [path for node in pair for path in node.work.rglob("*.log")]

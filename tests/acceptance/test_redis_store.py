@@ -99,7 +99,7 @@ def assert_told(result: Result, *words: str, code: int | None = None) -> None:
     assert "has no words for" not in result.err
 
 
-@pytest.mark.promise("Rows on a Redis server are used only if the project's key has signed them")
+@pytest.mark.promise("Rows of a store are used only if the project's key has signed them")
 @pytest.mark.black_box
 def test_neither_a_command_nor_a_file_comes_of_what_another_program_wrote(
     project: MakeProject, server: RedisServer, run_cli: RunCommand, tmp_path: Path

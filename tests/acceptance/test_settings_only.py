@@ -12,6 +12,8 @@ from rig.sites import SiteProcess
 from rig.waiting import wait_for
 from scrapy.settings import default_settings
 
+from scrapyd_dist.batches import home_of
+
 
 @pytest.mark.promise("Only its owner can read the state folder")
 @pytest.mark.real_start
@@ -244,7 +246,8 @@ def test_without_a_reactor(
     assert there.differences(it.items("items.jl")) == {}
     assert_each_page_once(there)
     row = last_crawl(it)
-    logs = [node.job_log(f"{row.id}.b{number}.a1") for node in pair for number in (1, 2, 3)]
+    home = home_of(row.id, row.created)
+    logs = [node.job_log(f"{home}.b{number}.a1") for node in pair for number in (1, 2, 3)]
     for log in (done.err, *filter(None, logs)):
         assert "Not using a Twisted reactor" in log
     assert {node["name"]: node["jobs"] > 0 for node in row.summary["nodes"]}["down"] is False

@@ -6,7 +6,7 @@ import pytest
 from rig.bad_days import ITEMS, MakeScene, arguments, wait_accepted
 from rig.crawls import assert_balanced, assert_one_paragraph, crawls, last_crawl, misses
 
-from scrapyd_dist.batches import CrawlState
+from scrapyd_dist.batches import CrawlState, home_of
 
 pytestmark = pytest.mark.black_box
 
@@ -37,7 +37,7 @@ def test_a_job_that_its_settings_end_has_done_what_was_asked(way: str, scene: Ma
     assert planned == summary["differences"]
     if way == "--pull":
         ended = {job["id"] for node in at.nodes for job in node.jobs("finished")}
-        assert len({job for job in ended if job.startswith(f"{row.id}.w")}) == 2
+        assert len({job for job in ended if job.startswith(f"{home_of(row.id, row.created)}.w")}) == 2
 
 
 def test_a_walk_that_the_settings_end_is_finished_with_what_it_found(scene: MakeScene) -> None:

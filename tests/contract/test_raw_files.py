@@ -434,7 +434,8 @@ def test_an_empty_part_is_a_part(shelf: Shelf, tmp_path: Path) -> None:
 def test_a_torn_last_line_is_cut_off(tmp_path: Path, text: bytes, torn: int, left: bytes) -> None:
     path = tmp_path / "a.jl"
     path.write_bytes(text)
-    assert mend(path) == torn
+    with path.open("rb+") as file:
+        assert mend(file) == torn
     assert path.read_bytes() == left
 
 

@@ -355,7 +355,7 @@ async def test_what_an_older_crawl_of_this_name_left_on_the_node_is_not_taken_fo
     ) as b:
         await b.seal_all(1)
         await until(lambda: one.posts != [], "posted")
-        one.finish("c.b1.a1")
+        one.finish(f"{home_of(CRAWL, 0.5)}.b1.a1")
         await b.ended()
     old = dict(one.files)
     one.jobs.clear()

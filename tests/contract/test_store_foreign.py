@@ -21,12 +21,13 @@ from scrapyd_dist.cli import main
 from scrapyd_dist.cli.context import key_of
 from scrapyd_dist.cli.crawls import producer_process
 
-from scrapyd_dist.batches import Crawl, CrawlState, Miss, Shard, WorkerEntry
+from scrapyd_dist.batches import Crawl, CrawlState, Miss, Shard, ShardState, WorkerEntry
 from scrapyd_dist.errors import DistError, ForeignRow, StoreError
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.pidfile import note_pid
 from scrapyd_dist.store import Store, open_store
-from scrapyd_dist.store.address import tagged, without_prefix
+from scrapyd_dist.store.address import shown, tagged, without_prefix
+from scrapyd_dist.store.node_memory import up_to_date
 from scrapyd_dist.strategy.links import LinkMove, States
 from scrapyd_dist.throttle.permits import Limit, PermitRequest, Rule
 
@@ -145,12 +146,76 @@ def test_rows_without_a_signature_are_not_believed(where: str) -> None:
         assert (row.options, "it has no signature" in row.foreign) == ({}, True)
         with pytest.raises(ForeignRow, match="it has no signature"):
             mine.payload("c", number)
-        # Columns of a file have no signature: only its owner writes them.
-        is_file = where.startswith("sqlite")
-        assert [node.url for node in mine.nodes()] == ["http://spare:6800" if is_file else ""]
-        assert len(mine.shards("c")) == len(mine.workers("c")[0]) == is_file
+        assert [node.url for node in mine.nodes()] == [""]
+        assert len(mine.shards("c")) == len(mine.workers("c")[0]) == 0
         mine.update_node("spare", url="http://spare:6800")
         assert [node.url for node in mine.nodes()] == ["http://spare:6800"]
+
+
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [("shards", "url = 'http://evil/'"), ("shards", "last_page = 7"), ("workers", "url = 'http://evil:6800'"),
+     ("workers", "job = 'c.w2.a1'"), ("workers", "project = 'x'"), ("nodes", "url = 'http://evil:6800'"),
+     ("nodes", "name = 'other'"), ("nodes", "changed = changed + 1")],
+)  # fmt: skip
+def test_a_column_of_a_file_that_was_changed_is_not_believed(
+    tmp_path: Path, table: str, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "store.db"
+    with closing(open_store(path, key=KEY)) as mine:
+        mine.add_crawl(MINE)
+        mine.add_shards("c", [Shard(number=0, url="http://a/{}", first_page=0, last_page=3)])
+        mine.add_workers("c", [WORKER], last=1)
+        mine.update_node("spare", url="http://spare:6800")
+        assert (len(mine.shards("c")), len(mine.workers("c")[0])) == (1, 1)
+        assert [node.url for node in mine.nodes()] == ["http://spare:6800"]
+        mine.finish_shards("c", [0])
+        assert mine.shards("c")[0].state is ShardState.FINISHED
+        with closing(sqlite3.connect(path)) as raw, raw:
+            raw.execute(f"UPDATE {table} SET {change}")  # noqa: S608 - own names
+        found: dict[str, Any] = {"shards": mine.shards("c"), "workers": mine.workers("c")[0]}
+        found["nodes"] = [node for node in mine.nodes() if node.url]
+        assert found[table] == []
+    assert "its signature does not fit it: it was changed" in caplog.text
+
+
+def test_a_removed_node_that_is_put_back_is_not_believed_where_its_removal_was_heard(
+    where: str, mine: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+
+    def urls(heard: Path = state) -> list[str]:
+        return [node.url for node in up_to_date(mine.nodes(), where, heard)]
+
+    mine.update_node("spare", url="http://spare:6800")
+    raw = Raw(where)
+    old = raw.node("spare")
+    assert urls() == ["http://spare:6800"]
+    mine.update_node("spare", url="")
+    assert urls() == [""]
+    raw.put_node("spare", old)
+    assert [node.url for node in mine.nodes()] == ["http://spare:6800"], "it is signed"
+    assert urls() == [""]
+    assert "as it did before that node was removed or changed" in caplog.text
+    raw.put_node("spare", None)
+    assert urls() == []
+    raw.put_node("spare", old)
+    assert urls() == [""]
+    # Another address is a word as well, and added again, it is used again.
+    mine.update_node("spare", url="http://spare:6900")
+    assert urls() == ["http://spare:6900"]
+    raw.put_node("spare", old)
+    assert urls() == [""]
+    mine.update_node("spare", url="http://spare:6800")
+    assert urls() == ["http://spare:6800"]
+
+
+@pytest.mark.parametrize("said", [b"", b"[]", b"5", b"{", b'{"x": 5}', b"\xff", b'{"STORE": {"spare": "x"}}'])
+def test_what_was_heard_may_be_damaged(where: str, mine: Store, tmp_path: Path, said: bytes) -> None:
+    (tmp_path / "nodes-heard.json").write_bytes(said.replace(b"STORE", shown(where).encode()))
+    mine.update_node("spare", url="http://spare:6800")
+    assert [node.url for node in up_to_date(mine.nodes(), where, tmp_path)] == ["http://spare:6800"]
 
 
 def test_a_process_is_interrupted_only_if_this_machine_knows_it_as_the_crawl_s(
@@ -220,6 +285,29 @@ class Raw:
             self._run(f"UPDATE batches SET {field} = ? WHERE number = 1", value)  # noqa: S608 - the store's own names
         else:
             self._client.hset(f"{self._prefix}c:c:b:1", field, value)
+
+    def node(self, name: str) -> Any:
+        """All that is kept of a node, as `put_node` takes it."""
+        if self._file:
+            return self._run("SELECT * FROM nodes WHERE name = ?", name)[0]
+        signature = self._client.hget(f"{self._prefix}nodes:signed", name)
+        return self._client.hgetall(f"{self._prefix}node:{name}"), signature
+
+    def put_node(self, name: str, kept: Any) -> None:
+        """Put it back as it was; None: take it away."""
+        if self._file:
+            self._run("DELETE FROM nodes WHERE name = ?", name)
+            if kept is not None:
+                self._run(f"INSERT INTO nodes VALUES ({', '.join('?' * len(kept))})", *kept)  # noqa: S608 - only marks
+            return
+        self._client.delete(f"{self._prefix}node:{name}")
+        self._client.srem(f"{self._prefix}nodes", name)
+        self._client.hdel(f"{self._prefix}nodes:signed", name)
+        if kept is not None:
+            row, signature = kept
+            self._client.hset(f"{self._prefix}node:{name}", mapping=row)
+            self._client.sadd(f"{self._prefix}nodes", name)
+            self._client.hset(f"{self._prefix}nodes:signed", name, signature)
 
     def clear(self) -> None:
         """The next example begins with an empty store."""

@@ -1,6 +1,7 @@
 """Where the processors' seconds go while tests run: sampled from /proc, summed by what each process is."""
 
 import os
+import re
 import threading
 from collections import defaultdict
 from contextlib import suppress
@@ -54,6 +55,10 @@ class ProcessorTime:
         return sorted(rows, key=lambda row: -row[2])
 
 
+#: how `scrapyd_dist.python_process` names a module
+_RUN = re.compile(r"run_module\('([\w.]+)'")
+
+
 def _read_stat(pid: int) -> list[int]:
     state, *numbers = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")[2].split()
     return [ord(state), *map(int, numbers)]
@@ -64,6 +69,8 @@ def name_process(cmdline: bytes) -> str:
     program, *words = (Path(word).name for word in cmdline.decode("utf-8", "replace").rstrip("\0").split("\0"))
     if not program.startswith("python"):
         return program
+    if ran := _RUN.search(cmdline.decode("utf-8", "replace")):
+        return " ".join([ran[1], *(word for word in words[2:3] if word.isalpha())])
     module, *arguments = [word for word in words if not word.startswith("-")] or [program]
     if " " in module:
         return "pytest's worker"  # which is started with a line of code

@@ -102,9 +102,8 @@ class Frontier:
         """A worker to its end, by which all batches are done."""
         self.collect(self.begin(worker, **order))
 
-    @staticmethod
-    def job(worker: int) -> str:
-        return f"{CRAWL}.w{worker}.a1"
+    def job(self, worker: int) -> str:
+        return f"{self.folder.name}.w{worker}.a1"
 
     def report(self, worker: int) -> WorkerReport:
         return read_report((self.folder / f"{self.job(worker)}.json").read_bytes())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scrapyd_dist.cli.config_command import invalid, masked
+from scrapyd_dist.cli.config_command import invalid, masked, without_commands
 from scrapyd_dist.cli.context import Context, maybe_store, where
 from scrapyd_dist.cli.init import appended, free_name, named, sort_out
 
@@ -178,3 +178,15 @@ def test_a_setting_that_no_crawl_would_take_is_named_and_one_that_may_hold_a_pas
         "DISTRIBUTED_LEASE is inf, and must be a number of seconds, or a time such as 30m, 2h or 7d.",
         "DISTRIBUTED_NODES must be a list of texts.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("ON_FINISH", "curl -H 'X: hush' https://web/", "***"), ("ON_FINISH", "https://hooks/T0/hush", "***"),
+        ("ON_FINISH", None, None), ("ON_FINISH", "", ""), ("NODES", ["web1", "cmd:list hush"], ["web1", "cmd:***"]),
+        ("NODES", "cmd:list --with hush", "cmd:***"), ("NODES", ["file:list.txt"], ["file:list.txt"]), ("LEASE", 5, 5),
+    ],
+)  # fmt: skip
+def test_no_word_of_a_command_is_shown(name: str, value: Any, shown: Any) -> None:
+    assert without_commands(f"DISTRIBUTED_{name}", value) == shown

@@ -148,7 +148,7 @@ def test_what_a_job_was_told_is_read_and_what_is_not_known_is_left() -> None:
     settings = Settings({"DISTRIBUTED_PULL": json.dumps(order)})
     job = Assignment.from_settings(settings)
     assert job is not None
-    assert (job.name, job.slots, job.other_slot) == ("c.w3.a1", ["@login", "p0"], "@login")
+    assert (job.name, job.slots, job.other_slot) == ("c.0.w3.a1", ["@login", "p0"], "@login")
     assert (job.store_sealed, job.lease, job.ahead) == ("x", 60.0, 1)
     assert (is_worker(settings), is_producer(settings)) == (True, False)
 

@@ -11,12 +11,12 @@ from scrapyd_dist.cli.context import versions_by_job
 from scrapyd_dist.deploy.node_versions import NodeVersions, differences, in_use, only_crawls, plan
 from scrapyd_dist.deploy.rollout import common_name
 
-from scrapyd_dist.batches import Crawl, WorkerEntry, worker_id
+from scrapyd_dist.batches import Crawl, WorkerEntry, home_of, worker_id
 from scrapyd_dist.batches import job_id as attempt_id
 from scrapyd_dist.errors import ConnectionRefused
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Job, JobState
-from scrapyd_dist.scrapyd.jobs import content_of, crawl_in, job_id
+from scrapyd_dist.scrapyd.jobs import content_of, crawl_in, is_others, job_id
 from scrapyd_dist.scrapyd.versions import (
     behind,
     by_time,
@@ -261,6 +261,9 @@ def test_what_holds_a_version_on_a_node() -> None:
     [
         (attempt_id("easy-1", 12, 3), "easy-1"),
         (worker_id("easy-1", 4), "easy-1"),
+        (attempt_id(home_of("easy-1", 5.0), 12, 3), "easy-1"),
+        (worker_id(home_of("easy-1", 5.0), 4), "easy-1"),
+        ("easy-1.0123456z.b1.a1", None),
         ("easy.b1.w2.a1", None),
         ("easy-1.b1", None),
         *((id_, None) for id_ in ("", "easy-1", "easy-1.b1.ax", "a.b.b1.a1")),
@@ -269,6 +272,17 @@ def test_what_holds_a_version_on_a_node() -> None:
 )
 def test_an_id_of_ours_is_read_in_one_place(id_: str, ours: str | None) -> None:
     assert crawl_in(id_) == ours
+
+
+def test_jobs_of_two_crawls_of_one_name_are_told_apart() -> None:
+    mine, theirs = (home_of("easy", created) for created in (1.0, 2.0))
+    homes = {"easy": mine}
+    ids = [worker_id(mine, 1), attempt_id(mine, 1, 1), attempt_id("easy", 1, 1), "easy", "other.w1.a1"]
+    assert [id_ for id_ in ids if is_others(id_, homes)] == []
+    assert is_others(worker_id(theirs, 1), homes)
+    assert is_others(attempt_id(theirs, 1, 1), homes)
+    version_of = versions_by_job([Crawl(id="easy", project="p", spider="s", created=1.0, version="v")])
+    assert (version_of(worker_id(mine, 1)), version_of(worker_id(theirs, 1))) == ("v", None)
 
 
 def test_beside_workers_of_ours_only_what_they_run_stays() -> None:

@@ -39,6 +39,7 @@ CREATE TABLE shards (
     first_page INTEGER,
     last_page  INTEGER,
     state      TEXT NOT NULL,
+    signature  TEXT NOT NULL,  -- of all but the state
     PRIMARY KEY (crawl, number)
 ) WITHOUT ROWID;
 
@@ -120,6 +121,7 @@ CREATE TABLE workers (
     project    TEXT    NOT NULL,
     version    TEXT    NOT NULL,
     introduces INTEGER NOT NULL,
+    signature  TEXT    NOT NULL,
     PRIMARY KEY (crawl, job)
 ) WITHOUT ROWID;
 
@@ -161,7 +163,9 @@ CREATE TABLE nodes (
     draining    REAL,
     start_delay REAL NOT NULL DEFAULT 0,
     idle_looks  TEXT NOT NULL DEFAULT '[]',
-    url         TEXT NOT NULL DEFAULT ''
+    url         TEXT NOT NULL DEFAULT '',
+    changed     REAL NOT NULL DEFAULT 0,  -- when the address was set
+    signature   TEXT NOT NULL DEFAULT ''  -- of both
 );
 
 -- What is remembered of plain jobs.

@@ -1,0 +1,140 @@
+"""Files that get their name when they are whole, also in folders where other users can write.
+
+The rule it keeps: what is written into was made here and just now, and no link that another user may have planted is
+followed, neither in the place of a file nor in that of its folder.
+"""
+
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+#: tries to find a name that nobody has taken
+_TRIES = 20
+#: modes of a new file, less the umask
+_MODE = 0o666
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+@contextmanager
+def replacing(path: Path, mode: int = _MODE) -> Iterator[IO[bytes]]:
+    """Open a fresh file that takes the place of `path` when the block has ended without an error.
+
+    Its folder is made if it is not there. OSError if nothing can be written there, or a link of another user leads
+    there.
+    """
+    fresh = FreshFile(path, mode)
+    try:
+        yield fresh.file
+        fresh.finish()
+    except BaseException:
+        fresh.drop()
+        raise
+
+
+class FreshFile:
+    """A file that was made just now, to take the place of `path` when it is whole; `replacing` has more."""
+
+    def __init__(self, path: Path, mode: int = _MODE) -> None:
+        make_folder(path.parent)
+        self._path = path
+        handle, self._growing = _fresh(path, mode)
+        self.file: IO[bytes] = os.fdopen(handle, "w+b")
+
+    def finish(self) -> None:
+        """Close the file, and put it in its place."""
+        if not self.file.closed:
+            self.file.flush()
+            os.fsync(self.file.fileno())
+        self._growing.replace(self._path)
+        self.file.close()
+
+    def drop(self) -> None:
+        """Leave what was there before."""
+        with suppress(OSError):
+            self._growing.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.file.close()
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder that is not there; OSError if a link of another user leads there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in (folder.absolute(), *folder.absolute().parents):
+        check_link(place)
+
+
+def check_link(path: Path) -> None:
+    """Raise OSError if this is a link that another user may have planted: it is theirs, where others can write."""
+    there = path.lstat()
+    if not stat.S_ISLNK(there.st_mode) or there.st_uid in {os.geteuid(), 0}:
+        return
+    if path.parent.stat().st_mode & _OTHERS_WRITE:
+        raise OSError(errno.ELOOP, "it is a link that another user has made", str(path))
+
+
+def copy_into(file: IO[bytes], path: Path) -> None:
+    """Begin a file with what is in another one; OSError if that is a link of another user."""
+    check_link(path)
+    with path.open("rb") as before:
+        shutil.copyfileobj(before, file)
+
+
+def open_growing(path: Path) -> IO[bytes]:
+    """Open a file to add to it, from where an earlier process has left it; made anew if that cannot have been ours."""
+    make_folder(path.parent)
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return os.fdopen(_made_anew(path), "a+b")
+    there = os.fstat(handle)
+    # A file of ours with two names may be another one that we own.
+    if stat.S_ISREG(there.st_mode) and there.st_uid == os.geteuid() and there.st_nlink == 1:
+        return os.fdopen(handle, "a+b")
+    os.close(handle)
+    return os.fdopen(_made_anew(path), "a+b")
+
+
+def _made_anew(path: Path) -> int:
+    path.unlink(missing_ok=True)
+    return _opened(path, _MODE, os.O_APPEND)
+
+
+def _fresh(path: Path, mode: int) -> tuple[int, Path]:
+    """A file that was made just now beside this one, hidden, and its name."""
+    usual = path.with_name(f".{path.name}.part")
+    _remove_leftover(usual)
+    for growing in (usual, *(_other_name(path) for _ in range(_TRIES))):
+        with suppress(FileExistsError):
+            handle = _opened(growing, mode)
+            with suppress(OSError):  # not every file system has locks
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(handle).st_nlink:  # else another process has taken it for a leftover, just before it was locked
+                return handle, growing
+            os.close(handle)
+    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(usual))
+
+
+def _other_name(path: Path) -> Path:
+    return path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
+
+
+def _opened(path: Path, mode: int, more: int = 0) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | more, mode)
+
+
+def _remove_leftover(path: Path) -> None:
+    """Remove what a process left that was killed; what is locked is being written, and another name will do."""
+    with suppress(OSError):
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+        finally:
+            os.close(handle)
