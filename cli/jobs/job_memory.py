@@ -41,7 +41,7 @@ class Judged:
     verdict: Verdict
     offset: timedelta | None = None  #: the node's local time minus UTC, where its log tells
     record: JobRecord | None = None  #: what is remembered of it
-    sure: bool = True  #: False: its node did not tell
+    sure: bool = True  #: False: its node did not tell, or its crawl goes on and may say more
     lost: bool = False  #: its node has nothing of it any more
     silent: float | None = None  #: seconds since its log was last written
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import closing
@@ -302,6 +303,38 @@ def test_jobs_of_a_crawl_are_known_by_its_name(
     for named in ([crawl], []):
         assert run_cli(made, "logs", *named, "-n", 1).out.count("Spider closed") == len(rows)
     run_cli(made, "jobs", "cancel", "--crawl", crawl, "-y").expect(4, "over already")
+
+
+@pytest.mark.full
+@pytest.mark.black_box
+def test_later_crawls_change_no_word_on_the_jobs_of_earlier_ones(
+    run_cli: RunCommand, project: MakeProject, site: StartSite, shop: Shop
+) -> None:
+    pages = site(60)
+    made = project(nodes=shop.nodes, settings={"START_URL": pages.start_url})
+    options = ("--index", pages.template, "--pages", 2, "--batch-size", 10, "--pull", "-o", "items.jl", "--json")
+
+    def crawl(name: str) -> dict[str, Any]:
+        summary: dict[str, Any] = run_cli(made, "crawl", "easy", *options, "--name", name, code=0).json()
+        return summary
+
+    def jobs_of_six() -> dict[tuple[str, ...], dict[str, Any]]:
+        rows = run_cli(made, "jobs", "--json").json()["jobs"]
+        return {(row["node"], row["job"], row["started"]): row for row in rows if row["crawl"] == "six"}
+
+    done = crawl("six")
+    crawl("seven")
+    for node in shop.nodes:  # as the workers of a later crawl do
+        for folder in node.logs_dir.glob("_sdist/six.*"):
+            shutil.rmtree(folder)
+    before = jobs_of_six()
+    assert {row["state"] for row in before.values()} == {"finished"}
+    assert sum(row["items"] for row in before.values()) == done["items"] == 60
+    run_cli(made, "crawls", "clean", "six", "-y", code=0)
+    crawl("six")
+    after = jobs_of_six()
+    assert {job: after[job] for job in before} == before
+    assert sum(row["items"] for row in after.values()) == 120
 
 
 # what is waited for: crawls and jobs; and what is told of a crawl's end
