@@ -283,10 +283,11 @@ def list_(
     A job of a crawl is judged by its worker's report, any other one by the end
     of its log: finished, failed (errors, a feed that could not be stored),
     cancelled, killed (by `sdist jobs cancel`), died (its log just ends), stalled,
-    unknown (no log). What was said once of a finished job stays, whatever is
-    removed from its node. Exit code 3 when some nodes did not answer. Jobs of
-    `sdist jobs schedule` are remembered in the store: they are listed as
-    "remembered" when their nodes have forgotten them.
+    unknown (no log, or one in which LOG_LEVEL, LOG_FORMAT or the like hides the
+    end). What was said once of a finished job stays, whatever is removed from its
+    node. Exit code 3 when some nodes did not answer. Jobs of `sdist jobs schedule`
+    are remembered in the store: they are listed as "remembered" when their nodes
+    have forgotten them.
 
     Example: sdist jobs --state failed --since 24h
     """

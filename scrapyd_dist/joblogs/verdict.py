@@ -7,7 +7,7 @@ from typing import Any
 
 from scrapyd_dist.batches import meaning
 from scrapyd_dist.job_record import JobVerdict, Outcome
-from scrapyd_dist.joblogs.joblog import LogFacts
+from scrapyd_dist.joblogs.joblog import BLOCKED, LogFacts
 from scrapyd_dist.joblogs.log_reads import LogExcerpt
 from scrapyd_dist.joblogs.worker_report import WorkerReport, counts_of
 from scrapyd_dist.nodes import Node
@@ -18,6 +18,8 @@ from scrapyd_dist.scrapyd.jobs import crawl_in
 STALL = 900.0
 #: why a worker that its crawl did not need was told to end
 NEEDLESS = "its crawl had finished before it began"
+#: what is said of a job whose log tells no end
+UNCLOSED = "its log ends without 'Spider closed'"
 #: why a job was killed
 BY_CANCEL = "by sdist jobs cancel"
 _STATUS = re.compile(r"downloader/response_status_count/(\d{3})\Z")
@@ -102,10 +104,11 @@ def by_log(
         outcome, reason = Outcome.FINISHED, ""
     else:
         outcome, reason = _ended(look, signalled=signalled, of_crawl=of_crawl)
-    codes, hidden = status_codes(facts.stats or {}), state is JobState.FINISHED and _unbegun(look)
+    errors = None if outcome is Outcome.UNKNOWN else errors_in(facts)
+    hidden = state is JobState.FINISHED and (_unbegun(look) or outcome is Outcome.UNKNOWN)
     return Verdict(
-        outcome=outcome, reason=reason, pages=facts.pages, items=facts.items, errors=errors_in(facts), codes=codes,
-        hidden=hidden,
+        outcome=outcome, reason=reason, pages=facts.pages, items=facts.items, errors=errors,
+        codes=status_codes(facts.stats or {}), hidden=hidden,
     )  # fmt: skip
 
 
@@ -131,6 +134,8 @@ def errors_in(facts: LogFacts) -> int | None:
 
 def _running(look: LogExcerpt, stall: float) -> tuple[Outcome, str]:
     facts, still = look.facts, look.silent or 0.0
+    if not look.would_tell_end:  # nor would it tell of progress
+        return Outcome.RUNNING, ""
     if facts.idle_since is not None and facts.last is not None:
         still += max(0.0, (facts.last - facts.idle_since).total_seconds())
     return (Outcome.STALLED, f"no progress for {round(still / 60)} min") if still >= stall else (Outcome.RUNNING, "")
@@ -139,7 +144,7 @@ def _running(look: LogExcerpt, stall: float) -> tuple[Outcome, str]:
 def _ended(look: LogExcerpt, *, signalled: bool, of_crawl: bool) -> tuple[Outcome, str]:
     facts, reason = look.facts, look.facts.closed
     if not reason:
-        return _unclosed(facts, says_info=look.says_info, signalled=signalled)
+        return _unclosed(look, signalled=signalled)
     if meaning(reason).told:
         return Outcome.CANCELLED, "" if reason == "shutdown" else reason
     # What went wrong with pages of a crawl's job is in the crawl's account, as with a report.
@@ -151,18 +156,19 @@ def _ended(look: LogExcerpt, *, signalled: bool, of_crawl: bool) -> tuple[Outcom
     return Outcome.FINISHED, "" if reason == "finished" else reason
 
 
-def _unclosed(facts: LogFacts, *, says_info: bool, signalled: bool) -> tuple[Outcome, str]:
+def _unclosed(look: LogExcerpt, *, signalled: bool) -> tuple[Outcome, str]:
+    facts = look.facts
     if signalled:
         return Outcome.KILLED, BY_CANCEL
-    if facts.last_error:
+    if facts.last_error == BLOCKED or (facts.last_error and look.would_tell_end):
         return Outcome.DIED, facts.last_error
-    if not says_info:
-        return Outcome.UNKNOWN, "its log is empty, or LOG_LEVEL or LOG_FORMAT hides how it ended"
     if facts.forced:
         return Outcome.DIED, "a second signal ended it at once"
     if facts.told:  # Scrapy closes no spider that was told to end while it opened
-        return Outcome.CANCELLED, "its log ends without 'Spider closed'"
-    return Outcome.DIED, "its log ends without 'Spider closed'"
+        return Outcome.CANCELLED, UNCLOSED
+    if not look.would_tell_end:
+        return Outcome.UNKNOWN, "its log is empty, or LOG_LEVEL, LOG_FORMAT or the like hides how it ended"
+    return Outcome.DIED, UNCLOSED
 
 
 def status_codes(stats: Mapping[str, object]) -> dict[str, int]:
