@@ -391,7 +391,7 @@ def written(
     short: bool = False,
     of: tuple[str, str] = ("", ""),
 ) -> str:
-    """A log up to this entry; `early`: the level until the spider's settings hold; `of`: a logger with a level of its own."""
+    """A log up to this entry; `early`: the level until the spider's settings hold; `of`: a logger of its own level."""
     lines = []
     for place, (name, at_level, text) in enumerate(ENTRIES[:end]):
         least = early or level if place < EARLY else level
