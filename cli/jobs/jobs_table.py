@@ -3,19 +3,14 @@
 A verdict is by the store, a worker's report, or the job's log.
 """
 
-import json
 import time
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from math import inf
-from pathlib import Path
 from typing import Annotated, Any
 
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, home_of
-from scrapyd_dist.config import STATE_FOLDER, state_dir
 from scrapyd_dist.errors import NodeError
 from scrapyd_dist.job_record import JobRecord, Outcome, key_of_attempt
 from scrapyd_dist.joblogs.log_reads import look
@@ -32,36 +27,16 @@ from ..options import OnlyLabels, has_labels, option, span
 from ..output import Listing, complain_each, say, table
 from .job_list import TIMEOUT, JobQuery, Listed, ask_jobs, fetch_report, place_row
 from .job_memory import JobMemory, Judged, offsets_of, still_there, verdict_of
+from .signals import SentSignals
 from .verdict_memory import VerdictMemory, listed_key, offset_of
 
 _STATES = ", ".join(outcome.value for outcome in Outcome)
-#: the signals that were sent to jobs, in the state folder
-_FILE = "signals.jsonl"
 #: why it is not known how a job ended
 FORGOTTEN = "its node forgot it before a command looked, and has no log of it"
 #: why it is not known how a job ended whose id was given to another one after it
 CAME_AGAIN = "a later job has its id, and the log is that one's"
 #: more than a node's local time is behind UTC
 ANY_ZONE = timedelta(hours=15)
-Key = tuple[str, str, str]  # what tells one job from another: base address of its node, project, id
-
-
-def note(root: Path, place: Place, signal: str) -> None:
-    names = {"node": place.node.url, "project": place.project, "job": place.job}
-    row = {"at": round(time.time(), 1), **names, "signal": signal}
-    with (state_dir(root) / _FILE).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
-
-
-def noted(root: Path) -> frozenset[Key]:
-    """The jobs that had no time to log how they end, since they were sent KILL or a second INT."""
-    found: Counter[Key] = Counter()
-    with suppress(OSError), (root / STATE_FOLDER / _FILE).open(encoding="utf-8") as file:
-        for line in file:
-            with suppress(ValueError, KeyError, TypeError):
-                row = json.loads(line)
-                found[row["node"], row["project"], row["job"]] += 2 if row["signal"] == "KILL" else 1
-    return frozenset(key for key, weight in found.items() if weight > 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +73,7 @@ class Judge:
         timeout: float = TIMEOUT,
     ) -> None:
         self.sender, self.timeout, self._stall = context.sender, timeout, stall
-        self._signalled = noted(context.root)
+        self._signals = SentSignals(context.root)
         self._latest = _latest_starts(places)
         self._kept = _kept_of(context, places)
         self.memory = memory or JobMemory(context.store_if_any)
@@ -126,13 +101,14 @@ class Judge:
         verdict = self._verdicts.of(self._keys(row))
         if verdict is None:
             return None
-        return Judged(row=row, verdict=by_kept(verdict, signalled=self._had_no_time(row)), offset=offset_of(verdict))
+        told = by_kept(verdict, signalled=self._signals.had_no_time(row))
+        return Judged(row=row, verdict=told, offset=offset_of(verdict))
 
     def _asked(self, row: Listed, record: JobRecord | None) -> Judged:
         """The judgement by what its node has of it; `NodeError` when it does not tell."""
         if self.came_again(row):
             return Judged(row=row, verdict=Verdict(outcome=Outcome.UNKNOWN, reason=CAME_AGAIN), record=record)
-        signalled = self._had_no_time(row) or (record is not None and record.had_no_time)
+        signalled = self._signals.had_no_time(row) or (record is not None and record.had_no_time)
         kept = self.of_store(row)
         verdict = self._of_ours(row, kept, signalled=signalled) if kept is not None else None
         is_sure = kept is None or kept.crawl.state.ended  # what a crawl had no need of is known at its end
@@ -150,9 +126,6 @@ class Judge:
         return Judged(
             row=row, verdict=verdict, offset=offset, record=record, sure=is_sure, silent=silent, lost=lost
         )  # fmt: skip
-
-    def _had_no_time(self, row: Listed) -> bool:
-        return (row.node.url, row.project, row.job) in self._signalled
 
     def came_again(self, place: Place) -> bool:
         """Whether a later job of this id is listed, so that its log and report are not this one's."""

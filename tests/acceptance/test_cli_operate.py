@@ -219,6 +219,43 @@ def test_all_is_all_and_a_second_signal_forces(shop: Shop) -> None:
 
 
 @pytest.mark.black_box
+def test_a_job_that_is_cancelled_twice_ends_in_good_order(shop: Shop) -> None:
+    (row,) = shop.scheduled("slow", "--on", "node1", "-s", "DOWNLOAD_DELAY=3")
+    job = row["job"]
+    shop.wait_pid(job)
+    log = shop.nodes[0].logs_dir / "shop" / "slow" / f"{job}.log"
+    wait_for(lambda: log.exists() and "Spider opened" in log.read_text(), 30, "the spider is open")
+    shop.run("jobs", "cancel", job, "--yes", "--wait", "0.1").expect(124, "INT was sent")
+    again = shop.run("jobs", "cancel", job, "--yes", code=0)
+    assert f"no second INT is sent, which would end it at once (--force does that): {job}" in again.err
+    assert "twice" not in log.read_text()
+    assert shop.job(job)["state"] == "cancelled"
+    shop.run("jobs", "cancel", job, "--yes").expect(4, "over already")
+
+
+@pytest.mark.full
+@pytest.mark.black_box
+def test_jobs_that_scrapyd_would_not_cancel_are_named_with_what_to_do(shop: Shop) -> None:
+    (gone, orphan) = (shop.scheduled("slow", "--on", node)[0]["job"] for node in ("node1", "node2"))
+    for job in (gone, orphan):
+        shop.wait_pid(job)
+    shop.run("nodes", "api", "node1", "delproject", "project=shop", code=0)
+    shop.nodes[1].kill()
+    shop.nodes[1].restart()
+    try:
+        assert shop.job(orphan)["state"] == "running"
+        remedy = f"kill -INT $(pgrep -f {orphan})"
+        shop.run("jobs", "cancel", orphan, "--yes").expect(124, remedy)
+        told = shop.run("jobs", "cancel", "--all", "--yes", "--wait", "2", code=124).err
+        assert ("node1 has the project shop no more" in " ".join(told.split()), remedy in told) == (True, True)
+        shop.run("deploy", "node1", code=0)
+        shop.run("jobs", "cancel", gone, "--yes", code=0)
+        assert shop.job(gone)["state"] == "cancelled"
+    finally:
+        shop.nodes[1].kill_jobs()
+
+
+@pytest.mark.black_box
 def test_jobs_of_a_file(shop: Shop, tmp_path: Path) -> None:
     file = tmp_path / "jobs.csv"
     file.write_text('spider,node,priority,category,s:CLOSESPIDER_ITEMCOUNT\ngood,node1,2,"a, b",\ngood,,,,1\n', "utf-8")

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from scrapyd_dist.cli.context import Context, project_store
 from scrapyd_dist.cli.jobs.job_list import Listed
-from scrapyd_dist.cli.jobs.jobs_table import CAME_AGAIN, Judge, note
+from scrapyd_dist.cli.jobs.jobs_table import CAME_AGAIN, Judge
+from scrapyd_dist.cli.jobs.signals import note
 
 from scrapyd_dist.batches import Crawl, CrawlState, home_of
 from scrapyd_dist.job_record import Outcome, key_of_attempt
