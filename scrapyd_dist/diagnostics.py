@@ -22,6 +22,8 @@ T = TypeVar("T")
 SLOW = 1.0
 #: seconds from sent to started from which a node looks at its queue too seldom, or is slow, and what to do
 LATE, POLL_REMEDY = 3.0, "scrapyd.conf: poll_interval = 0.5, then restart Scrapyd; if it has that, look at its load."
+#: logs of a spider that Scrapyd keeps unless scrapyd.conf says otherwise
+KEPT_BY_DEFAULT = 5
 #: clock skew in seconds that network latency cannot explain
 WRONG_CLOCK = 60.0
 #: time before a certificate's expiry from which it is a warning, and a danger
@@ -148,7 +150,7 @@ class KeptLogs:
     kept: int = 0
     lost: int = 0
     most: int = 0  #: the largest number of kept logs of one spider
-    in_order: bool = True  #: whether, for each spider, all lost logs are older than all kept ones
+    by_limit: bool = True  #: whether the lost ones are those that jobs_to_keep would remove
 
 
 @dataclass(kw_only=True)
@@ -251,18 +253,18 @@ def _files(exam: NodeDiagnosis) -> Iterator[Finding]:
 
 def _logs_lost(exam: NodeDiagnosis) -> Iterator[Finding]:
     logs = exam.kept_logs
-    if logs.lost:
-        sure = (
-            f"most likely jobs_to_keep = {max(1, logs.most - 1)} or {logs.most}" if logs.in_order else "perhaps by hand"
-        )
-        text = (
-            f"{logs.lost} of the {logs.kept + logs.lost} finished jobs that it remembers have no log any more: {sure}"
-        )
+    lost = f"{logs.lost} of the {logs.kept + logs.lost} finished jobs that it remembers have no log"
+    if logs.lost and logs.by_limit:
+        text = f"{lost} any more: most likely jobs_to_keep = {max(1, logs.most - 1)} or {logs.most}"
         text += "; Scrapyd deletes logs even while their job runs"
         text += ", and with items_dir the items of these jobs too" if exam.items else ""
         severity = Severity.DANGER if exam.items else Severity.WARNING
         yield exam.finding(severity, "jobs_to_keep", text, "scrapyd.conf: jobs_to_keep = 1000000, then restart Scrapyd")
-    elif logs.most <= 5:
+        return
+    if logs.lost:
+        text = f"{lost}: they wrote none (LOG_FILE, LOG_ENABLED, or killed as they began), or it was removed by hand"
+        yield exam.finding(Severity.NOTE, "logs", text, "How each of them ended, as far as it is known: sdist jobs")
+    if logs.most <= KEPT_BY_DEFAULT:
         text = "jobs_to_keep cannot be seen from outside until more than 5 jobs of a spider have run; its default is 5"
         remedy = "scrapyd.conf: jobs_to_keep = 1000000, if plain jobs run there (crawls do not depend on it)"
         yield exam.finding(Severity.NOTE, "jobs_to_keep", text, remedy)
@@ -284,8 +286,8 @@ def _code(exam: NodeDiagnosis) -> Iterator[Finding]:
         # Jobs that name no version should run the newest deployment.
         default = exam.versions[-1]
         if is_crawls(default):
-            text = f"jobs that name no version run {default}, which a crawl brought: nothing was deployed there"
-            yield exam.finding(Severity.WARNING, "versions", text, "sdist deploy --all")
+            text = f"nothing was deployed there: jobs that name no version would run {default}, which a crawl brought"
+            yield exam.finding(Severity.NOTE, "versions", text, "For plain jobs: sdist deploy --all")
         elif newer := behind(exam.versions, exam.known):
             text = f"jobs that name no version run {default}, which Scrapyd sorts behind {newer}"
             deletes = f"sdist nodes api {_shell(exam.node.name)} delversion project={exam.project} version={default}"

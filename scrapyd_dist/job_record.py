@@ -1,4 +1,4 @@
-"""Plain jobs as values: what is remembered of a job that `sdist jobs schedule` has started, and how jobs end.
+"""Jobs as values: what is remembered of one that `sdist jobs schedule` has started, and how jobs end.
 
 Invariant: of settings only the names are told, since their values may be secrets.
 """
@@ -6,6 +6,7 @@ Invariant: of settings only the names are told, since their values may be secret
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 
 #: the moment since which no job has ended: only open records are asked for
@@ -29,6 +30,31 @@ class Outcome(str, Enum):
     @property
     def over(self) -> bool:
         return self not in {Outcome.WAITING, Outcome.PENDING, Outcome.RUNNING, Outcome.STALLED}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobVerdict:
+    """How a job ended, with its counts, as it was seen first: what it rests on may be removed later."""
+
+    key: str  #: of `key_of_listed` or `key_of_attempt`
+    at: float  #: seconds since the epoch when it was written down
+    state: Outcome
+    reason: str = ""
+    pages: int | None = None
+    items: int | None = None
+    errors: int | None = None
+    codes: Mapping[str, int] = field(default_factory=dict)  #: number of responses by status code
+    offset: float | None = None  #: its node's local time minus UTC in seconds, where its log told
+
+
+def key_of_listed(url: str, project: str, job: str, started: datetime) -> str:
+    """What tells a job from all others by what its node lists: an id may come again, at another time."""
+    return f"{url} {project} {job} {started.isoformat()}"
+
+
+def key_of_attempt(url: str, home: str, job: str) -> str:
+    """What tells a job of a crawl from all others; `home` is the crawl's folder in the nodes' logs."""
+    return f"{url} {home}/{job}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated, Any
 
 from scrapyd_dist.batches import Crawl
-from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
+from scrapyd_dist.errors import ApiRefused, ConfigError, NodeError, NothingMatched
 from scrapyd_dist.job_queue import attempts_of, chains
 from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
 from scrapyd_dist.joblogs.log_reads import look
@@ -31,7 +31,8 @@ from ..options import Nodes, Timeout, Yes, argument, crawls, option, span
 from ..output import Output, complain, complain_each, confirm, poll_until, say, some_of
 from .job_list import TIMEOUT, JobQuery, Listed, ask_jobs, place_row, remembered
 from .job_memory import JobMemory, Judged, is_quiet
-from .jobs_table import Judge, note, verdict_row
+from .jobs_table import Judge, verdict_row
+from .signals import SentSignals, note
 
 #: seconds between two questions to the nodes
 ASK = 2.0
@@ -262,9 +263,11 @@ def cancel(
     """Cancel jobs, and wait until they are gone. A pending job just leaves its queue.
 
     A running job gets INT: it ends its requests, runs its pipelines to the end,
-    and closes with the reason "shutdown". Nothing is cancelled unless jobs, a
-    crawl, or --all are named; a name that is a crawl's means the whole crawl, as
-    `sdist crawls stop` does. Exit code 124 when some are still there.
+    and closes with the reason "shutdown". One that was told so before gets no
+    second INT, which would end it at once: that takes --force. Nothing is cancelled
+    unless jobs, a crawl, or --all are named; a name that is a crawl's means the
+    whole crawl, as `sdist crawls stop` does. Exit code 124 when some are still
+    there, also when they run on a node whose Scrapyd was started anew.
 
     Example: sdist jobs cancel --crawl easy-20260102T030405Z
     """
@@ -294,6 +297,10 @@ def _sent(record: JobRecord, signal: str) -> JobRecord:
     return replace(record, signals=(*record.signals, signal))
 
 
+def _unsent(record: JobRecord) -> JobRecord:
+    return replace(record, signals=record.signals[:-1])
+
+
 def _cancelled(record: JobRecord) -> JobRecord:
     return replace(record, state=Outcome.CANCELLED, ended=time.time(), reason="by sdist jobs cancel, before it began")
 
@@ -305,6 +312,31 @@ def _open_attempts(records: Sequence[JobRecord], names: Sequence[str]) -> list[s
         attempts = [one.id for one in attempts_of(records, [name]) if not one.state.over]
         found += attempts or [name]
     return found
+
+
+def _again(rows: Sequence[Listed]) -> str:
+    names = some_of([f"{row.job} ({row.node.name})" for row in rows], SHOWN)
+    return f"Told to end before, so no second INT is sent, which would end it at once (--force does that): {names}."
+
+
+def _not_listed(orphans: Sequence[Judged]) -> str:
+    names = some_of([f"{one.row.job} ({one.row.node.name}, {one.verdict.outcome.value})" for one in orphans], SHOWN)
+    return (
+        f"Not listed by the node, as after a restart of its Scrapyd, and so not to be cancelled there: {names}. Scrapyd"
+        f" leaves jobs running when it ends. On that machine: kill -INT $(pgrep -f {orphans[0].row.job})"
+    )
+
+
+def _with_remedy(row: Listed, error: NodeError) -> NodeError:
+    """The error; where its node has the project no more, it says what to do: Scrapyd cancels nothing of it then."""
+    if not isinstance(error, ApiRefused) or "not found" not in error.said:
+        return error
+    text = (
+        f"{row.node.name} has the project {row.project} no more, and its Scrapyd cancels no job of a project that it"
+        f" does not have: {row.job} runs on. Give it the code again, then cancel: sdist deploy {row.node.name}. Or end"
+        f" the process on that machine: kill -INT $(pgrep -f {row.job})"
+    )
+    return ApiRefused(text)
 
 
 class _Cancellation:
@@ -320,12 +352,14 @@ class _Cancellation:
         # Producers that run: they would send the batches of what is cancelled to other nodes.
         self._producers = [crawl for crawl in crawls if runs(crawl)]
         self._listed = query.ask(context)
-        self._memory = JobMemory(context.store_if_any, OPEN_ONLY)
+        self._memory = JobMemory(context.store_if_any, None if names else OPEN_ONLY)
 
     def run(self, output: Output) -> int:
         """Cancel the jobs after a question; gives the exit code, or raises StillRuns after the wait."""
         rows = self._named()
         waits = self._waiting()
+        if self._orphans and not (rows or waits or self._producers):
+            raise StillRuns(_not_listed(self._orphans))
         if not self._how.yes:
             lines = [f"-  {one.spider}  {one.id}  {one.state.value}" for one in waits]
             lines += [f"{row.node.name}  {row.spider}  {row.job}  {row.state.value}" for row in rows]
@@ -339,7 +373,11 @@ class _Cancellation:
         if self._producers:  # what they sent while they stopped is cancelled with the rest
             self._listed = self._query.ask(self._context)
             rows = self._alive()
-        errors = self._signal(rows, "KILL" if self._how.kill else "INT")
+        told_before = [] if self._how.kill else self._told_before(rows)
+        if told_before:
+            say(_again(told_before))
+        to_tell = [row for row in rows if row not in told_before]
+        errors = self._signal(to_tell, "KILL" if self._how.kill else "INT")
         self._wait([row for row in rows if row not in errors])
         gone = [row for row in rows if row not in errors and row.state is JobState.PENDING]  # which leave no log
         self._memory.change({row.job: _cancelled for row in gone if self._memory.of(row) is not None})
@@ -354,7 +392,23 @@ class _Cancellation:
         output.columns({"jobs": told}, "jobs", ("node", "spider", "job", "was", "state"))
         complain_each(errors.values())
         complain_each(self._listed.errors)
+        if self._orphans:
+            raise StillRuns(_not_listed(self._orphans))
         return exit_code(len(rows), errors.values()) or self._listed.exit_code
+
+    @cached_property
+    def _unlisted(self) -> list[Judged]:
+        """The jobs that are remembered, that were posted, and that no node lists, of those that are meant."""
+        nodes = self._context.nodes(self._query.node)
+        rows = self._memory.unlisted(self._listed, nodes, self._query)
+        meant = [row for row in rows if not self._names or row.job in self._names]
+        posted = [row for row in meant if self._memory.records[row.job].state is not Outcome.WAITING]
+        return Judge(self._context, posted, self._memory, timeout=self._query.timeout).all(posted)
+
+    @property
+    def _orphans(self) -> list[Judged]:
+        """Those of them that go on."""
+        return [one for one in self._unlisted if one.sure and not one.verdict.outcome.over]
 
     def _waiting(self) -> list[JobRecord]:
         """The jobs that wait in the store, of those that are to be cancelled."""
@@ -368,10 +422,11 @@ class _Cancellation:
     def _named(self) -> list[Listed]:
         stopped = {producer.id for producer in self._producers}
         stopped |= {one.id for one in self._waiting()}
-        if left := [name for name in self._names if name not in stopped]:
+        known = stopped | {one.row.job for one in self._unlisted}
+        if left := [name for name in self._names if name not in known]:
             self._listed.named(left, {})  # says which one there is not
         rows = self._alive()
-        if not rows and not stopped:
+        if not rows and not stopped and not self._orphans:
             self._listed.must_answer()
             complain_each(self._listed.errors)
             what = f"{', '.join(self._names)}: over already" if self._names else "no job is pending or running"
@@ -411,7 +466,29 @@ class _Cancellation:
         for row in rows:
             if row.state is JobState.RUNNING:
                 note(self._context.root, row, signal)
-        return {answer.asked: answer.error for answer in sweep(rows, send) if answer.error is not None}
+        errors = {answer.asked: answer.error for answer in sweep(rows, send) if answer.error is not None}
+        untaken = [row for row, error in errors.items() if not error.maybe_accepted]
+        self._memory.change({row.job: _unsent for row in untaken if self._memory.of(row)})
+        for row in untaken:
+            if row.state is JobState.RUNNING:
+                note(self._context.root, row, signal, taken=False)
+        return {row: _with_remedy(row, error) for row, error in errors.items()}
+
+    def _told_before(self, rows: Sequence[Listed]) -> list[Listed]:
+        """Those of the running jobs that were told to end, from here or elsewhere: a second INT is an unclean end."""
+        signals = SentSignals(self._context.root)
+
+        def was_told(row: Listed) -> bool:
+            record = self._memory.of(row)
+            if signals.told(row) or (record is not None and record.signals):
+                return True
+            seen = look(self._context.sender, row.node, row.log, timeout=self._query.timeout)
+            return seen is not None and seen.facts.told
+
+        running = [row for row in rows if row.state is JobState.RUNNING]
+        # Of a node that does not tell, only what was sent from here is known.
+        told = {answer.asked for answer in sweep(running, was_told) if answer.value}
+        return [row for row in running if row in told]
 
     def _wait(self, left: list[Listed]) -> None:
         begun, again = time.monotonic(), self._how.force and not self._how.kill

@@ -28,7 +28,7 @@ ON_ITS_WAY = 300.0
 #: seconds without a line, after which a job that its node has forgotten is over; Scrapy writes one each minute
 SILENCE = 180.0
 #: settings that change what a log tells
-_LOGGING = frozenset({"LOG_ENABLED", "LOG_FILE", "LOG_FORMAT", "LOG_LEVEL"})
+_LOGGING = frozenset({"LOG_DATEFORMAT", "LOG_ENABLED", "LOG_ENCODING", "LOG_FILE", "LOG_FORMAT", "LOG_LEVEL"})
 #: the longest run of a job without a log that counts as killed at its start
 SHORT = timedelta(minutes=1)
 #: tries to make a step that depends on the records while other processes change them
@@ -41,7 +41,7 @@ class Judged:
     verdict: Verdict
     offset: timedelta | None = None  #: the node's local time minus UTC, where its log tells
     record: JobRecord | None = None  #: what is remembered of it
-    sure: bool = True  #: False: its node did not tell
+    sure: bool = True  #: False: its node did not tell, or its crawl goes on and may say more
     lost: bool = False  #: its node has nothing of it any more
     silent: float | None = None  #: seconds since its log was last written
 

@@ -116,6 +116,10 @@ def _stats_of(judge: Judge, row: Listed) -> Mapping[str, Any] | None:
     report = judge.report(row)
     if report is not None and report.stats:
         return report.stats
+    return {} if judge.came_again(row) else _stats_in_log(judge, row)
+
+
+def _stats_in_log(judge: Judge, row: Listed) -> Mapping[str, Any]:
     seen = look(judge.sender, row.node, row.log, timeout=judge.timeout)
     facts = seen.facts if seen is not None else None
     if seen is not None and seen.facts.stats is None:

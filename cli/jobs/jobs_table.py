@@ -3,26 +3,20 @@
 A verdict is by the store, a worker's report, or the job's log.
 """
 
-import json
 import time
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from math import inf
-from pathlib import Path
 from typing import Annotated, Any
 
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, home_of
-from scrapyd_dist.config import state_dir, state_folder
 from scrapyd_dist.errors import NodeError
-from scrapyd_dist.job_record import Outcome
+from scrapyd_dist.job_record import JobRecord, Outcome, key_of_attempt
 from scrapyd_dist.joblogs.log_reads import look
-from scrapyd_dist.joblogs.verdict import STALL, Place, Verdict, by_log, by_report
+from scrapyd_dist.joblogs.verdict import STALL, Place, Verdict, by_kept, by_kept_report, by_log, by_report
 from scrapyd_dist.joblogs.worker_report import REPORT_BYTES, WorkerReport
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import labels_of
 from scrapyd_dist.scrapyd.api import JobState
 from scrapyd_dist.transports import sweep
@@ -33,31 +27,16 @@ from ..options import OnlyLabels, has_labels, option, span
 from ..output import Listing, complain_each, say, table
 from .job_list import TIMEOUT, JobQuery, Listed, ask_jobs, fetch_report, place_row
 from .job_memory import JobMemory, Judged, offsets_of, still_there, verdict_of
+from .signals import SentSignals
+from .verdict_memory import VerdictMemory, listed_key, offset_of
 
 _STATES = ", ".join(outcome.value for outcome in Outcome)
-#: the signals that were sent to jobs, in the state folder
-_FILE = "signals.jsonl"
 #: why it is not known how a job ended
 FORGOTTEN = "its node forgot it before a command looked, and has no log of it"
-Key = tuple[str, str, str]  # what tells one job from another: base address of its node, project, id
-
-
-def note(root: Path, place: Place, signal: str) -> None:
-    names = {"node": place.node.url, "project": place.project, "job": place.job}
-    row = {"at": round(time.time(), 1), **names, "signal": signal}
-    with (state_dir(root) / _FILE).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
-
-
-def noted(root: Path) -> frozenset[Key]:
-    """The jobs that had no time to log how they end, since they were sent KILL or a second INT."""
-    found: Counter[Key] = Counter()
-    with suppress(OSError), (state_folder(root) / _FILE).open(encoding="utf-8") as file:
-        for line in file:
-            with suppress(ValueError, KeyError, TypeError):
-                row = json.loads(line)
-                found[row["node"], row["project"], row["job"]] += 2 if row["signal"] == "KILL" else 1
-    return frozenset(key for key, weight in found.items() if weight > 1)
+#: why it is not known how a job ended whose id was given to another one after it
+CAME_AGAIN = "a later job has its id, and the log is that one's"
+#: more than a node's local time is behind UTC
+ANY_ZONE = timedelta(hours=15)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +73,12 @@ class Judge:
         timeout: float = TIMEOUT,
     ) -> None:
         self.sender, self.timeout, self._stall = context.sender, timeout, stall
-        self._signalled, self._kept = noted(context.root), _kept_of(context, places)
+        self._signals = SentSignals(context.root)
+        self._latest = _latest_starts(places)
+        self._kept = _kept_of(context, places)
         self.memory = memory or JobMemory(context.store_if_any)
+        listed = (place for place in places if isinstance(place, Listed))
+        self._verdicts = VerdictMemory(context.store_if_any, (key for row in listed for key in self._keys(row)))
 
     def judge(self, row: Listed) -> Judged:
         """The judgement; a job that its node does not tell about is unknown, with the reason."""
@@ -103,31 +86,58 @@ class Judge:
         if record is not None and (record.state.over or record.state is Outcome.WAITING):
             return Judged(row=row, verdict=verdict_of(record), record=record)
         if row.silent:
-            return Judged(
-                row=row, verdict=Verdict(outcome=Outcome.UNKNOWN, reason=row.silent), record=record, sure=False
-            )
-        signalled = (row.node.url, row.project, row.job) in self._signalled
-        signalled = signalled or (record is not None and record.had_no_time)
+            unknown = Verdict(outcome=Outcome.UNKNOWN, reason=row.silent)
+            return Judged(row=row, verdict=unknown, record=record, sure=False)
         if row.state is JobState.PENDING:
             return Judged(row=row, verdict=by_log(row.state, None), record=record)
         try:
-            verdict = self._of_ours(row, signalled=signalled)
-            if verdict is not None:
-                return Judged(row=row, verdict=verdict)
-            seen = look(self.sender, row.node, row.log, timeout=self.timeout)
-            kept = self.of_store(row)
-            needless = kept is not None and kept.needless
-            verdict = by_log(row.state, seen, stall=self._stall, signalled=signalled, needless=needless)
-            if row.remembered and record is not None:
-                verdict = still_there(record, seen, time.time()) or verdict
-                if seen is None and verdict.outcome is Outcome.UNKNOWN:
-                    verdict = replace(verdict, reason=FORGOTTEN)
-            offset, silent = (seen.offset, seen.silent) if seen else (None, None)
-            lost = row.remembered and seen is None and verdict.outcome is Outcome.UNKNOWN
-            return Judged(row=row, verdict=verdict, offset=offset, record=record, silent=silent, lost=lost)
+            return self._known(row) or self._asked(row, record)
         except NodeError as error:
             outcome = Outcome.RUNNING if row.state is JobState.RUNNING else Outcome.UNKNOWN
             return Judged(row=row, verdict=Verdict(outcome=outcome, reason=error.short), record=record, sure=False)
+
+    def _known(self, row: Listed) -> Judged | None:
+        """The judgement that was written down when the job had ended."""
+        verdict = self._verdicts.of(self._keys(row))
+        if verdict is None:
+            return None
+        told = by_kept(verdict, signalled=self._signals.had_no_time(row))
+        return Judged(row=row, verdict=told, offset=offset_of(verdict))
+
+    def _asked(self, row: Listed, record: JobRecord | None) -> Judged:
+        """The judgement by what its node has of it; `NodeError` when it does not tell."""
+        if self.came_again(row):
+            return Judged(row=row, verdict=Verdict(outcome=Outcome.UNKNOWN, reason=CAME_AGAIN), record=record)
+        signalled = self._signals.had_no_time(row) or (record is not None and record.had_no_time)
+        kept = self.of_store(row)
+        verdict = self._of_ours(row, kept, signalled=signalled) if kept is not None else None
+        is_sure = kept is None or kept.crawl.state.ended  # what a crawl had no need of is known at its end
+        if verdict is not None:
+            return Judged(row=row, verdict=verdict, sure=is_sure)
+        seen = look(self.sender, row.node, row.log, timeout=self.timeout)
+        needless, of_crawl = kept is not None and kept.needless, row.crawl is not None
+        verdict = by_log(row.state, seen, stall=self._stall, signalled=signalled, needless=needless, of_crawl=of_crawl)
+        if row.remembered and record is not None:
+            verdict = still_there(record, seen, time.time()) or verdict
+            if seen is None and verdict.outcome is Outcome.UNKNOWN:
+                verdict = replace(verdict, reason=FORGOTTEN)
+        offset, silent = (seen.offset, seen.silent) if seen else (None, None)
+        lost = row.remembered and seen is None and verdict.outcome is Outcome.UNKNOWN
+        return Judged(
+            row=row, verdict=verdict, offset=offset, record=record, sure=is_sure, silent=silent, lost=lost
+        )  # fmt: skip
+
+    def came_again(self, place: Place) -> bool:
+        """Whether a later job of this id is listed, so that its log and report are not this one's."""
+        started = place.started if isinstance(place, Listed) else None
+        return started is not None and started < self._latest.get(_id_of(place), started)
+
+    def _keys(self, row: Listed) -> list[str]:
+        """The keys of what may be written down of a job that has ended, the surest first."""
+        key = listed_key(row)
+        kept = self.of_store(row) if key else None
+        ours = key_of_attempt(row.node.url, kept.home, row.job) if kept is not None else ""
+        return list(filter(None, (key, ours)))
 
     def labels(self, place: Place) -> tuple[str, ...]:
         """The labels that the job was given, or its crawl."""
@@ -139,6 +149,7 @@ class Judge:
         answers = {answer.asked: answer.value for answer in sweep(rows, self.judge)}
         judged = [one for row in rows if (one := answers[row]) is not None]
         self.memory.learn(judged)
+        self._verdicts.learn(judged)
         return judged
 
     def report(self, place: Place) -> WorkerReport | None:
@@ -149,18 +160,17 @@ class Judge:
         return fetch_report(self.sender, place, kept.home, most=REPORT_BYTES, timeout=self.timeout)
 
     def of_store(self, place: Place) -> Kept | None:
-        """What the store knows of this very job."""
+        """What the store knows of this very job; None for one of another crawl that had the same name."""
         kept = self._kept.get(place.job)
-        elsewhere = kept is not None and kept.attempt is not None and kept.attempt.url != place.node.url
-        return None if elsewhere else kept
-
-    def _of_ours(self, row: Listed, *, signalled: bool) -> Verdict | None:
-        kept = self.of_store(row)
-        if kept is None:
+        if kept is None or self.came_again(place) or _is_before(place, kept.crawl):
             return None
+        is_elsewhere = kept.attempt is not None and kept.attempt.url != place.node.url
+        return None if is_elsewhere else kept
+
+    def _of_ours(self, row: Listed, kept: Kept, *, signalled: bool) -> Verdict | None:
         attempt = kept.attempt
         if attempt is not None and attempt.state is AttemptState.ACCEPTED:
-            return _accepted(attempt.report)
+            return by_kept_report(attempt.report)
         report = self.report(row)
         if report is not None:
             verdict = by_report(row.state, report, signalled=signalled, needless=kept.needless)
@@ -174,16 +184,26 @@ class Judge:
         return None
 
 
-def _accepted(report: Mapping[str, Any]) -> Verdict:
-    stats = report.get("stats") or {}
-    missed = int(report.get("missed") or 0)
-    return Verdict(
-        outcome=Outcome.FINISHED,
-        reason=f"{counted(missed, 'URL')} missed" if missed else "",
-        pages=int(report.get("pages") or 0),
-        items=int(report.get("items") or 0),
-        errors=int(stats.get("log_count/ERROR") or 0) + int(stats.get("log_count/CRITICAL") or 0),
-    )
+def _id_of(place: Place) -> tuple[str, str, str, str]:
+    """What names a job on its node, and its log."""
+    return place.node.url, place.project, place.spider, place.job
+
+
+def _latest_starts(places: Iterable[Place]) -> dict[tuple[str, str, str, str], datetime]:
+    """Of each id that is listed, when the last job of it began, by its node's clock."""
+    latest: dict[tuple[str, str, str, str], datetime] = {}
+    for place in places:
+        started = place.started if isinstance(place, Listed) else None
+        if started is not None:
+            latest[_id_of(place)] = max(started, latest.get(_id_of(place), started))
+    return latest
+
+
+def _is_before(place: Place, crawl: Crawl) -> bool:
+    """Whether a job began before there was this crawl, in whatever time zone its node is."""
+    started = place.started if isinstance(place, Listed) else None
+    begun = datetime.fromtimestamp(crawl.created, timezone.utc).replace(tzinfo=None)
+    return started is not None and started + ANY_ZONE < begun
 
 
 def _kept_of(context: Context, places: Sequence[Place]) -> dict[str, Kept]:
@@ -236,9 +256,11 @@ def list_(
     A job of a crawl is judged by its worker's report, any other one by the end
     of its log: finished, failed (errors, a feed that could not be stored),
     cancelled, killed (by `sdist jobs cancel`), died (its log just ends), stalled,
-    unknown (no log). Exit code 3 when some nodes did not answer. Jobs of `sdist
-    jobs schedule` are remembered in the store: they are listed as "remembered" when
-    their nodes have forgotten them.
+    unknown (no log, or one in which LOG_LEVEL, LOG_FORMAT or the like hides the
+    end). What was said once of a finished job stays, whatever is removed from its
+    node. Exit code 3 when some nodes did not answer. Jobs of `sdist jobs schedule`
+    are remembered in the store: they are listed as "remembered" when their nodes
+    have forgotten them.
 
     Example: sdist jobs --state failed --since 24h
     """

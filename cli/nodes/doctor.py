@@ -150,12 +150,15 @@ def kept_logs(finished: Sequence[Job]) -> KeptLogs:
     for job in finished:
         by_spider.setdefault((job.project, job.spider), []).append(job.log_url is not None)
     rows = list(by_spider.values())
-    return KeptLogs(
-        kept=sum(sum(row) for row in rows),
-        lost=sum(len(row) - sum(row) for row in rows),
-        most=max((sum(row) for row in rows), default=0),
-        in_order=all(row == sorted(row, reverse=True) for row in rows),
-    )
+    lost, most = sum(len(row) - sum(row) for row in rows), max((sum(row) for row in rows), default=0)
+    # One job without a log is no limit: it may have written none.
+    by_limit = lost != 1 and all(_is_cut(row, most) for row in rows if not all(row))
+    return KeptLogs(kept=sum(sum(row) for row in rows), lost=lost, most=most, by_limit=by_limit)
+
+
+def _is_cut(row: Sequence[bool], most: int) -> bool:
+    """Whether the jobs of a spider, newest first, have logs as if only the newest so many were kept, or one less."""
+    return list(row) == sorted(row, reverse=True) and max(1, most - 1) <= sum(row) <= most
 
 
 def _code(sender: Sender, exam: NodeDiagnosis, timeout: float) -> None:

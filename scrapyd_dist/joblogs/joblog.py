@@ -36,13 +36,18 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _TIMES = frozenset({"start_time", "finish_time"})
 _HEAD = re.compile(r"(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)? \[(?P<logger>[^\]]*)\] (?P<level>[A-Z]+): ")
 _STARTED = re.compile(r"Scrapy \S+ started \(bot: ")
-_CLOSED = re.compile(r"Spider closed \((.+)\)\s*\Z")
+_CLOSED = re.compile(r"Spider closed \((?:(.+)\)\s*\Z|([^)]+)\))")  # a LOG_FORMAT may put something behind it
 _CRAWLED = re.compile(r"Crawled (\d{1,16}) pages \(at -?\d+ pages/min\), scraped (\d{1,16}) items")
 #: how Python begins to say where it was, when the watchdog's timer ends a process
 _ENDED = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
 #: the error of such a job
 BLOCKED = "stalled: its code let nothing else of it run; the end of its log says where it was"
+_SCRAPY = "scrapy"  # with LOG_SHORT_NAMES all its loggers are called so
 _CRAWLER, _ENGINE, _LOGSTATS = "scrapy.crawler", "scrapy.core.engine", "scrapy.extensions.logstats"
+#: what Scrapy logs before the spider's own settings hold
+_EARLY = re.compile(r"Scrapy \S+ started|Versions:|Enabled addons:|Using ")
+#: what Scrapy's engine logs, up to the closing line
+_OF_ENGINE = re.compile(r"Spider opened|Crawled \(|Closing spider \(|Spider closed \(")
 _LINE = re.compile(r"[{ ](?P<key>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"): (?P<value>.*?)[,}]?\Z")
 
 
@@ -179,6 +184,8 @@ class LogFacts:
     levels: dict[str, int] = field(default_factory=dict)  #: number of entries per level
     last_error: str = ""  #: the last error; of a traceback, its first and last line
     opened: bool = False  #: whether the spider was opened
+    engine_told: bool = False  #: whether there is an entry below WARNING of Scrapy's engine, which logs the end as well
+    others_told: bool = False  #: whether there is one of other parts of Scrapy, from when the spider's settings held
     closed: str = ""  #: the reason in "Spider closed (…)", or empty
     told: bool = False  #: whether a signal told the job to end
     forced: bool = False  #: whether a second signal ended the job at once
@@ -188,6 +195,12 @@ class LogFacts:
     idle_since: datetime | None = None  #: when pages and items last changed, by the node's local clock
     first: datetime | None = None
     last: datetime | None = None
+
+    @property
+    def would_tell_end(self) -> bool:
+        """Whether the closing line would be in the log; LOG_LEVEL, or the level of one logger, may hide it."""
+        has_begun = self.pages is not None  # which is logged behind the engine's first entry
+        return self.engine_told or (self.others_told and not has_begun)
 
 
 class LogLines:
@@ -295,8 +308,18 @@ class LogReader:
             facts.levels[line.level] = facts.levels.get(line.level, 0) + 1
         if line.level in {"ERROR", "CRITICAL"}:
             self._in_error, facts.last_error, self._error_end = True, line.message[:ERROR_MAX], ""
-        elif line.level == "INFO":
-            self._take_info(line)
+        elif line.level in {"DEBUG", "INFO"}:
+            self._take_source(line)
+            if line.level == "INFO":
+                self._take_info(line)
+
+    def _take_source(self, line: LogLine) -> None:
+        if line.logger != _SCRAPY and not line.logger.startswith("scrapy."):
+            return
+        if _is_of(line, _ENGINE) and _OF_ENGINE.match(line.message):
+            self._facts.engine_told = True
+        elif not _EARLY.match(line.message):
+            self._facts.others_told = True
 
     def _take_more(self, line: LogLine) -> None:
         if _ENDED.match(line.text):
@@ -311,17 +334,21 @@ class LogReader:
         facts = self._facts
         if line.message.startswith("Dumping Scrapy stats:"):
             self._in_dump, self._dump, self._dumped = True, [], 0
-        elif line.logger == _CRAWLER and line.message.startswith("Received SIG"):
+        elif _is_of(line, _CRAWLER) and line.message.startswith("Received SIG"):
             facts.told, facts.forced = True, "twice" in line.message
-        elif line.logger == _ENGINE and line.message.startswith("Spider opened"):
+        elif _is_of(line, _ENGINE) and line.message.startswith("Spider opened"):
             facts.opened = True
-        elif line.logger == _ENGINE and (closed := _CLOSED.match(line.message)):
-            facts.closed = harmless(closed[1][:ERROR_MAX])
-        elif line.logger == _LOGSTATS and (crawled := _CRAWLED.match(line.message)):
+        elif _is_of(line, _ENGINE) and (closed := _CLOSED.match(line.message)):
+            facts.closed = harmless((closed[1] or closed[2])[:ERROR_MAX])
+        elif _is_of(line, _LOGSTATS) and (crawled := _CRAWLED.match(line.message)):
             seen = int(crawled[1]), int(crawled[2])
             if seen != (facts.pages, facts.items):
                 facts.idle_since = line.at
             facts.pages, facts.items = seen
+
+
+def _is_of(line: LogLine, logger: str) -> bool:
+    return line.logger in {logger, _SCRAPY}
 
 
 def _count(stats: Mapping[str, Stat], name: str, seen: int | None) -> int | None:

@@ -36,6 +36,7 @@ class LogExcerpt:
     silent: float | None  #: seconds since the last write, by the node's clock
     offset: timedelta | None  #: the node's local time minus UTC, if it can be inferred
     says_info: bool  #: whether the log has entries of level INFO
+    would_tell_end: bool  #: whether the closing line would be in it
 
 
 def look(sender: Sender, node: Node, path: str, *, timeout: float) -> LogExcerpt | None:
@@ -58,12 +59,14 @@ def look(sender: Sender, node: Node, path: str, *, timeout: float) -> LogExcerpt
         part = end(LONG_TAIL)
         facts = facts_in(part)
     written, now = part.modified, part.date
+    begin = facts_in(head)
     return LogExcerpt(
         facts=facts,
         total=part.start + len(part.body),
         silent=max(0.0, (now - written).total_seconds()) if written and now else None,
         offset=_offset(facts.last, written),
-        says_info="INFO" in facts.levels or "INFO" in facts_in(head).levels,
+        says_info="INFO" in facts.levels or "INFO" in begin.levels,
+        would_tell_end=facts.would_tell_end or begin.would_tell_end,
     )
 
 

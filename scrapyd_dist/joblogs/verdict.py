@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from scrapyd_dist.batches import meaning
-from scrapyd_dist.job_record import Outcome
-from scrapyd_dist.joblogs.joblog import LogFacts
+from scrapyd_dist.job_record import JobVerdict, Outcome
+from scrapyd_dist.joblogs.joblog import BLOCKED, LogFacts
 from scrapyd_dist.joblogs.log_reads import LogExcerpt
 from scrapyd_dist.joblogs.remedies import remedy_for
-from scrapyd_dist.joblogs.worker_report import WorkerReport
+from scrapyd_dist.joblogs.worker_report import WorkerReport, counts_of
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scrapyd.api import JobState
@@ -19,6 +20,10 @@ from scrapyd_dist.scrapyd.jobs import crawl_in
 STALL = 900.0
 #: why a worker that its crawl did not need was told to end
 NEEDLESS = "its crawl had finished before it began"
+#: what is said of a job whose log tells no end
+UNCLOSED = "its log ends without 'Spider closed'"
+#: why a job was killed
+BY_CANCEL = "by sdist jobs cancel"
 _STATUS = re.compile(r"downloader/response_status_count/(\d{3})\Z")
 
 
@@ -51,14 +56,38 @@ class Verdict:
     codes: Mapping[str, int] = field(default_factory=dict)  #: number of responses by status code
     hidden: bool = False  #: its log is that of a job killed at its start, or of a spider whose LOG_LEVEL hides the rest
 
+    def kept(self, key: str, at: float, offset: float | None = None) -> JobVerdict:
+        """The same, as it is written down at this moment."""
+        return JobVerdict(
+            key=key, at=at, state=self.outcome, reason=self.reason, pages=self.pages, items=self.items,
+            errors=self.errors, codes=self.codes, offset=offset,
+        )  # fmt: skip
+
+
+def by_kept(verdict: JobVerdict, *, signalled: bool = False) -> Verdict:
+    """What was written down when the job had ended; `signalled` is as in `by_log`: a crawl's process cannot know it."""
+    found = Verdict(
+        outcome=verdict.state, reason=verdict.reason, pages=verdict.pages, items=verdict.items, errors=verdict.errors,
+        codes=verdict.codes,
+    )  # fmt: skip
+    if signalled and verdict.state is Outcome.DIED:
+        return replace(found, outcome=Outcome.KILLED, reason=BY_CANCEL)
+    return found
+
 
 def by_log(
-    state: JobState, look: LogExcerpt | None, *, stall: float = STALL, signalled: bool = False, needless: bool = False
+    state: JobState,
+    look: LogExcerpt | None,
+    *,
+    stall: float = STALL,
+    signalled: bool = False,
+    needless: bool = False,
+    of_crawl: bool = False,
 ) -> Verdict:
     """Judge a job by its state in Scrapyd and the end of its log, if it has one.
 
     It counts as stalled after `stall` seconds without progress. `signalled`: this program sent it KILL, or forced its
-    end; `needless`: it leases, and its crawl has finished.
+    end; `needless`: it leases, and its crawl has finished; `of_crawl`: it is a crawl's, and its report is gone.
     """
     if state is JobState.PENDING:
         return Verdict(outcome=Outcome.PENDING)
@@ -66,21 +95,22 @@ def by_log(
         return Verdict(outcome=Outcome.RUNNING)
     if look is None:
         if signalled:
-            return Verdict(outcome=Outcome.KILLED, reason="by sdist jobs cancel; it has no log")
+            return Verdict(outcome=Outcome.KILLED, reason=f"{BY_CANCEL}; it has no log")
         return Verdict(outcome=Outcome.UNKNOWN, reason="it has no log: never started, or jobs_to_keep removed it")
     facts = look.facts
     if state is JobState.RUNNING:
         outcome, reason = _running(look, stall)
     elif needless and _unbegun(look):
         return Verdict(outcome=Outcome.CANCELLED, reason=NEEDLESS)
-    elif needless and _told_when_idle(facts):
+    elif (of_crawl or needless) and _told_when_idle(facts):
         outcome, reason = Outcome.FINISHED, ""
     else:
-        outcome, reason = _ended(facts, says_info=look.says_info, signalled=signalled)
-    codes, hidden = status_codes(facts.stats or {}), state is JobState.FINISHED and _unbegun(look)
+        outcome, reason = _ended(look, signalled=signalled, of_crawl=of_crawl)
+    errors = None if outcome is Outcome.UNKNOWN else errors_in(facts)
+    hidden = state is JobState.FINISHED and (_unbegun(look) or outcome is Outcome.UNKNOWN)
     return Verdict(
-        outcome=outcome, reason=reason, pages=facts.pages, items=facts.items, errors=errors_in(facts), codes=codes,
-        hidden=hidden,
+        outcome=outcome, reason=reason, pages=facts.pages, items=facts.items, errors=errors,
+        codes=status_codes(facts.stats or {}), hidden=hidden,
     )  # fmt: skip
 
 
@@ -91,7 +121,7 @@ def _unbegun(look: LogExcerpt) -> bool:
 
 
 def _told_when_idle(facts: LogFacts) -> bool:
-    """Whether a leasing worker had done all that it had leased when it was told to end."""
+    """Whether a worker had done all that it had leased when it was told to end, as idle ones are at a crawl's end."""
     leased, acked = (_number(facts.stats or {}, f"distributed/batches_{fate}") for fate in ("leased", "acked"))
     return bool(facts.closed) and meaning(facts.closed).told and leased == acked
 
@@ -106,18 +136,21 @@ def errors_in(facts: LogFacts) -> int | None:
 
 def _running(look: LogExcerpt, stall: float) -> tuple[Outcome, str]:
     facts, still = look.facts, look.silent or 0.0
+    if not look.would_tell_end:  # nor would it tell of progress
+        return Outcome.RUNNING, ""
     if facts.idle_since is not None and facts.last is not None:
         still += max(0.0, (facts.last - facts.idle_since).total_seconds())
     return (Outcome.STALLED, f"no progress for {round(still / 60)} min") if still >= stall else (Outcome.RUNNING, "")
 
 
-def _ended(facts: LogFacts, *, says_info: bool, signalled: bool) -> tuple[Outcome, str]:
-    reason = facts.closed
+def _ended(look: LogExcerpt, *, signalled: bool, of_crawl: bool) -> tuple[Outcome, str]:
+    facts, reason = look.facts, look.facts.closed
     if not reason:
-        return _unclosed(facts, says_info=says_info, signalled=signalled)
+        return _unclosed(look, signalled=signalled)
     if meaning(reason).told:
         return Outcome.CANCELLED, "" if reason == "shutdown" else reason
-    wrong = failures(facts)
+    # What went wrong with pages of a crawl's job is in the crawl's account, as with a report.
+    wrong = _feed_failure(facts.stats or {}) if of_crawl else failures(facts)
     if wrong:
         return Outcome.FAILED, wrong
     if not meaning(reason).asked_for:
@@ -125,18 +158,20 @@ def _ended(facts: LogFacts, *, says_info: bool, signalled: bool) -> tuple[Outcom
     return Outcome.FINISHED, "" if reason == "finished" else reason
 
 
-def _unclosed(facts: LogFacts, *, says_info: bool, signalled: bool) -> tuple[Outcome, str]:
+def _unclosed(look: LogExcerpt, *, signalled: bool) -> tuple[Outcome, str]:
+    facts = look.facts
     if signalled:
         return Outcome.KILLED, "by sdist jobs cancel"
-    if facts.last_error:
-        return Outcome.DIED, with_remedy(facts.last_error)
-    if not says_info:
-        return Outcome.UNKNOWN, "its log is empty, or LOG_LEVEL or LOG_FORMAT hides how it ended"
+        return Outcome.KILLED, BY_CANCEL
+    if facts.last_error == BLOCKED or (facts.last_error and look.would_tell_end):
+        return Outcome.DIED, facts.last_error
     if facts.forced:
         return Outcome.DIED, "a second signal ended it at once"
     if facts.told:  # Scrapy closes no spider that was told to end while it opened
-        return Outcome.CANCELLED, "its log ends without 'Spider closed'"
-    return Outcome.DIED, "its log ends without 'Spider closed'"
+        return Outcome.CANCELLED, UNCLOSED
+    if not look.would_tell_end:
+        return Outcome.UNKNOWN, "its log is empty, or LOG_LEVEL, LOG_FORMAT or the like hides how it ended"
+    return Outcome.DIED, UNCLOSED
 
 
 def status_codes(stats: Mapping[str, object]) -> dict[str, int]:
@@ -154,8 +189,8 @@ def failures(facts: LogFacts) -> str:
     exceptions = sum(_number(stats, name) for name in kinds)
     if exceptions:
         found.append(f"{exceptions} exceptions in callbacks" if exceptions > 1 else "1 exception in a callback")
-    if any(_number(stats, name) for name in stats if name.startswith("feedexport/failed_count/")):
-        found.append("its feed could not be stored")
+    if feed := _feed_failure(stats):
+        found.append(feed)
     errors = errors_in(facts) or facts.levels.get("ERROR", 0) + facts.levels.get("CRITICAL", 0)
     if errors:
         found.append(f"{errors} errors logged" if errors > 1 else "1 error logged")
@@ -165,8 +200,9 @@ def failures(facts: LogFacts) -> str:
 
 
 def with_remedy(error: str) -> str:
-    """Return an error, and what to do about it if that is known."""
-    return f"{error.rstrip('.')}. {remedy}" if (remedy := remedy_for(error)) else error
+def _feed_failure(stats: Mapping[str, object]) -> str:
+    failed = any(_number(stats, name) for name in stats if name.startswith("feedexport/failed_count/"))
+    return "its feed could not be stored" if failed else ""
 
 
 def _number(stats: Mapping[str, object], name: str) -> int:
@@ -181,17 +217,33 @@ def by_report(state: JobState, report: WorkerReport, *, signalled: bool = False,
         outcome, reason = Outcome.CANCELLED, NEEDLESS
     else:
         outcome, reason = _reported(state, report, signalled=signalled)
-    stats = report.stats
-    errors = _number(stats, "log_count/ERROR") + _number(stats, "log_count/CRITICAL") if stats else None
-    codes = status_codes(stats or {})
+    errors, codes = _logged_errors(report.stats), status_codes(report.stats)
     return Verdict(outcome=outcome, reason=reason, pages=report.pages, items=report.items, errors=errors, codes=codes)
+
+
+def by_kept_report(report: Mapping[str, Any]) -> Verdict:
+    """Judge a job by what the store keeps of its accepted report, in the words that its report has led to."""
+    counts, stats = counts_of(report), dict(report.get("stats") or {})
+    return Verdict(
+        outcome=Outcome.FINISHED, reason=_missed(counts["failed"], counts["requests"]), pages=counts["pages"],
+        items=counts["items"], errors=_logged_errors(stats), codes=status_codes(stats),
+    )  # fmt: skip
+
+
+def _logged_errors(stats: Mapping[str, object]) -> int | None:
+    return _number(stats, "log_count/ERROR") + _number(stats, "log_count/CRITICAL") if stats else None
+
+
+def _missed(failed: int, requests: int) -> str:
+    """Missed URLs are no failure of the job; the crawl's summary counts them."""
+    return f"{failed} of {counted(requests, 'URL')} failed" if failed else ""
 
 
 def _reported(state: JobState, report: WorkerReport, *, signalled: bool) -> tuple[Outcome, str]:
     if not report.ended and state is not JobState.FINISHED:
         return Outcome.RUNNING, ""
     if not report.ended and signalled:
-        return Outcome.KILLED, "by sdist jobs cancel"
+        return Outcome.KILLED, BY_CANCEL
     if not report.ended:
         return Outcome.DIED, f"after {report.ended_requests} of {counted(report.requests, 'request')}"
     if meaning(report.finish_reason).told:
@@ -203,6 +255,4 @@ def _reported(state: JobState, report: WorkerReport, *, signalled: bool) -> tupl
     wrong = report.problem or early or ("its feed could not be stored" if report.feeds_failed else "")
     if wrong:
         return Outcome.FAILED, wrong
-    missed = sum(len(report.missed_urls.get(kind, ())) for kind in ("failed", "unended"))
-    # Missed URLs are no failure of the job; the crawl's summary counts them.
-    return Outcome.FINISHED, f"{missed} of {counted(report.requests, 'URL')} failed" if missed else ""
+    return Outcome.FINISHED, _missed(report.failed_requests, report.ended_requests)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 
 from scrapyd_dist.batches import BatchState
 from scrapyd_dist.errors import NodeError
+from scrapyd_dist.job_record import Outcome, key_of_attempt
+from scrapyd_dist.joblogs.verdict import by_report
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.scheduling.autoscaler import Autoscaler
 from scrapyd_dist.scheduling.base import SchedulerState
@@ -145,7 +147,7 @@ class NodeMonitor:
         if report is not None:
             out.unheard_since = None
             if report.ended:
-                self._ended(out, report)
+                await self._ended(out, report)
                 return
             first = out.heard(report, now)
             if first:
@@ -162,11 +164,25 @@ class NodeMonitor:
                 return
         await self._ask_about(out, now)
 
-    def _ended(self, out: JobRun, report: WorkerReport) -> None:
+    async def _ended(self, out: JobRun, report: WorkerReport) -> None:
         if out.report is None:
             out.report = report
             out.member.started(out)
-        self._events(out).end(out, report)
+        await self._write_down(out, report)
+        if self._is_ours(out):  # its lease may have run out meanwhile
+            self._events(out).end(out, report)
+
+    async def _write_down(self, out: JobRun, report: WorkerReport, words: str = "") -> None:
+        """Keep how the job ended, for commands: the next crawl's workers remove its report.
+
+        `words`: the end of the sentence that says why. What an attempt that was sent has done is kept with its result.
+        """
+        verdict = by_report(api.JobState.FINISHED, report)
+        if verdict.outcome is Outcome.FINISHED and not isinstance(out, WorkerRun):
+            return
+        verdict = replace(verdict, reason=f"{verdict.reason}{words}")
+        key = key_of_attempt(out.member.node.url, self.state.spec.home, out.job)
+        await self.state.store(self.state.db.keep_verdicts, [verdict.kept(key, time.time())])
 
     async def _ask_about(self, out: JobRun, now: float) -> None:
         """The report does not change: ask the node about the job."""
@@ -190,7 +206,7 @@ class NodeMonitor:
             return
         report = await client.report(out)  # it may have ended between the two requests
         if report is not None and report.ended:
-            self._ended(out, report)
+            await self._ended(out, report)
             return
         if state is None:
             # a node that was restarted knows none of its jobs; some may still run
@@ -200,9 +216,15 @@ class NodeMonitor:
         if out.report is not None and report is None:
             await self._events(out).failed(out, f"its report is gone from the logs of {node}")
             return
-        words = await client.last_words(out)
-        how = "died while it worked" if out.report else "ended before it began"
-        await self._events(out).failed(out, f"the worker {how} on {node}{words}", blame=out.to_blame)
+        await self._died(out)
+
+    async def _died(self, out: JobRun) -> None:
+        words, node = await self.state.client.last_words(out), out.member.node.name
+        if out.report is not None:
+            await self._write_down(out, out.report, words)
+        if self._is_ours(out):
+            how = "died while it worked" if out.report else "ended before it began"
+            await self._events(out).failed(out, f"the worker {how} on {node}{words}", blame=out.to_blame)
 
     async def _stands_still(self, out: JobRun, now: float) -> bool:
         """True when a job runs by its node, but neither its report nor its lease is renewed.

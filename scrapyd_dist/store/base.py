@@ -15,7 +15,7 @@ from scrapyd_dist.batches import WANTED, Attempt, AttemptState, Batch, BatchStat
 from scrapyd_dist.errors import NameTaken, NothingMatched, StepRefused, StoreError
 from scrapyd_dist.frontier.backlog import Backlog, Leased, LeaseRequest, NewBatch
 from scrapyd_dist.goals import Spent
-from scrapyd_dist.job_record import JobRecord
+from scrapyd_dist.job_record import JobRecord, JobVerdict
 from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.store.frontier_rows import BatchStep, check_parts, check_rows, handed_down
 from scrapyd_dist.store.rows import CRAWL_COLUMNS, CRAWL_FIELDS, SIGNED, Door, check_fields, signed_row
@@ -461,7 +461,16 @@ class JobStore(Protocol):
         """
 
     def forget_jobs(self, before: float) -> int:
-        """Remove jobs that ended before this time, or were posted before it and are open; gives how many."""
+        """Remove jobs that ended before this time, or were posted before it and are open; gives how many.
+
+        Verdicts that were written down before it are removed as well, and not counted.
+        """
+
+    def keep_verdicts(self, verdicts: Sequence[JobVerdict]) -> None:
+        """Write down how jobs ended. What is there already stays as it is."""
+
+    def verdicts(self, keys: Collection[str]) -> dict[str, JobVerdict]:
+        """Those that are known of these keys."""
 
 
 class StrategyStore(Protocol):

@@ -270,6 +270,10 @@ JOB = {
     "sealed": line(SEALED_MAX), "wanted_project": _name, "on": _name, "among": tuple_of(_name),
     "tried": tuple_of(line(URL_MAX)), "signals": tuple_of(_name),
 }  # fmt: skip
+VERDICT = {
+    "key": line(URL_MAX), "at": moment, "state": one_of(Outcome), "reason": prose, "pages": maybe(_told),
+    "items": maybe(_told), "errors": maybe(_told), "codes": shaped({}, _told), "offset": maybe(_real),
+}  # fmt: skip
 MISS = {"url": words, "kind": among("gone", "failed", "dead", "index"), "reason": words, "batch": whole(0, _MANY)}
 NODE = {
     "name": _name, "draining": maybe(moment), "start_delay": number(0), "idle_looks": each(moment),

@@ -1,13 +1,15 @@
 """The Redis store's verbs about plain jobs: a hash of those that are open, one of those that are over."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from scrapyd_dist.job_record import OPEN_ONLY, JobRecord
+from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, JobVerdict
 from scrapyd_dist.store.base import JobStore
 from scrapyd_dist.store.redis_link import CHUNK, Condition, RedisPort, whole, word
 
 #: hashes of records, and a sorted set of ids by the jobs' ends
 _OPEN, _OVER, _ENDS = "open", "over", "ends"
+#: likewise of verdicts, by when they were written down
+_VERDICTS, _WRITTEN = "verdicts", "written"
 
 
 class RedisJobs(RedisPort, JobStore):
@@ -42,14 +44,35 @@ class RedisJobs(RedisPort, JobStore):
             ]
         return "refused" not in self._server.step("steps", self._server.prefix, needed=needed, writes=writes)
 
+    def keep_verdicts(self, verdicts: Sequence[JobVerdict]) -> None:
+        writes: list[Sequence[object]] = []
+        for one in verdicts:
+            writes += [
+                ("HSETNX", self._key(_VERDICTS), one.key, self._door.verdict_text(one)),
+                ("ZADD", self._key(_WRITTEN), "NX", one.at, one.key),
+            ]
+        for start in range(0, len(writes), CHUNK):
+            self._server.step("steps", self._server.prefix, writes=writes[start : start + CHUNK])
+
+    def verdicts(self, keys: Collection[str]) -> dict[str, JobVerdict]:
+        wanted = sorted(keys)
+        chunks = [wanted[start : start + CHUNK] for start in range(0, len(wanted), CHUNK)]
+        answers = self._server.ask([("HMGET", self._key(_VERDICTS), *some) for some in chunks])
+        texts = [text for some in answers for text in some]
+        rows = ((key, text) for key, text in zip(wanted, texts, strict=True) if text is not None)
+        return {one.key: one for one in self._door.each(lambda row: self._door.verdict(*row), rows)}
+
     def forget_jobs(self, before: float) -> int:
-        old = self._look("ZRANGEBYSCORE", self._key(_ENDS), "-inf", f"({before}")
-        old = list(map(word, old))
+        self._forget(_WRITTEN, (_VERDICTS,), before)
+        return self._forget(_ENDS, (_OPEN, _OVER), before)
+
+    def _forget(self, order: str, hashes: Collection[str], before: float) -> int:
+        """Remove what stands before this time in the order of such a name, and from these hashes; how many."""
+        old = list(map(word, self._look("ZRANGEBYSCORE", self._key(order), "-inf", f"({before}")))
         for start in range(0, len(old), CHUNK):
             some = old[start : start + CHUNK]
-            gone = [("HDEL", self._key(_OPEN), *some), ("HDEL", self._key(_OVER), *some)]
-            gone.append(("ZREM", self._key(_ENDS), *some))
-            self._server.step("steps", self._server.prefix, writes=gone)
+            gone = [("HDEL", self._key(name), *some) for name in hashes]
+            self._server.step("steps", self._server.prefix, writes=[*gone, ("ZREM", self._key(order), *some)])
         return len(old)
 
     def _key(self, kind: str) -> str:

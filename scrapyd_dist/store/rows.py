@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from scrapyd_dist.batches import Attempt, Batch, Crawl, Miss, Shard, WorkerEntry, job_id
 from scrapyd_dist.errors import ConfigError, ForeignRow, NothingMatched, StoreError
 from scrapyd_dist.frontier.backlog import Leased
-from scrapyd_dist.job_record import JobRecord
+from scrapyd_dist.job_record import JobRecord, JobVerdict
 from scrapyd_dist.nodes import Node, NodeRecord
 from scrapyd_dist.store import judging
 from scrapyd_dist.store.judging import document, foreign, from_json, judged, line, made, moment, object_in, whole
@@ -250,6 +250,17 @@ class Door:
         what = f"a job {name[:100]!r}"
         found = made(JobRecord, what, self._signed(what, row, "job", name), judging.JOB)
         if found.id != name:
+            raise foreign(what, "it is another one's")
+        return found
+
+    def verdict_text(self, verdict: JobVerdict) -> str:
+        """How a job ended, as it is kept."""
+        return json.dumps(self.signer.signed(json.loads(json.dumps(asdict(verdict))), "verdict", verdict.key))
+
+    def verdict(self, key: str, row: str | bytes) -> JobVerdict:
+        what = f"a verdict on the job {key[:200]!r}"
+        found = made(JobVerdict, what, self._signed(what, row, "verdict", key), judging.VERDICT)
+        if found.key != key:
             raise foreign(what, "it is another one's")
         return found
 

@@ -1,10 +1,14 @@
 """The SQLite store's verbs about plain jobs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from scrapyd_dist.job_record import JobRecord
+from scrapyd_dist.job_record import JobRecord, JobVerdict
 from scrapyd_dist.store.base import JobStore
+from scrapyd_dist.store.rows import text
 from scrapyd_dist.store.sqlite_file import SqlitePort
+
+#: keys that are asked for in one query
+_ASKED = 500
 
 
 class SqliteJobs(SqlitePort, JobStore):
@@ -26,6 +30,21 @@ class SqliteJobs(SqlitePort, JobStore):
                 self._insert("jobs", {**row, "record": self._door.job_text(one)}, verb="INSERT OR REPLACE")
         return True
 
+    def keep_verdicts(self, verdicts: Sequence[JobVerdict]) -> None:
+        with self._file.step():
+            for one in verdicts:
+                row = {"key": one.key, "at": one.at, "verdict": self._door.verdict_text(one)}
+                self._insert("verdicts", row, verb="INSERT OR IGNORE")
+
+    def verdicts(self, keys: Collection[str]) -> dict[str, JobVerdict]:
+        found, wanted = list[JobVerdict](), sorted(map(text, keys))
+        for start in range(0, len(wanted), _ASKED):
+            some = wanted[start : start + _ASKED]
+            query = f"SELECT key, verdict FROM verdicts WHERE key IN ({', '.join('?' * len(some))})"  # noqa: S608 - marks
+            found += self._all(lambda row: self._door.verdict(row["key"], row["verdict"]), query, *some)
+        return {one.key: one for one in found}
+
     def forget_jobs(self, before: float) -> int:
         with self._file.step():
+            self._db.execute("DELETE FROM verdicts WHERE at < ?", (before,))
             return self._db.execute("DELETE FROM jobs WHERE at < ?", (before,)).rowcount

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import closing
@@ -218,6 +219,43 @@ def test_all_is_all_and_a_second_signal_forces(shop: Shop) -> None:
 
 
 @pytest.mark.black_box
+def test_a_job_that_is_cancelled_twice_ends_in_good_order(shop: Shop) -> None:
+    (row,) = shop.scheduled("slow", "--on", "node1", "-s", "DOWNLOAD_DELAY=3")
+    job = row["job"]
+    shop.wait_pid(job)
+    log = shop.nodes[0].logs_dir / "shop" / "slow" / f"{job}.log"
+    wait_for(lambda: log.exists() and "Spider opened" in log.read_text(), 30, "the spider is open")
+    shop.run("jobs", "cancel", job, "--yes", "--wait", "0.1").expect(124, "INT was sent")
+    again = shop.run("jobs", "cancel", job, "--yes", code=0)
+    assert f"no second INT is sent, which would end it at once (--force does that): {job}" in again.err
+    assert "twice" not in log.read_text()
+    assert shop.job(job)["state"] == "cancelled"
+    shop.run("jobs", "cancel", job, "--yes").expect(4, "over already")
+
+
+@pytest.mark.full
+@pytest.mark.black_box
+def test_jobs_that_scrapyd_would_not_cancel_are_named_with_what_to_do(shop: Shop) -> None:
+    (gone, orphan) = (shop.scheduled("slow", "--on", node)[0]["job"] for node in ("node1", "node2"))
+    for job in (gone, orphan):
+        shop.wait_pid(job)
+    shop.run("nodes", "api", "node1", "delproject", "project=shop", code=0)
+    shop.nodes[1].kill()
+    shop.nodes[1].restart()
+    try:
+        assert shop.job(orphan)["state"] == "running"
+        remedy = f"kill -INT $(pgrep -f {orphan})"
+        shop.run("jobs", "cancel", orphan, "--yes").expect(124, remedy)
+        told = shop.run("jobs", "cancel", "--all", "--yes", "--wait", "2", code=124).err
+        assert ("node1 has the project shop no more" in " ".join(told.split()), remedy in told) == (True, True)
+        shop.run("deploy", "node1", code=0)
+        shop.run("jobs", "cancel", gone, "--yes", code=0)
+        assert shop.job(gone)["state"] == "cancelled"
+    finally:
+        shop.nodes[1].kill_jobs()
+
+
+@pytest.mark.black_box
 def test_jobs_of_a_file(shop: Shop, tmp_path: Path) -> None:
     file = tmp_path / "jobs.csv"
     file.write_text('spider,node,priority,category,s:CLOSESPIDER_ITEMCOUNT\ngood,node1,2,"a, b",\ngood,,,,1\n', "utf-8")
@@ -302,6 +340,38 @@ def test_jobs_of_a_crawl_are_known_by_its_name(
     for named in ([crawl], []):
         assert run_cli(made, "logs", *named, "-n", 1).out.count("Spider closed") == len(rows)
     run_cli(made, "jobs", "cancel", "--crawl", crawl, "-y").expect(4, "over already")
+
+
+@pytest.mark.full
+@pytest.mark.black_box
+def test_later_crawls_change_no_word_on_the_jobs_of_earlier_ones(
+    run_cli: RunCommand, project: MakeProject, site: StartSite, shop: Shop
+) -> None:
+    pages = site(60)
+    made = project(nodes=shop.nodes, settings={"START_URL": pages.start_url})
+    options = ("--index", pages.template, "--pages", 2, "--batch-size", 10, "--pull", "-o", "items.jl", "--json")
+
+    def crawl(name: str) -> dict[str, Any]:
+        summary: dict[str, Any] = run_cli(made, "crawl", "easy", *options, "--name", name, code=0).json()
+        return summary
+
+    def jobs_of_six() -> dict[tuple[str, ...], dict[str, Any]]:
+        rows = run_cli(made, "jobs", "--json").json()["jobs"]
+        return {(row["node"], row["job"], row["started"]): row for row in rows if row["crawl"] == "six"}
+
+    done = crawl("six")
+    crawl("seven")
+    for node in shop.nodes:  # as the workers of a later crawl do
+        for folder in node.logs_dir.glob("_sdist/six.*"):
+            shutil.rmtree(folder)
+    before = jobs_of_six()
+    assert {row["state"] for row in before.values()} == {"finished"}
+    assert sum(row["items"] for row in before.values()) == done["items"] == 60
+    run_cli(made, "crawls", "clean", "six", "-y", code=0)
+    crawl("six")
+    after = jobs_of_six()
+    assert {job: after[job] for job in before} == before
+    assert sum(row["items"] for row in after.values()) == 120
 
 
 # what is waited for: crawls and jobs; and what is told of a crawl's end

@@ -65,7 +65,9 @@ class Job:
         self.command.wait(60)
         reader = LogReader()
         reader.feed(self._log.read_bytes())
-        excerpt = LogExcerpt(facts=reader.facts(), says_info=True, total=0, silent=None, offset=None)
+        excerpt = LogExcerpt(
+            facts=reader.facts(), says_info=True, would_tell_end=True, total=0, silent=None, offset=None
+        )
         verdict = by_log(JobState.FINISHED, excerpt)
         return verdict.outcome, verdict.reason
 

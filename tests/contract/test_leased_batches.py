@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 from rig.nodemodel import ModelJob, ModelNode, lost_unheard, model, refused_with, taken_unheard
-from rig.scheduling import CRAWL, QUICK, Bench, ModelWorker, leasing, left_behind, make, reach, until
+from rig.scheduling import CRAWL, HOME, QUICK, Bench, ModelWorker, leasing, left_behind, make, reach, until
 from rig.stores import lease_next
 
 from scrapyd_dist.batches import AttemptState
 from scrapyd_dist.errors import ApiRefused, ConnectionRefused
 from scrapyd_dist.frontier.backlog import Lessee, NewBatch, WorkerRequest
+from scrapyd_dist.job_record import key_of_attempt
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scheduling import collector
 from scrapyd_dist.scheduling.scaling_policy import OF_A_NODE, ScalingPolicy
@@ -183,6 +184,27 @@ async def test_a_dead_worker_gives_back_what_it_had_long_before_its_lease_runs_o
         second.work_off()
         await o.over(whole=2)
         assert o.state.counters.failed == 1
+
+
+async def test_how_each_worker_ended_is_written_down_as_it_ends(tmp_path: Path) -> None:
+    two = ScalingPolicy(most=2)
+    async with leasing(tmp_path, model("one"), model("two"), scaling=two, producer="me") as o:
+        o.add(2, 2, 2)
+        first, second = await workers(o, 2)
+        second.lease()
+        second.node.report(second.job, state="running", requests=2, done=1)
+        await until(lambda: any(one.report for one in o.state.workers()), "its report is read")
+        second.node.die(second.job)
+        await until(lambda: "failed" in o.states(), "what it had waits again")
+        first.work_off()
+        first.end(items=5)
+        await o.over(whole=3)
+        await o.scheduler.left()
+        kept = [key_of_attempt(one.node.node.url, HOME, one.job) for one in (first, second)]
+        found = o.store.verdicts(kept)
+        told = [(one.state.value, one.pages, one.items) for one in map(found.__getitem__, kept)]
+        assert told == [("finished", 6, 5), ("died", 1, 0)]
+        assert found[kept[1]].reason.startswith("after 1 of 2 requests")
 
 
 async def test_a_lease_that_ran_out_is_taken_back_though_its_worker_seems_to_live(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from rig.redis import RedisServer
 from rig.stores import at_once
 
 from scrapyd_dist.errors import ConfigError
-from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, Outcome
+from scrapyd_dist.job_record import OPEN_ONLY, JobRecord, JobVerdict, Outcome
 from scrapyd_dist.store import Store, open_store
 
 JOB = JobRecord(
@@ -136,3 +136,19 @@ def test_a_job_that_others_wrote_on_a_server_is_left_out(
         key = "{spoilt}:jobs:open"
         client.hset(key, JOB.id, json.dumps(spoil(json.loads(client.hget(key, JOB.id) or b""))))
         assert store.jobs() == [DONE]
+
+
+FIRST = JobVerdict(
+    key="http://web1:6800 shop six.w1.a1 2026-11-20T12:00:00", at=20.0, state=Outcome.FINISHED, reason="2 URLs failed",
+    pages=98, items=98, errors=2, codes={"200": 98}, offset=3600.0,
+)  # fmt: skip
+
+
+def test_the_first_word_on_how_a_job_ended_stays(store: Store, opened: Callable[[], Store]) -> None:
+    store.keep_verdicts([FIRST, replace(FIRST, key="other", pages=None, errors=None)])
+    opened().keep_verdicts([replace(FIRST, state=Outcome.FAILED, pages=101, at=30.0)])
+    found = opened().verdicts([FIRST.key, "never seen", *map(str, range(2000))])
+    assert found == {FIRST.key: FIRST}
+    assert store.verdicts([]) == {}
+    assert (store.forget_jobs(20.0), set(store.verdicts([FIRST.key]))) == (0, {FIRST.key})
+    assert (store.forget_jobs(20.5), store.verdicts([FIRST.key, "other"])) == (0, {})

@@ -69,7 +69,8 @@ LOST = KeptLogs(kept=6, lost=3, most=6)
         ({"certificate_ends": NOW + timedelta(days=10)}, Severity.WARNING, "tls", "Renew"),
         ({"certificate_ends": NOW + timedelta(days=1)}, Severity.DANGER, "tls", "Renew"),
         ({"kept_logs": LOST}, Severity.WARNING, "jobs_to_keep", "jobs_to_keep = 5 or 6"),
-        ({"kept_logs": replace(LOST, in_order=False)}, Severity.WARNING, "jobs_to_keep", "perhaps by hand"),
+        ({"kept_logs": replace(LOST, by_limit=False)}, Severity.NOTE, "logs", "sdist jobs"),
+        ({"versions": ("0-a1795874393-067831053627291",)}, Severity.NOTE, "versions", "For plain jobs"),
         ({"kept_logs": KeptLogs(kept=2, most=2)}, Severity.NOTE, "jobs_to_keep", "cannot be seen"),
         # doors that are open
         (node("http://web1:6800"), Severity.WARNING, "auth", "no password"),
@@ -102,15 +103,37 @@ def test_logs_and_items_that_are_lost() -> None:
     assert both == {"items": Severity.WARNING, "jobs_to_keep": Severity.DANGER}
 
 
-def test_which_logs_are_kept() -> None:
-    def job(number: int, spider: str, *, log: bool) -> Job:
-        url = f"/logs/p/{spider}/{number}.log" if log else None
-        return Job(id=str(number), project="p", spider=spider, state=JobState.FINISHED, log_url=url)
+def finished(spider: str, logs: str) -> list[Job]:
+    """Finished jobs, newest first: + has a log, - has none."""
+    urls = [f"/logs/p/{spider}/{number}.log" if sign == "+" else None for number, sign in enumerate(logs)]
+    return [
+        Job(id=str(number), project="p", spider=spider, state=JobState.FINISHED, log_url=url)
+        for number, url in enumerate(urls)
+    ]
 
-    newest_first = [job(n, "a", log=n > 3) for n in range(9, 0, -1)] + [job(1, "b", log=True)]
-    assert kept_logs(newest_first) == KeptLogs(kept=7, lost=3, most=6, in_order=True)
-    assert not kept_logs([job(2, "a", log=False), job(1, "a", log=True)]).in_order
+
+def test_which_logs_are_kept() -> None:
+    assert kept_logs([*finished("a", "++++++---"), *finished("b", "+")]) == KeptLogs(kept=7, lost=3, most=6)
     assert kept_logs([]) == KeptLogs()
+
+
+@pytest.mark.parametrize(
+    ("logs", "by_limit"),
+    [
+        (("++--", "++"), True),
+        (("++++++-----", "+++++------", "++"), True),
+        (("+--", "++-"), True),
+        (("-",), False),
+        (("+++-", "++++++"), False),  # one job wrote none
+        (("--",), False),  # the newest keeps its log, whatever the limit
+        (("-+", "-+"), False),
+        (("++++++-", "++-", "+"), False),
+        (("+++", "++++++", "-", "-"), False),
+    ],
+)
+def test_a_job_that_wrote_no_log_is_no_limit(logs: tuple[str, ...], by_limit: bool) -> None:
+    jobs = [job for number, row in enumerate(logs) for job in finished(f"s{number}", row)]
+    assert kept_logs(jobs).by_limit is by_limit
 
 
 def refused(text: str) -> NodeError:

@@ -11,8 +11,9 @@ from scrapyd_dist.cli.jobs.logs import groups, noting_foreign
 
 from scrapyd_dist.joblogs.joblog import LINE_MAX, LogFacts, LogLine, LogLines, LogReader, read_dump
 from scrapyd_dist.joblogs.log_reads import BLOCK, HEAD, LONG_TAIL, TAIL, LogTap, look, survey
+from scrapyd_dist.joblogs.verdict import by_log
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scrapyd.api import Call
+from scrapyd_dist.scrapyd.api import Call, JobState
 
 T = TypeVar("T")
 NODE = Node.parse("web1:6800")
@@ -372,3 +373,103 @@ def test_a_stats_dump_is_read_and_never_run() -> None:
     assert read_dump("{'n': nan, 'nested': {'x': 1}, 't': datetime.datetime(1, 2)}") == {
         "n": "nan", "nested": "{'x': 1}", "t": "datetime.datetime(1, 2)",
     }  # fmt: skip
+
+
+# settings of a project that change what a log tells
+
+ENTRIES = (
+    ("scrapy.utils.log", "INFO", "Scrapy 2.19.0 started (bot: shop)"),
+    ("scrapy.utils.log", "INFO", "Versions:\n{'lxml': '6.0.2',\n 'Twisted': '25.5.0'}"),
+    ("scrapy.crawler", "DEBUG", "Using CrawlerProcess"),
+    ("scrapy.addons", "INFO", "Enabled addons:\n[]"),
+    ("scrapy.middleware", "INFO", "Enabled extensions:\n['scrapy.extensions.corestats.CoreStats']"),
+    ("scrapy.core.engine", "INFO", "Spider opened"),
+    ("scrapy.extensions.logstats", "INFO", "Crawled 0 pages (at 0 pages/min), scraped 0 items (at 0 items/min)"),
+    ("scrapy.core.engine", "DEBUG", "Crawled (200) <GET http://web/1> (referer: None)"),
+    ("easy", "INFO", "a word of the spider"),
+    ("easy", "ERROR", "an error that the spider tells of"),
+    ("scrapy.core.engine", "INFO", "Closing spider (finished)"),
+    ("scrapy.statscollectors", "INFO", "Dumping Scrapy stats:\n{'item_scraped_count': 1, 'log_count/ERROR': 1}"),
+    ("scrapy.core.engine", "INFO", "Spider closed (finished)"),
+)
+LOGGED = {"DEBUG": 0, "INFO": 1, "WARNING": 2, "ERROR": 3, "CRITICAL": 4}
+USUAL = "{at} [{name}] {level}: {text}"
+#: entries before the settings of the spider hold
+EARLY = 4
+
+
+def written(
+    form: str = USUAL,
+    level: str = "DEBUG",
+    *,
+    end: int = len(ENTRIES),
+    early: str = "",
+    short: bool = False,
+    of: tuple[str, str] = ("", ""),
+) -> str:
+    """A log up to this entry; `early`: the level until the spider's settings hold; `of`: a logger of its own level."""
+    lines = []
+    for place, (name, at_level, text) in enumerate(ENTRIES[:end]):
+        least = early or level if place < EARLY else level
+        if of[0] and (name == of[0] or name.startswith(f"{of[0]}.")):
+            least = of[1]
+        if LOGGED[at_level] >= LOGGED[least]:
+            shown = "scrapy" if short and name.startswith("scrapy.") else name
+            lines.append(form.format(at="2026-11-20 23:05:01", name=shown, level=at_level, text=text) + "\n")
+    return "".join(lines)
+
+
+def verdict_on(log: str, state: JobState = JobState.FINISHED) -> tuple[str, int | None]:
+    verdict = by_log(state, look(File(log.encode()), NODE, "logs/p/s/j.log", timeout=1))
+    return verdict.outcome.value, verdict.errors
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        written(),
+        written(short=True),
+        written(level="INFO"),
+        written(form=USUAL + " {{in shop}}"),
+        written(form=USUAL + " (in shop)"),
+        written(of=("scrapy.middleware", "ERROR")),
+    ],
+)
+def test_a_log_that_has_its_closing_line_tells_how_the_job_ended(log: str) -> None:
+    assert verdict_on(log) == ("failed", 1)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "",
+        written(level="WARNING"),
+        written(level="ERROR"),
+        written(level="CRITICAL"),
+        written(level="ERROR", early="DEBUG"),
+        written(level="ERROR", early="DEBUG", short=True),
+        written(of=("scrapy", "WARNING")),
+        written(of=("scrapy", "ERROR"), level="INFO"),
+        written(of=("scrapy.core.engine", "WARNING")),
+        written(of=("scrapy.core", "ERROR"), level="INFO"),
+        written(form="{level} {text}"),
+        written(form="20.11.2026 23:05 [{name}] {level}: {text}"),
+        written(form="{{'message': '{text}', 'level': '{level}'}}"),
+    ],
+)
+def test_where_the_closing_line_could_not_be_in_a_log_it_is_not_missed(log: str) -> None:
+    assert verdict_on(log) == ("unknown", None)
+    assert verdict_on(log, JobState.RUNNING)[0] == "running", "nor is a minute's line of progress"
+
+
+@pytest.mark.parametrize("end", range(EARLY + 1, len(ENTRIES)))
+@pytest.mark.parametrize("short", [False, True])
+@pytest.mark.parametrize("level", ["DEBUG", "INFO"])
+def test_a_job_of_which_the_closing_line_is_missing_has_died(end: int, short: bool, level: str) -> None:
+    assert verdict_on(written(level=level, end=end, short=short))[0] == "died"
+
+
+def test_a_job_that_died_deep_in_a_long_log_is_found_out_by_either_end_of_it() -> None:
+    begun = written(level="INFO", end=7)
+    assert verdict_on(begun + "".join(row(number) for number in range(2000)))[0] == "died"
+    assert verdict_on(STARTED + "".join(row(number) for number in range(2000)))[0] == "unknown"

@@ -181,8 +181,8 @@ def test_the_halves_have_all_requests_in_their_order(count: int) -> None:
 DONE = LogFacts(whole=True, closed="finished", stats={"item_scraped_count": 3}, levels={"INFO": 9}, pages=4, items=3)
 
 
-def look(facts: LogFacts = DONE, *, silent: float | None = 1.0, says_info: bool = True) -> LogExcerpt:
-    return LogExcerpt(facts=facts, total=1000, silent=silent, offset=None, says_info=says_info)
+def look(facts: LogFacts = DONE, *, silent: float | None = 1.0, tells: bool = True) -> LogExcerpt:
+    return LogExcerpt(facts=facts, total=1000, silent=silent, offset=None, says_info=tells, would_tell_end=tells)
 
 
 def judged(seen: LogExcerpt | None, state: JobState = JobState.FINISHED, **options: Any) -> tuple[Outcome, str]:
@@ -240,7 +240,7 @@ def test_a_worker_that_its_crawl_did_not_need() -> None:
     begun = LogFacts(whole=True, size=9)
     assert judged(look(begun))[0] is Outcome.DIED
     assert judged(None, needless=True)[0] is Outcome.UNKNOWN
-    for seen in (look(LogFacts(whole=True), says_info=False), look(begun)):
+    for seen in (look(LogFacts(whole=True), tells=False), look(begun)):
         assert judged(seen, needless=True) == (Outcome.CANCELLED, "its crawl had finished before it began")
     for other in (replace(begun, opened=True), replace(begun, whole=False), replace(begun, last_error="Killed")):
         assert judged(look(other), needless=True)[0] is Outcome.DIED
@@ -263,7 +263,7 @@ def test_a_worker_that_waited_when_its_crawl_ended(acked: int, needless: bool, o
 
 def test_what_no_log_tells() -> None:
     assert judged(None)[0] is Outcome.UNKNOWN
-    assert judged(look(LogFacts(whole=True), says_info=False))[0] is Outcome.UNKNOWN
+    assert judged(look(LogFacts(whole=True), tells=False))[0] is Outcome.UNKNOWN
     assert judged(None, JobState.PENDING) == (Outcome.PENDING, "")
     assert judged(None, JobState.RUNNING) == (Outcome.RUNNING, "")
 

@@ -178,6 +178,15 @@ CREATE TABLE jobs (
 
 CREATE INDEX jobs_by_end ON jobs (is_over, at);
 
+-- How jobs ended that are no plain ones of ours: the first word stays.
+CREATE TABLE verdicts (
+    key     TEXT PRIMARY KEY,
+    at      REAL NOT NULL,
+    verdict TEXT NOT NULL  -- JSON
+) WITHOUT ROWID;
+
+CREATE INDEX verdicts_by_time ON verdicts (at);
+
 -- One row: higher after each change of a job.
 CREATE TABLE job_revision (revision INTEGER NOT NULL);
 INSERT INTO job_revision VALUES (0);
