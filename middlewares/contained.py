@@ -16,9 +16,12 @@ from typing import Any
 
 from scrapy import signals
 from scrapy.crawler import Crawler
-from scrapy.utils import signal as signal_tools
+from scrapy.utils import signal as _signals
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
+
+#: the module in which Scrapy has what calls the handlers of a signal
+signal_tools: Any = _signals
 
 
 class StandIn(Exception):
@@ -59,7 +62,7 @@ def _contain_in_tasks() -> None:
     """Let no task end the process, such as that of a callback, pipeline or handler which is a coroutine."""
     loop = asyncio.get_running_loop()
     if loop.get_task_factory() is None:
-        loop.set_task_factory(_task)  # type: ignore[arg-type]  # later Pythons give it more options
+        loop.set_task_factory(_task)
 
 
 def _task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
@@ -112,7 +115,8 @@ def _stand_in_of_failure(failure: Failure) -> Failure:
     error = failure.value
     if error is None or isinstance(error, Exception):
         return failure
-    return Failure(stand_in(error))
+    made: Failure = Failure(stand_in(error))  # type: ignore[no-untyped-call]
+    return made
 
 
 async def _awaited(result: Any) -> Any:
@@ -136,11 +140,11 @@ def _with_contained_output(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-async def _output_in(result: Awaitable[Any]) -> Iterator[Any] | AsyncIterator[Any]:
+async def _output_in(result: Awaitable[Any]) -> Any:
     return contained_output(await result)
 
 
-def contained_output(output: Any) -> Iterator[Any] | AsyncIterator[Any]:
+def contained_output(output: Any) -> Any:
     """The same output, with stand-ins of what is raised in making it."""
     return _asynchronous(output) if isinstance(output, AsyncIterator) else _synchronous(iter(output))
 

@@ -140,7 +140,7 @@ class TroubleLog:
             if bool(one.message) == (one.key in self.told):
                 continue
             if one.message:
-                trouble = {
+                trouble: dict[str, Any] = {
                     "schema": 1, "event": "trouble", "kind": one.kind.value, "subject": one.subject, "node": one.node,
                     "since": moment(time.time()), "message": one.message,
                 }  # fmt: skip

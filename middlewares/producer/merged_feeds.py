@@ -181,9 +181,7 @@ class MergedFeeds:
     async def _write(self, feeds: Mapping[str, Mapping[str, Any]], items: Items, *, is_last: bool) -> None:
         spider, failed = self._crawler.spider, self._failed()
         with _complaints() as complaints:
-            exporter = self._exporter(feeds)
-            if not is_last:
-                exporter.crawler.signals = _SignalsOfSome(exporter.crawler.signals)
+            exporter = self._exporter(feeds, is_last=is_last)
             exporter.open_spider(spider)
             for number, item in enumerate(self._items(items)):
                 if number % TURN == 0:
@@ -239,8 +237,11 @@ class MergedFeeds:
         stats = self._crawler.stats.get_stats()
         return sum(count for name, count in stats.items() if name.startswith(_FAILED))
 
-    def _exporter(self, feeds: Mapping[str, Mapping[str, Any]]) -> FeedExporter:
-        """An exporter of these feeds that hears no signals: it is given the items here."""
+    def _exporter(self, feeds: Mapping[str, Mapping[str, Any]], *, is_last: bool = True) -> FeedExporter:
+        """An exporter of these feeds that hears no signals: it is given the items here.
+
+        Only the last exporter says that all feeds are closed.
+        """
         settings = self._crawler.settings
         with_feeds = Settings(settings.copy())
         with_feeds.set("FEEDS", {uri: dict(feed) for uri, feed in feeds.items()}, priority="cmdline")
@@ -248,6 +249,8 @@ class MergedFeeds:
         with_feeds.set("FEED_STORAGES", _storages(settings), priority="cmdline")
         crawler = copy(self._crawler)
         crawler.settings = with_feeds
+        if not is_last:
+            crawler.signals = _SignalsOfSome(crawler.signals)
         return exporter_class(settings)(crawler)
 
 

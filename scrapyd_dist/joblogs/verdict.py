@@ -161,10 +161,9 @@ def _ended(look: LogExcerpt, *, signalled: bool, of_crawl: bool) -> tuple[Outcom
 def _unclosed(look: LogExcerpt, *, signalled: bool) -> tuple[Outcome, str]:
     facts = look.facts
     if signalled:
-        return Outcome.KILLED, "by sdist jobs cancel"
         return Outcome.KILLED, BY_CANCEL
     if facts.last_error == BLOCKED or (facts.last_error and look.would_tell_end):
-        return Outcome.DIED, facts.last_error
+        return Outcome.DIED, with_remedy(facts.last_error)
     if facts.forced:
         return Outcome.DIED, "a second signal ended it at once"
     if facts.told:  # Scrapy closes no spider that was told to end while it opened
@@ -200,6 +199,10 @@ def failures(facts: LogFacts) -> str:
 
 
 def with_remedy(error: str) -> str:
+    """Return an error, and what to do about it if that is known."""
+    return f"{error.rstrip('.')}. {remedy}" if (remedy := remedy_for(error)) else error
+
+
 def _feed_failure(stats: Mapping[str, object]) -> str:
     failed = any(_number(stats, name) for name in stats if name.startswith("feedexport/failed_count/"))
     return "its feed could not be stored" if failed else ""

@@ -1,5 +1,6 @@
 """The fault harness in short: six crawls that something breaks, and a judgement that is able to fail."""
 
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +32,8 @@ def test_a_broken_crawl_keeps_every_promise(
     name: str, redis: bool, mode: str, tmp_path: Path, node_python: Path
 ) -> None:
     kind = next(kind for kind in KINDS if kind.name == name)
-    verdict = one(kind, 7, redis=redis, folder=tmp_path, python=node_python, mode=mode)
+    options = Namespace(mode=mode, own_work=False)
+    verdict = one(kind, 7, redis=redis, folder=tmp_path, python=node_python, options=options)
     assert verdict.good, verdict
 
 

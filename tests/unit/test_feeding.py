@@ -86,9 +86,10 @@ def made_of(
         frontier.feeder.stop()
         why.append(problem)
 
+    finds: Any = NoFinds
     context = LeaseContext(
         crawler=crawler, job=frontier.job, client=frontier, tracker=frontier, notifier=notifier or Notifier(),
-        finds=NoFinds, fail=fail,
+        finds=finds, fail=fail,
     )  # fmt: skip
     frontier.feeder = feeder = RequestFeeder(context, frontier, folder)
 

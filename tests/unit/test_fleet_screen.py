@@ -106,7 +106,7 @@ def test_a_local_node_that_was_killed_stays_in_the_list(
 ) -> None:
     it = project()
     it.targets([])
-    usual = {"password": "p", "slots": 1}
+    usual: Any = {"password": "p", "slots": 1}
     alive = local_nodes.LocalNode(name="local1", port=1, pid=os.getpid(), folder=it.path.resolve(), **usual)
     dead = local_nodes.LocalNode(name="local2", port=2, pid=NO_PROCESS, folder=tmp_path, **usual)
     (it.path / ".sdist" / "nodes").mkdir(parents=True)
