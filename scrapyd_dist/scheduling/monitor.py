@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from scrapyd_dist.batches import BatchState
-from scrapyd_dist.errors import NodeError
+from scrapyd_dist.errors import NodeError, NothingMatched, StepRefused
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.scheduling.autoscaler import Autoscaler
 from scrapyd_dist.scheduling.base import SchedulerState
@@ -151,8 +151,7 @@ class NodeMonitor:
             if first:
                 out.member.started(out)
             if first and out.batch.state is not BatchState.RUNNING:
-                await state.run(state.db.running, out.batch.number, out.number)
-                out.batch = replace(out.batch, state=BatchState.RUNNING)
+                await self._is_running(out)
             if now - out.changed < FRESH:
                 out.unknown_since = None
                 return
@@ -161,6 +160,14 @@ class NodeMonitor:
             if now - out.since < min(FRESH, state.limits.poll):
                 return
         await self._ask_about(out, now)
+
+    async def _is_running(self, out: JobRun) -> None:
+        try:
+            await self.state.run(self.state.db.running, out.batch.number, out.number)
+        except (NothingMatched, StepRefused) as error:
+            self.jobs.not_in_store(out, error)
+        else:
+            out.batch = replace(out.batch, state=BatchState.RUNNING)
 
     def _ended(self, out: JobRun, report: WorkerReport) -> None:
         if out.report is None:
@@ -202,7 +209,9 @@ class NodeMonitor:
             return
         words = await client.last_words(out)
         how = "died while it worked" if out.report else "ended before it began"
-        await self._events(out).failed(out, f"the worker {how} on {node}{words}", blame=out.to_blame)
+        reason = f"the worker {how} on {node}{words}"
+        # A node that does not know it any more was restarted.
+        await self._events(out).failed(out, reason, blame=out.to_blame, harmless=state is None)
 
     async def _stands_still(self, out: JobRun, now: float) -> bool:
         """True when a job runs by its node, but neither its report nor its lease is renewed.
@@ -226,7 +235,8 @@ class NodeMonitor:
             return
         for out in list(member.out.values()):
             if self._is_ours(out):
-                await self._events(out).failed(out, f"{member.node.name} has not answered for {patience:.0f} s")
+                reason = f"{member.node.name} has not answered for {patience:.0f} s"
+                await self._events(out).failed(out, reason, harmless=True)
 
     def check_dark(self) -> None:
         """Stop when no node that could work has answered for `fleet_timeout`; the batches stay in the store."""
