@@ -41,6 +41,7 @@ from scrapyd_dist.pidfile import note_pid
 from scrapyd_dist.progress import due
 from scrapyd_dist.scheduling.batcher import BatchDraft
 from scrapyd_dist.store import open_store
+from scrapyd_dist.store.outages import PATIENCE
 from scrapyd_dist.store.worker_thread import StoreThread
 
 from .crawl_code import keep
@@ -56,7 +57,7 @@ OUTPUT_SETTINGS = frozenset({"FEEDS", "FEED_URI", "FEED_FORMAT", "DISTRIBUTED_OU
 
 
 def open_thread(request: CrawlRequest) -> StoreThread:
-    return StoreThread(open_store(request.store, key=state_key(request.project.state)))
+    return StoreThread(open_store(request.store, key=state_key(request.project.state)), patience=PATIENCE)
 
 
 async def find_row(thread: StoreThread, request: CrawlRequest) -> Crawl:

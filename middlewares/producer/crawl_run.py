@@ -18,7 +18,15 @@ from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import NOT_MADE, Attempt, Crawl, CrawlState, FinishReason, Miss, meaning
 from scrapyd_dist.differences import FoundDifference, Trait
-from scrapyd_dist.errors import INTERRUPTED, PARTIAL, ConfigError, DistError
+from scrapyd_dist.errors import (
+    INTERRUPTED,
+    PARTIAL,
+    ConfigError,
+    DistError,
+    StoreEmptied,
+    StoreError,
+    as_store_error,
+)
 from scrapyd_dist.goals import in_words
 from scrapyd_dist.items.delivery import accepted_of
 from scrapyd_dist.items.repeats import count_repeats
@@ -318,13 +326,22 @@ class CrawlRun(Lifecycle):
                 await self._found_all()
                 await self._scheduler.ended()
             await self._end()
-        except Exception as error:
-            logger.exception("The crawl cannot be finished")
-            with suppress(DistError):  # the store may be what failed; the exit code is set by then
-                await self._stop(f"scrapyd-dist itself failed: {type(error).__name__}: {error}.", 1)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is told, and ends the crawl
+            await self._break_off(as_store_error(error))
         self._done = True
         if not self._closing:
             close_spider(self._crawler, self._idle_reason())
+
+    async def _break_off(self, error: BaseException) -> None:
+        """End in order what cannot be finished, as far as the store lets it."""
+        reason = str(error).rstrip(".")
+        if isinstance(error, StoreEmptied):
+            reason = f"{reason} ({self._repository.parts})"
+        elif not isinstance(error, StoreError):
+            logger.error("The crawl cannot be finished", exc_info=error)
+            reason = f"scrapyd-dist itself failed: {type(error).__name__}: {error}"
+        with suppress(DistError):  # the store may be what failed; the exit code is set by then
+            await self._stop(f"{reason}.", 1)
 
     async def _seal_as_wanted(self) -> None:
         """All is found: what is in no batch yet is cut when the fleet can use it, as before."""

@@ -72,8 +72,11 @@ def restart_machines_in_turn(trial: Trial) -> None:
         node.kill()
         node.kill_jobs()
         node.restart()
-        known = len(trial.attempts())
-        wait_for(lambda known=known: trial.row.state.ended or len(trial.attempts()) > known, 60, "another attempt")
+        _wait_for_attempt(trial, len(trial.attempts()))
+
+
+def _wait_for_attempt(trial: Trial, known: int) -> None:
+    wait_for(lambda: trial.row.state.ended or len(trial.attempts()) > known, 60, "another attempt")
 
 
 def kill_producer(trial: Trial) -> None:
