@@ -432,9 +432,11 @@ class CrawlRun(Lifecycle):
         reporter.warn(*unusual)
         self._tell_faults(too_few, self._start_fault)
         empty_by_fault = self._start_fault and not (repository.counts["sealed"] or delivered.items)
-        reporter.warn(*_stray(self._scheduler.state.stray_items))
+        lost_requests = await repository.lost_requests()
+        reporter.warn(*_stray(self._scheduler.state.stray_items), *_lost(lost_requests))
         is_partial = (
-            delivered.lost
+            lost_requests
+            or delivered.lost
             or self._scheduler.state.stray_items
             or self._scheduler.state.closed_by
             or self._has_wrong_values
@@ -572,6 +574,17 @@ async def _find_row(thread: StoreThread, request: CrawlRequest) -> Crawl:
     except BaseException:
         thread.close()
         raise
+
+
+def _lost(requests: int) -> list[str]:
+    """The warning of requests that the store has lost."""
+    if not requests:
+        return []
+    warning = (
+        f"{requests:,} requests are lost: the store came back without its last steps, and with them the batches of"
+        " these requests. Only another crawl brings their pages."
+    )
+    return [warning]
 
 
 def _stray(stray_items: int) -> list[str]:
