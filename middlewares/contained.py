@@ -16,12 +16,9 @@ from typing import Any
 
 from scrapy import signals
 from scrapy.crawler import Crawler
-from scrapy.utils import signal as _signals
+from scrapy.utils import signal as signal_tools
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
-
-#: the module in which Scrapy has what calls the handlers of a signal
-signal_tools: Any = _signals
 
 
 class StandIn(Exception):
@@ -38,8 +35,9 @@ def stand_in(error: BaseException) -> Exception:
 
 def contain_errors(crawler: Crawler) -> None:
     """See the module; call while the crawler makes its components."""
-    if not getattr(signal_tools.robustApply, "contains", False):
-        signal_tools.robustApply = _contained(signal_tools.robustApply)
+    tools: Any = signal_tools
+    if not hasattr(tools.robustApply, "contains"):
+        tools.robustApply = _contained(tools.robustApply)
 
     def contain() -> None:
         _contain_in_tasks()
@@ -115,8 +113,7 @@ def _stand_in_of_failure(failure: Failure) -> Failure:
     error = failure.value
     if error is None or isinstance(error, Exception):
         return failure
-    made: Failure = Failure(stand_in(error))  # type: ignore[no-untyped-call]
-    return made
+    return Failure(stand_in(error))  # type: ignore[no-untyped-call]  # Twisted's
 
 
 async def _awaited(result: Any) -> Any:
@@ -135,24 +132,23 @@ def _with_contained_output(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
         result = call_contained(*arguments, **named)
-        return result.addCallback(contained_output) if isinstance(result, Deferred) else _output_in(result)
+        return result.addCallback(_contained_output) if isinstance(result, Deferred) else _output_in(result)
 
     return call
 
 
-async def _output_in(result: Awaitable[Any]) -> Any:
-    return contained_output(await result)
+async def _output_in(result: Awaitable[Any]) -> Iterator[Any] | AsyncIterator[Any]:
+    return _contained_output(await result)
 
 
-def contained_output(output: Any) -> Any:
-    """The same output, with stand-ins of what is raised in making it."""
-    return _asynchronous(output) if isinstance(output, AsyncIterator) else _synchronous(iter(output))
+def _contained_output(output: Any) -> Iterator[Any] | AsyncIterator[Any]:
+    return contained_stream(output) if isinstance(output, AsyncIterator) else _synchronous(iter(output))
 
 
 async def contained_start(crawler: Crawler, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
     """What a spider starts with, likewise; an engine that stops cancels what waits there."""
     try:
-        async for one in _asynchronous(start):
+        async for one in contained_stream(start):
             yield one
     except StandIn as error:
         if crawler.engine.running:
@@ -160,7 +156,8 @@ async def contained_start(crawler: Crawler, start: AsyncIterator[Any]) -> AsyncI
         raise error.__cause__ or error from None
 
 
-async def _asynchronous(output: AsyncIterator[Any]) -> AsyncIterator[Any]:
+async def contained_stream(output: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """The same output, with stand-ins of what is raised in making it."""
     while True:
         try:
             one = await anext(output)

@@ -51,6 +51,10 @@ class NothingMatched(DistError):
     exit_code = 4
 
 
+class NoCrawl(NothingMatched):
+    """The store has no crawl of that name."""
+
+
 class NoNodeReachable(DistError):
     """No node of the fleet answered."""
 
@@ -63,6 +67,14 @@ class SessionExpired(DistError):
 
 class StoreError(DistError):
     """A call to the store failed."""
+
+
+class StoreAway(StoreError):
+    """The store cannot keep anything now, and may again in a moment; nothing was changed."""
+
+
+class StoreEmptied(StoreError):
+    """The store has lost a crawl that this process works on or watches."""
 
 
 class StoreBarred(StoreError):
@@ -93,6 +105,16 @@ class ForeignRow(StoreError):
 
 class StepRefused(StoreError):
     """A state change that is not allowed."""
+
+
+def as_store_error(error: BaseException) -> BaseException:
+    """The error of a process that works on a crawl: that there is no such crawl means that its store was emptied."""
+    if not isinstance(error, NoCrawl):
+        return error
+    return StoreEmptied(
+        f"The store has lost this crawl with all that was in it ({str(error).rstrip('.')}), so nothing can go on. Items"
+        " that have come home are in its folder parts/"
+    )
 
 
 class NodeError(DistError):

@@ -21,7 +21,8 @@ from rich.table import Table
 from rich.text import Text
 
 from scrapyd_dist.batches import Crawl, CrawlState
-from scrapyd_dist.errors import INTERRUPTED, TIME_UP, DistError
+from scrapyd_dist.errors import INTERRUPTED, TIME_UP, DistError, NoCrawl, StoreEmptied
+from scrapyd_dist.items.delivery import PARTS
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import number, succeeded, told
 from scrapyd_dist.store import Store
@@ -29,7 +30,7 @@ from scrapyd_dist.store import Store
 from ..options import option, span
 from ..output import COLOURS, LINE_EVERY, Output, ask, can_ask, colourless, complain, on_terminal, one_line, put, say
 from . import wording
-from .producer_process import crawl_folder, interrupt, last_words, lives
+from .producer_process import LOG, crawl_folder, interrupt, last_words, lives
 
 
 @contextmanager
@@ -302,8 +303,18 @@ def until_ended(
 def looks(root: Path, store: Store, crawl: str, process: subprocess.Popen[bytes] | None = None) -> Iterator[Crawl]:
     """A crawl's row, as often as it is asked for; ProducerDied if its process is gone before its end."""
     look_at_process = time.monotonic()
+    row: Crawl | None = None
     while True:
-        row = store.crawl(crawl)
+        try:
+            row = store.crawl(crawl)
+        except NoCrawl:
+            if row is None:
+                raise
+            folder = crawl_folder(root, crawl)
+            raise StoreEmptied(
+                f"The store has lost the crawl {crawl} with all that was in it, so nothing can go on. Items that have"
+                f" come home are in {folder / PARTS}; {folder / LOG} tells more."
+            ) from None
         yield row
         now = time.monotonic()
         if process is not None or now >= look_at_process:

@@ -41,6 +41,7 @@ from scrapyd_dist.pidfile import note_pid
 from scrapyd_dist.progress import due
 from scrapyd_dist.scheduling.batcher import BatchDraft
 from scrapyd_dist.store import open_store
+from scrapyd_dist.store.outages import PATIENCE
 from scrapyd_dist.store.worker_thread import StoreThread
 
 from .crawl_code import keep
@@ -56,7 +57,7 @@ OUTPUT_SETTINGS = frozenset({"FEEDS", "FEED_URI", "FEED_FORMAT", "DISTRIBUTED_OU
 
 
 def open_thread(request: CrawlRequest) -> StoreThread:
-    return StoreThread(open_store(request.store, key=state_key(request.project.state)))
+    return StoreThread(open_store(request.store, key=state_key(request.project.state)), patience=PATIENCE)
 
 
 async def find_row(thread: StoreThread, request: CrawlRequest) -> Crawl:
@@ -120,6 +121,7 @@ class CrawlRepository:
         self._ran_before = float(before or 0.0)
         self._taken = row.created if before is None else time.time()
         self.counts: Counter[str] = Counter()
+        self._most_sealed = 0  #: requests in batches that the store has had
         self.state = CrawlState.STARTING
         self.earlier_versions = tuple(map(str, row.options.get("earlier_versions") or ()))
         self._misses: list[Miss] = []
@@ -222,7 +224,17 @@ class CrawlRepository:
 
     async def recount(self) -> None:
         """Take in what workers have counted beside this process."""
+        self._note_sealed()
         self.counts = Counter(await self.thread(self._db.counts, self.id))
+        self._note_sealed()
+
+    def _note_sealed(self) -> None:
+        self._most_sealed = max(self._most_sealed, self.counts["sealed"])
+
+    async def lost_requests(self) -> int:
+        """Requests that the store had taken, and has lost since with its last steps."""
+        await self.recount()
+        return self._most_sealed - self.counts["sealed"]
 
     async def wanted(self) -> str:
         """The command of a user to this crawl: `pause`, `cancel`, or nothing."""

@@ -18,7 +18,15 @@ from scrapy.crawler import Crawler
 
 from scrapyd_dist.batches import NOT_MADE, Attempt, Crawl, CrawlState, FinishReason, Miss, meaning
 from scrapyd_dist.differences import FoundDifference, Trait
-from scrapyd_dist.errors import INTERRUPTED, PARTIAL, ConfigError, DistError
+from scrapyd_dist.errors import (
+    INTERRUPTED,
+    PARTIAL,
+    ConfigError,
+    DistError,
+    StoreEmptied,
+    StoreError,
+    as_store_error,
+)
 from scrapyd_dist.goals import in_words
 from scrapyd_dist.items.delivery import accepted_of
 from scrapyd_dist.items.repeats import count_repeats
@@ -331,13 +339,22 @@ class CrawlRun(Lifecycle):
                 await self._found_all()
                 await self._scheduler.ended()
             await self._end()
-        except Exception as error:
-            logger.exception("The crawl cannot be finished")
-            with suppress(DistError):  # the store may be what failed; the exit code is set by then
-                await self._stop(f"scrapyd-dist itself failed: {type(error).__name__}: {error}.", 1)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is told, and ends the crawl
+            await self._break_off(as_store_error(error))
         self._done = True
         if not self._closing:
             close_spider(self._crawler, self._idle_reason())
+
+    async def _break_off(self, error: BaseException) -> None:
+        """End in order what cannot be finished, as far as the store lets it."""
+        reason = str(error).rstrip(".")
+        if isinstance(error, StoreEmptied):
+            reason = f"{reason} ({self._repository.parts})"
+        elif not isinstance(error, StoreError):
+            logger.error("The crawl cannot be finished", exc_info=error)
+            reason = f"scrapyd-dist itself failed: {type(error).__name__}: {error}"
+        with suppress(DistError):  # the store may be what failed; the exit code is set by then
+            await self._stop(f"{reason}.", 1)
 
     async def _seal_as_wanted(self) -> None:
         """All is found: what is in no batch yet is cut when the fleet can use it, as before."""
@@ -429,9 +446,11 @@ class CrawlRun(Lifecycle):
         reporter.warn(*unusual)
         self._tell_faults(too_few, self._start_fault)
         empty_by_fault = self._start_fault and not (repository.counts["sealed"] or delivered.items)
-        reporter.warn(*_stray(self._scheduler.state.stray_items))
+        lost_requests = await repository.lost_requests()
+        reporter.warn(*_stray(self._scheduler.state.stray_items), *_lost(lost_requests))
         is_partial = (
-            delivered.lost
+            lost_requests
+            or delivered.lost
             or self._scheduler.state.stray_items
             or self._scheduler.state.closed_by
             or self._has_wrong_values
@@ -580,6 +599,17 @@ def _log_failures(misses: Sequence[Miss], listed_in: str | None) -> None:
     if failed:
         reasons = [f"{miss.url}: {miss.reason}" for miss in failed[:SHOWN_FAILURES]]
         logger.warning("%d URLs failed, such as %s. All of them are in %s", len(failed), "; ".join(reasons), listed_in)
+
+
+def _lost(requests: int) -> list[str]:
+    """The warning of requests that the store has lost."""
+    if not requests:
+        return []
+    warning = (
+        f"{requests:,} requests are lost: the store came back without its last steps, and with them the batches of"
+        " these requests. Only another crawl brings their pages."
+    )
+    return [warning]
 
 
 def _stray(stray_items: int) -> list[str]:

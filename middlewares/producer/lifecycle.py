@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from scrapy import signals as scrapy_signals
 from scrapy.crawler import Crawler
 
-from scrapyd_dist.errors import INTERRUPTED, DistError
+from scrapyd_dist.errors import INTERRUPTED, DistError, as_store_error
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +202,9 @@ class Lifecycle(ABC):
 
     def failed(self, error: BaseException) -> None:
         """A task has failed, the first one."""
-        logger.error("The crawl cannot go on: %s", error, exc_info=error)
+        known = as_store_error(error)
+        is_ours = not isinstance(known, DistError)
+        logger.error("The crawl cannot go on: %s", known, exc_info=error if is_ours else None)
 
     def run_clock(self) -> None:
         self.tasks.start("clock", self._clock)

@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 
 from ..classifier import Disposition
 from ..codec import WatchedDict, own_errback
-from ..contained import contained_output, contained_start
+from ..contained import contained_start, contained_stream
 from ..goal_keeper import GoalReached
 from ..worker.work_unit import judge, reason_of_pipeline
 from .crawl_run import CrawlRun, CrawlStart
@@ -84,7 +84,7 @@ class Producer(LifecycleMiddleware["CrawlRun"]):
         run, shard = self.run, response.meta.get(SHARD, 0)
         page = response.meta.get(PAGE)  # now: a callback may yield this very request again, with another number
         try:
-            async for output in contained_output(result):
+            async for output in contained_stream(result):
                 if not isinstance(output, Request):
                     yield output
                 elif (kept := self._sort(run, output, shard, response)) is not None:

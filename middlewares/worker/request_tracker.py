@@ -31,7 +31,7 @@ from scrapyd_dist.errors import SessionExpired
 from ..assignment import follows_strategy
 from ..classifier import Disposition, FoundRequests
 from ..codec import WatchedDict, own_errback
-from ..contained import contained_output
+from ..contained import contained_stream
 from ..engine_compat import each, is_offsite, read_generators
 from ..goal_keeper import GoalKeeper, GoalReached
 from ..pause_gate import HeldBack
@@ -314,7 +314,7 @@ class RequestTracker:
             return
         self._begin_output(begun, mark, response)
         try:
-            async for output in contained_output(result):
+            async for output in contained_stream(result):
                 if (kept := self._carried(begun, mark, output)) is not None:
                     yield kept
         except Exception as error:

@@ -196,14 +196,17 @@ class Autoscaler:
         if meaning(report.finish_reason).by_settings and not self.again:  # one in its place would end there as well
             self.retired.setdefault(out.pool, []).append(report.finish_reason)
             out.member.retired += 1
-        self.state.spawn(self._ended(out, _why(report), blame=report.blames_batch))
+        is_wanted = out.dismissed or out.member.is_vacated or self.state.over.is_set()
+        was_told = report.finish_reason == FinishReason.SHUTDOWN.value and not is_wanted
+        blame = report.blames_batch or was_told  # one of its pages may have sent the signal
+        self.state.spawn(self._ended(out, _why(report), blame=blame))
 
-    async def failed(self, out: JobRun, reason: str, *, blame: bool = False) -> None:
+    async def failed(self, out: JobRun, reason: str, *, blame: bool = False, harmless: bool = False) -> None:
         """It died, never started, or its node is lost; it may still run, and is cancelled."""
         assert isinstance(out, WorkerRun)  # noqa: S101 - only workers run in a pool
         self.ending += 1
         await self.state.abandon(out)
-        await self._ended(out, reason, blame=blame)
+        await self._ended(out, reason, blame=blame, harmless=harmless)
 
     async def cancelled(self, job: str) -> None:
         """Put back what it has leased since it was given up, long before these leases expire."""
@@ -221,12 +224,12 @@ class Autoscaler:
             with suppress(NodeError):
                 await self.state.client.signal(worker.member, worker.given_up, "KILL")
 
-    async def _ended(self, worker: WorkerRun, reason: str, *, blame: bool) -> None:
+    async def _ended(self, worker: WorkerRun, reason: str, *, blame: bool, harmless: bool = False) -> None:
         try:
             # the next worker finds again what its own pages led to
             await self.state.run(self.state.db.sign_off, worker.job)
             had = await self.collector.worker_gone(
-                worker.job, reason or "its worker has ended without it", blame=blame and bool(reason)
+                worker.job, reason or "its worker has ended without it", blame=blame, harmless=harmless
             )
             await self._unlist(worker.job)
             self._judge(worker, reason, begun=had > 0)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from scrapyd_dist.batches import Attempt, AttemptState, Batch, BatchState, Miss
-from scrapyd_dist.errors import NodeError
+from scrapyd_dist.errors import NodeError, StoreError, as_store_error
 from scrapyd_dist.frontier.backlog import Backlog, SlotCount
 from scrapyd_dist.goals import Spent
 from scrapyd_dist.items.json_lines import AGAIN, number, places
@@ -315,8 +315,10 @@ class SchedulerState:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             # an internal error must not leave a crawl waiting forever
-            logger.error("the scheduler failed: %s", error, exc_info=error)
+            error = as_store_error(error)
+            is_ours = not isinstance(error, StoreError)
+            logger.error("the scheduler failed: %s", error, exc_info=error if is_ours else None)
             self.fault = self.fault or error
-            self.stop_now(f"scrapyd-dist itself failed: {type(error).__name__}: {error}")
+            self.stop_now(f"scrapyd-dist itself failed: {type(error).__name__}: {error}" if is_ours else str(error))
         elif not self.limits.wait:
             self.news.set()

@@ -8,14 +8,25 @@ import asyncio
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from scrapyd_dist.batches import PUT_OFF, PUT_OFF_REASON, Attempt, AttemptState, Batch, BatchState, Miss, not_made
-from scrapyd_dist.errors import DistError, ForeignRow, NothingMatched, StepRefused
+from scrapyd_dist.batches import (
+    PUT_OFF,
+    PUT_OFF_REASON,
+    Attempt,
+    AttemptState,
+    Batch,
+    BatchState,
+    FinishReason,
+    Miss,
+    not_made,
+)
+from scrapyd_dist.errors import DistError, ForeignRow, NodeError, NothingMatched, StepRefused
 from scrapyd_dist.frontier.backlog import Backlog, Leased, LeaseRequest, Lessee, NewBatch
 from scrapyd_dist.items.kept_parts import KeptParts, part_of
 from scrapyd_dist.items.merging import PartLost, PartTooBig, fetch_part
@@ -30,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 #: parts that are fetched at the same time
 FETCHES = 4
+#: attempts of a batch that may be lost with nodes that are restarted or away: a page may be what ends them
+SPARED = 20
 #: batches that are given up in one step
 BURIED = 50
 #: parts of a node that are lost, one after the other, until it gets no more work
@@ -76,6 +89,7 @@ class Collector:
     folder: Path  #: the folder of fetched parts
     worked: Callable[[str], None]  #: called with the slot of each leased batch that was accepted
     key: bytes | None = None  #: key of encrypted batches
+    spared: Counter[int] = field(default_factory=Counter)  #: batch -> its attempts that do not count
     coming: set[tuple[int, int]] = field(default_factory=set)  #: batch and attempt of leased parts that are fetched
     _fetches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES))
 
@@ -93,9 +107,26 @@ class Collector:
 
     async def _finish_sent(self, out: JobRun, report: WorkerReport) -> None:
         try:
-            await self._finish(out.batch, out.number, out.job, out.member, report)
+            is_shut_down = report.finish_reason == FinishReason.SHUTDOWN.value
+            if is_shut_down and refusal(report, out.batch.size, feed=self.state.spec.feed):
+                await self._told_to_end(out)
+            else:
+                await self._finish(out.batch, out.number, out.job, out.member, report)
         except (NothingMatched, StepRefused) as error:
             self.not_in_store(out, error)
+
+    async def _told_to_end(self, out: JobRun) -> None:
+        """A signal has ended a job that had done nothing of its batch: its node's restart, a user, or one of its pages.
+
+        Only a node that was restarted has forgotten it.
+        """
+        try:
+            has_forgotten = await self.state.client.status(out) is None
+        except NodeError:
+            has_forgotten = True
+        name = out.member.node.name
+        reason = f"{name} was restarted" if has_forgotten else f"its worker on {name} was told to end (SIGTERM)"
+        await self.give_up(out.batch, out.number, reason, name, blame=True, harmless=has_forgotten)
 
     def not_in_store(self, out: JobRun, error: DistError) -> None:
         """The store has lost the steps that led to this one: what it knows of the batch counts."""
@@ -103,11 +134,11 @@ class Collector:
         out.member.out.pop(out.job, None)
         self.state.ended(out.batch.number)
 
-    async def failed(self, out: JobRun, reason: str, *, blame: bool = False) -> None:
+    async def failed(self, out: JobRun, reason: str, *, blame: bool = False, harmless: bool = False) -> None:
         """Give up an attempt that may still run: its job is cancelled before the batch goes elsewhere."""
         self.state.count_for(out, lost=True)
         await self.state.abandon(out)
-        await self.give_up(out.batch, out.number, reason, out.member.node.name, blame=blame)
+        await self.give_up(out.batch, out.number, reason, out.member.node.name, blame=blame, harmless=harmless)
 
     # batches that workers have leased
 
@@ -347,17 +378,29 @@ class Collector:
     ) -> None:
         """Store the end of a failed attempt; the batch waits for the next one, is cut, or is dead.
 
-        `blame`: the batch may have killed its worker; `harmless`: the failure says nothing about the batch, which never
-        dies of it; `out`: fail the attempt only if it was not acked meanwhile. The next attempt avoids the `node`.
+        `blame`: the batch may have killed its worker; `harmless`: the failure says nothing about the batch, and costs
+        it no attempt, unless there are too many of them; `out`: fail the attempt only if it was not acked meanwhile.
+        The next attempt avoids the `node`.
         """
         logger.warning("batch %d, attempt %d: %s", batch.number, number, reason)
-        most, tried = self.state.limits.max_attempts, number - batch.forgiven
+        spared = self.spared[batch.number]
+        harmless = harmless and spared < SPARED
+        blame = blame and not harmless
+        self.spared[batch.number] += harmless
+        most = self.state.limits.max_attempts
+        tried = number - batch.forgiven - spared
         most = most_attempts(batch, most) if blame else most
         cut = blame and tried >= most and may_be_cut(batch, self.state.counters)
         if cut or harmless:
             most = tried + 1  # a failure that does not count leaves it waiting, not dead
         state = await self.state.run(
-            self.state.db.fail, batch.number, number, reason=reason, now=time.time(), out=out, max_attempts=most
+            self.state.db.fail,
+            batch.number,
+            number,
+            reason=reason,
+            now=time.time(),
+            out=out,
+            max_attempts=most + spared,
         )
         self.state.counters.failed += 1
         if cut:

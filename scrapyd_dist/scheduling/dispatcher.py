@@ -137,11 +137,12 @@ class Dispatcher:
                 if not state.sending:
                     return False  # stored as being sent: a resumed crawl asks again
                 if time.time() > deadline:
-                    await self.collector.failed(out, f"it is not known whether {name} took it ({error})")
+                    why = f"it is not known whether {name} took it ({error})"
+                    await self.collector.failed(out, why, harmless=True)
                     return False
                 await asyncio.sleep(state.limits.poll)
                 continue
-            await self.collector.failed(out, f"{name} did not take it ({error})")
+            await self.collector.failed(out, f"{name} did not take it ({error})", harmless=True)
             return False
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from scrapyd_dist.batches import BatchState
-from scrapyd_dist.errors import NodeError
+from scrapyd_dist.errors import NodeError, NothingMatched, StepRefused
 from scrapyd_dist.job_record import Outcome, key_of_attempt
 from scrapyd_dist.joblogs.verdict import by_report
 from scrapyd_dist.joblogs.worker_report import WorkerReport
@@ -153,8 +153,7 @@ class NodeMonitor:
             if first:
                 out.member.started(out)
             if first and out.batch.state is not BatchState.RUNNING:
-                await state.run(state.db.running, out.batch.number, out.number)
-                out.batch = replace(out.batch, state=BatchState.RUNNING)
+                await self._is_running(out)
             if now - out.changed < FRESH:
                 out.unknown_since = None
                 return
@@ -163,6 +162,14 @@ class NodeMonitor:
             if now - out.since < min(FRESH, state.limits.poll):
                 return
         await self._ask_about(out, now)
+
+    async def _is_running(self, out: JobRun) -> None:
+        try:
+            await self.state.run(self.state.db.running, out.batch.number, out.number)
+        except (NothingMatched, StepRefused) as error:
+            self.jobs.not_in_store(out, error)
+        else:
+            out.batch = replace(out.batch, state=BatchState.RUNNING)
 
     async def _ended(self, out: JobRun, report: WorkerReport) -> None:
         if out.report is None:
@@ -216,15 +223,16 @@ class NodeMonitor:
         if out.report is not None and report is None:
             await self._events(out).failed(out, f"its report is gone from the logs of {node}")
             return
-        await self._died(out)
+        await self._died(out, harmless=state is None)  # a node that does not know it was restarted
 
-    async def _died(self, out: JobRun) -> None:
+    async def _died(self, out: JobRun, *, harmless: bool) -> None:
         words, node = await self.state.client.last_words(out), out.member.node.name
         if out.report is not None:
             await self._write_down(out, out.report, words)
         if self._is_ours(out):
             how = "died while it worked" if out.report else "ended before it began"
-            await self._events(out).failed(out, f"the worker {how} on {node}{words}", blame=out.to_blame)
+            reason = f"the worker {how} on {node}{words}"
+            await self._events(out).failed(out, reason, blame=out.to_blame, harmless=harmless)
 
     async def _stands_still(self, out: JobRun, now: float) -> bool:
         """True when a job runs by its node, but neither its report nor its lease is renewed.
@@ -248,7 +256,8 @@ class NodeMonitor:
             return
         for out in list(member.out.values()):
             if self._is_ours(out):
-                await self._events(out).failed(out, f"{member.node.name} has not answered for {patience:.0f} s")
+                reason = f"{member.node.name} has not answered for {patience:.0f} s"
+                await self._events(out).failed(out, reason, harmless=True)
 
     def check_dark(self) -> None:
         """Stop when no node that could work has answered for `fleet_timeout`; the batches stay in the store."""

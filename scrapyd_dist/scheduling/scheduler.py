@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from scrapyd_dist.batches import CLOSE, PUT_OFF_REASON, Attempt, AttemptState, Batch, BatchState, meaning
+from scrapyd_dist.errors import DistError
 from scrapyd_dist.frontier.slots import spider_of_slot
 from scrapyd_dist.goals import in_words
 from scrapyd_dist.scheduling.autoscaler import Autoscaler, room
@@ -168,18 +169,13 @@ class Scheduler:
         if state.open or state.posts or any(member.out for member in state.sent_to):
             self._lost = frozenset()
             return
-        there = sum(slot.batches.get(BatchState.DONE.value, 0) for slot in state.backlog.slots)
-        if not state.backlog.leased and state.counters.done <= there:
+        if not state.backlog.leased:
             return
         attempts = await state.run(state.db.attempts)
         out = [one for one in attempts if one.state in _OUT and not one.worker]
         seen = frozenset((one.batch, one.number) for one in out)
         is_certain = seen == self._lost
         self._lost = seen
-        if state.counters.done > there:
-            before = state.counters
-            state.counters = BatchCounters(failed=before.failed, cuts=before.cuts)
-            state.counters.recall(state.backlog.slots, attempts, await state.run(state.db.misses))
         if not (seen and is_certain):
             return
         logger.warning("the store has lost the end of %d jobs, which was known here: they are asked again", len(out))
@@ -234,6 +230,19 @@ class Scheduler:
     async def ended(self) -> None:
         """Wait until no batch is left and none will be added, or it cannot go on (see `stopped`)."""
         await self.state.done.wait()
+        if not self.state.stopped:
+            with contextlib.suppress(DistError):
+                await self._count_anew()
+
+    async def _count_anew(self) -> None:
+        """Count what the store has, where it has lost steps that were counted here, and that were made again."""
+        state = self.state
+        slots = (await state.run(state.db.backlog)).slots
+        if state.counters.done == sum(slot.batches.get(BatchState.DONE.value, 0) for slot in slots):
+            return
+        anew = BatchCounters(failed=state.counters.failed, cuts=state.counters.cuts)
+        anew.recall(slots, await state.run(state.db.attempts), await state.run(state.db.misses))
+        state.counters = anew
 
     async def make_parts_whole(self) -> None:
         """Before they are merged: fetch again what is not at home any more as its worker wrote it."""

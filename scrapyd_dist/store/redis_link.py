@@ -14,6 +14,7 @@ from scrapyd_dist.errors import ConfigError, StoreBarred, StoreError
 from scrapyd_dist.store.address import VARIABLE, shown, tagged, without_prefix
 from scrapyd_dist.store.judging import foreign
 from scrapyd_dist.store.link_rows import LinkRows
+from scrapyd_dist.store.outages import passes
 from scrapyd_dist.store.rows import Door, Signer, storable
 from scrapyd_dist.strategy.links import PARTITIONS
 
@@ -202,7 +203,8 @@ class RedisConnection:
                 if time.monotonic() + pause > end:
                     raise self._failed(error) from None
             except errors.RedisError as error:
-                raise self._failed(error) from None
+                if not passes(error) or time.monotonic() + pause > end:
+                    raise self._failed(error) from None
             Event().wait(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 

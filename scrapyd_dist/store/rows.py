@@ -15,7 +15,7 @@ from dataclasses import asdict, fields, replace
 from typing import Any, TypeVar
 
 from scrapyd_dist.batches import Attempt, Batch, Crawl, Miss, Shard, WorkerEntry, job_id
-from scrapyd_dist.errors import ConfigError, ForeignRow, NothingMatched, StoreError
+from scrapyd_dist.errors import ConfigError, ForeignRow, NoCrawl, NothingMatched, StoreError
 from scrapyd_dist.frontier.backlog import Leased
 from scrapyd_dist.job_record import JobRecord, JobVerdict
 from scrapyd_dist.nodes import Node, NodeRecord
@@ -145,8 +145,8 @@ class Door:
             self._told.add(why)
             logger.warning("%s%s", why, " More of that kind is not told." if len(self._told) == TOLD else "")
 
-    def no_crawl(self, crawl: str) -> NothingMatched:
-        return NothingMatched(f"There is no crawl {crawl!r} in {self._place}; `sdist crawls` lists those there are.")
+    def no_crawl(self, crawl: str) -> NoCrawl:
+        return NoCrawl(f"There is no crawl {crawl!r} in {self._place}; `sdist crawls` lists those there are.")
 
     def no_batch(self, crawl: str, number: int) -> NothingMatched:
         return NothingMatched(f"crawl {crawl} has no batch {number}.")

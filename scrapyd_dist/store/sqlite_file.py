@@ -9,10 +9,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
-from scrapyd_dist.errors import NoPlaceForStore, StoreError
+from scrapyd_dist.errors import NoPlaceForStore, StoreAway, StoreError
 from scrapyd_dist.ownership import fault_of_file
 from scrapyd_dist.store.address import check_local
 from scrapyd_dist.store.link_rows import LinkRows
+from scrapyd_dist.store.outages import passes
 from scrapyd_dist.store.rows import Door, Signer, storable
 
 V = TypeVar("V")
@@ -167,7 +168,8 @@ class SqliteConnection:
             finally:
                 self._in_step = False
         except sqlite3.Error as error:
-            raise StoreError(f"the store {self.path} failed: {error}.") from error
+            kind = StoreAway if passes(error) else StoreError
+            raise kind(f"the store {self.path} failed: {error}.") from error
 
     def clear(self, crawl: str, number: int) -> None:
         """Remove what there is of a crawl but its row, and of strategies that are no crawl's any more, bit by bit."""

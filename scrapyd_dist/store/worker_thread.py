@@ -1,28 +1,49 @@
 """A blocking store used from an event loop: every call goes through one thread, so that calls keep their order."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Event
 from typing import ParamSpec, TypeVar
 
+from scrapyd_dist.errors import StoreAway
 from scrapyd_dist.store.base import Store
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class StoreThread:
-    """`await thread(store.verb, ...)`: the verb's answer, in the order the calls were made."""
+#: seconds between two tries at a store that is away
+AGAIN = 0.5
 
-    def __init__(self, store: Store) -> None:
+
+class StoreThread:
+    """`await thread(store.verb, ...)`: the verb's answer, in the order the calls were made.
+
+    A store that is away is asked again for so many seconds (`patience`).
+    """
+
+    def __init__(self, store: Store, *, patience: float = 0.0) -> None:
         self.store = store
+        self._patience = patience
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sdist-store")
 
     async def __call__(self, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
         work: Callable[[], T] = partial(verb, *args, **kwargs)
-        return await loop.run_in_executor(self._pool, work)
+        return await loop.run_in_executor(self._pool, self._wait_for, work)
+
+    def _wait_for(self, work: Callable[[], T]) -> T:
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                return work()
+            except StoreAway:
+                if time.monotonic() + AGAIN > deadline:
+                    raise
+            Event().wait(AGAIN)
 
     def close(self) -> None:
         """Wait for what is under way and close the store."""

@@ -248,6 +248,35 @@ async def test_a_node_of_which_no_part_comes_home_is_left_alone_and_costs_no_bat
         assert {one.node for one in o.attempts() if one.state is AttemptState.FAILED} == {"bad"}
 
 
+async def test_a_restarted_node_costs_what_its_workers_had_no_attempt(tmp_path: Path) -> None:
+    limits = {"limits": replace(QUICK, max_attempts=2), "scaling": ScalingPolicy(most=1)}
+    async with leasing(tmp_path, model("one"), producer="me", **limits) as o:
+        o.add(2)
+        for number in range(4):
+            worker = await one_worker(o)
+            worker.lease()
+            worker.node.die(worker.job)
+            worker.node.jobs[worker.job].forgotten = True
+            await gone(o, worker)
+            await until(lambda: o.states() == ["failed"], f"it waits again after {number + 1} restarts")
+        (await one_worker(o)).work_off()
+        await o.over(whole=1)
+
+
+async def test_a_page_that_ends_its_worker_by_a_signal_is_found(tmp_path: Path) -> None:
+    limits = {"limits": replace(QUICK, max_attempts=2), "scaling": ScalingPolicy(most=1)}
+    async with leasing(tmp_path, model("one"), producer="me", **limits) as o:
+        o.add(2)
+        for _ in range(2):
+            worker = await one_worker(o)
+            worker.lease()
+            worker.end("shutdown")
+            await gone(o, worker)
+        await until(lambda: o.states() == ["split", "sealed", "sealed"], "it is cut")
+        (await one_worker(o)).work_off()
+        await o.over()
+
+
 async def test_a_part_that_is_lost_sends_its_batch_back(tmp_path: Path) -> None:
     async with alone(tmp_path, 2) as (o, worker):
         worker.lease()

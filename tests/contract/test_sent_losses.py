@@ -18,7 +18,7 @@ from scrapyd_dist.errors import ConnectionRefused, NoReply
 from scrapyd_dist.items import merging
 from scrapyd_dist.joblogs.worker_report import part_path, report_path
 from scrapyd_dist.nodes import Node
-from scrapyd_dist.scheduling import monitor
+from scrapyd_dist.scheduling import collector, monitor
 from scrapyd_dist.scheduling.job_request import JobRequest
 from scrapyd_dist.store.reach import Way
 
@@ -103,7 +103,7 @@ async def test_a_batch_is_dead_after_its_last_attempt_and_the_others_are_done(tm
     def poison(node: ModelNode, job: Any) -> None:
         node.jobs[job.id] = job
         if job.batch == 2:
-            node.finish(job.id, finish_reason="shutdown")
+            node.finish(job.id, finish_reason="failed")
         else:
             node.finish(job.id)
 
@@ -116,6 +116,63 @@ async def test_a_batch_is_dead_after_its_last_attempt_and_the_others_are_done(tm
         assert (b.state.counters.dead, b.state.counters.dead_urls) == (1, 2)
         assert {item[0] for item in b.merged()} == {1, 3}
         assert {a.node for a in b.attempts(2)} == {"one", "two"}
+
+
+async def test_restarts_of_nodes_cost_a_batch_no_attempt(tmp_path: Path) -> None:
+    one, two = model("one"), model("two")
+
+    def restart(node: ModelNode, job: Any) -> None:
+        node.jobs[job.id] = job
+        node.start(job.id, done=1)
+        job.forgotten = True
+
+    one.plays, two.plays = [restart] * 4, [restart] * 4
+    async with sending(tmp_path, one, two) as b:
+        await b.work_off(1)
+        assert len(b.attempts()) == 9
+        assert (b.state.counters.dead, b.state.counters.cuts) == (0, 0)
+
+
+async def test_a_page_that_ends_its_machine_again_and_again_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "SPARED", 2)
+    one = model("one")
+
+    def restart(node: ModelNode, job: Any) -> None:
+        node.jobs[job.id] = job
+        node.start(job.id, done=1)
+        job.forgotten = True
+
+    one.plays = [restart] * 5
+    async with sending(tmp_path, one) as b:
+        await b.seal_all(1)
+        await b.ended()
+        assert b.states() == ["split", "done", "done"]
+        assert len(b.attempts(1)) == 2 + QUICK.max_attempts
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_batch_whose_job_is_told_to_end_by_a_signal_is_cut_in_the_end(
+    tmp_path: Path, *, is_restarted: bool
+) -> None:
+    one, two = model("one"), model("two")
+
+    def end(node: ModelNode, job: Any) -> None:
+        node.jobs[job.id] = job
+        node.finish(job.id, finish_reason="shutdown")
+        job.forgotten = is_restarted
+
+    one.plays, two.plays = [end] * 2, [end] * 2
+    async with sending(tmp_path, one, two) as b:
+        await b.seal_all(1)
+        await b.ended()
+        assert b.state.fault is None
+        if is_restarted:
+            assert b.states() == ["done"]
+        else:
+            assert b.states()[0] == "split"
+            assert set(b.states()[1:]) == {"done"}
 
 
 async def test_with_all_nodes_down_it_stops_after_a_while_and_says_why(tmp_path: Path) -> None:

@@ -63,6 +63,22 @@ def kill_machine(trial: Trial) -> None:
     node.restart()
 
 
+def restart_machines_in_turn(trial: Trial) -> None:
+    """One machine after the other is killed with its jobs and comes back knowing none, five times each."""
+    trial.wait_moment(0.05, 0.3)
+    for node in [*trial.nodes] * 5:
+        if trial.row.state.ended:
+            return
+        node.kill()
+        node.kill_jobs()
+        node.restart()
+        _wait_for_attempt(trial, len(trial.attempts()))
+
+
+def _wait_for_attempt(trial: Trial, known: int) -> None:
+    wait_for(lambda: trial.row.state.ended or len(trial.attempts()) > known, 60, "another attempt")
+
+
 def kill_producer(trial: Trial) -> None:
     """The process that coordinates is killed."""
     trial.wait_moment(0.0, 0.8)
@@ -248,6 +264,7 @@ KINDS = (
     Kind(name="a worker killed", strike=kill_worker),
     Kind(name="Scrapyd killed, its workers orphans", strike=kill_daemon),
     Kind(name="a machine killed, back with an empty job list", strike=kill_machine),
+    Kind(name="machines restarted in turn", strike=restart_machines_in_turn),
     Kind(name="the producer killed", strike=kill_producer),
     Kind(name="the watcher killed", strike=kill_watcher),
     Kind(name="Redis killed, restarted with its file", strike=kill_redis, redis=True),
