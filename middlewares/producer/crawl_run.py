@@ -33,7 +33,7 @@ from ..classifier import count_found
 from ..engine_compat import close_spider, watch_idle_reason
 from ..goal_keeper import GoalKeeper
 from ..pause_gate import PauseGate
-from ..targets import Target, find_target
+from ..targets import Target, find_target, guesses
 from ..throttle.install import charge_pages_to, why_not_heeded
 from ..throttle.install import problem_of as throttle_problem
 from .completion_hooks import judge_items, read_on_finish, refusal, tell
@@ -95,9 +95,9 @@ class CrawlStart:
         await repository.take_up()
         charge_pages_to(self._crawler, repository.home)
         rules = await self._rules(repository, heeds=options.heeds)
-        guessed = [f"no target is named, so to the nodes go {target.how}"] if target.follows else []
-        warnings = [*complaints(settings, vars(spider)), *await thread(thread.store.warnings), *rules, *guessed]
-        for warning in (*differences, *warnings):
+        endangered, guessed = await thread(thread.store.warnings), guesses(target, settings)
+        warnings = [*complaints(settings, vars(spider)), *endangered, *rules]
+        for warning in (*differences, *warnings, *guessed):
             logger.warning("%s", warning)
         code = await thread(code_of, row, repository.folder, project.root, request.store)
         nodes = await CrawlNodes.prepare(request, repository, code)
@@ -126,7 +126,7 @@ class CrawlStart:
         snapshot = Snapshot(
             scheduler=scheduler.state,
             earlier_versions=repository.earlier_versions,
-            code=[*nodes.prepared.code, *note_on_process(code, row, repository.folder)],
+            code=[*guessed, *nodes.prepared.code, *note_on_process(code, row, repository.folder)],
             unheeded=why_not_heeded(settings),
             differences=differences,
             warnings=warnings,
