@@ -38,7 +38,14 @@ from ..throttle.install import charge_pages_to, why_not_heeded
 from ..throttle.install import problem_of as throttle_problem
 from .completion_hooks import judge_items, read_on_finish, refusal, tell
 from .crawl_code import code_of, note_on_process
-from .crawl_findings import ChangedAttributes, found_trait, values_as_text, walk_findings
+from .crawl_findings import (
+    SESSION_REMEDY,
+    ChangedAttributes,
+    found_trait,
+    login_pages,
+    values_as_text,
+    walk_findings,
+)
 from .crawl_nodes import CrawlNodes
 from .crawl_repository import CrawlRepository, find_row, open_thread
 from .crawl_request import (
@@ -407,6 +414,7 @@ class CrawlRun(Lifecycle):
         reporter.differ(*await asyncio.to_thread(self._repeats, accepted))
         reporter.differ(*self._attributes.kept_in_jobs(self._target_callbacks, accepted))
         reporter.differ(*values_as_text(accepted, self._own.as_text))
+        reporter.warn(*(logins := login_pages(accepted)))
         where = ", ".join(reporter.snapshot.output) or "the feeds that its manifest lists"
         logger.info("Crawl %s is complete: %d items in %s", repository.id, delivered.items, where)
         await self._scheduler.left()
@@ -422,6 +430,7 @@ class CrawlRun(Lifecycle):
             or self._scheduler.state.closed_by
             or self._has_wrong_values
             or self._mostly_denied(stored["misses"])
+            or logins
         )
         code = code or (PARTIAL if is_partial else 0)
         await self._close_row(CrawlState.FINISHED, 1 if too_few or empty_by_fault else code)
@@ -464,12 +473,7 @@ class CrawlRun(Lifecycle):
                 " count anew; they are in the list of misses. To try a crawl of a few pages, use --limit."
             )
         if denied := self._mostly_denied(misses):
-            warnings.append(
-                f"{counted(denied, 'page was', 'pages were')} denied (401, 403). The cookies that the spider"
-                f" has here travel with the"
-                " requests; if pages need more of a session, each worker has to log in. DISTRIBUTED_LOGIN = NAME names"
-                " the spider's method that returns the first request of that."
-            )
+            warnings.append(f"{counted(denied, 'page was', 'pages were')} denied (401, 403). {SESSION_REMEDY}")
         return warnings
 
     def _early_end(self) -> str:
