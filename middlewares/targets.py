@@ -198,8 +198,8 @@ def _plain_target(spider: Spider, settings: BaseSettings, others: frozenset[str]
         return Target(callbacks=names, how=f"pages of the sitemaps of {spider.name} ({', '.join(sorted(names))})")
     if settings.getbool("DISTRIBUTED_SEEDS"):
         return Target(how="start requests")
-    others = other_callbacks(spider)
-    line = f" Type: sdist crawl {shlex.quote(spider.name)} --callback {others[0]}." if others else ""
+    likely = other_callbacks(spider)
+    line = f" Type: sdist crawl {shlex.quote(spider.name)} --callback {likely[0]}." if likely else ""
     raise NoTarget(
         f"Nothing says which requests of the spider {spider.name} go to the nodes.{line} They can be named by rule"
         " (--rule N, DISTRIBUTED_TARGET_RULE), by callback (--callback NAME, DISTRIBUTED_TARGET_CALLBACKS), or marked"

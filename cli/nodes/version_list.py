@@ -202,8 +202,8 @@ def rollback(
     given = {node.name: again for node in nodes}
     wish = RollOutRequest(given=given, retries=RETRIES, dry_run=dry_run, timeout=timeout)
     if not quiet:
-        known = any(saved.version in entry.versions for entry in seen)
-        what = f"{saved.version}{' again' if known else ''} as {again}"
+        is_there = any(saved.version in entry.versions for entry in seen)
+        what = f"{saved.version}{' again' if is_there else ''} as {again}"
         say(f"Would send {what}; asking the nodes …" if dry_run else f"Sending {what} …")
     result = roll_out(context.root, name, nodes, egg, wish, progress=not quiet)
     tell(result, name, wish, output, quiet=quiet)

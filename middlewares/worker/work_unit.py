@@ -31,7 +31,7 @@ from .files import PartFile
 
 logger = logging.getLogger(__name__)
 #: a part of a path that leads to a login: /login, /users/sign_in, /account/log-in.php
-_LOGIN = re.compile(r"(?:^|[/_.-])(?:log|sign)[-_]?in(?:$|[/_.-])", re.IGNORECASE)
+_LOGIN = re.compile(r"(?:^|[/_.-])(?:log|sign)[-_]?in(?:$|[/.])", re.IGNORECASE)
 #: kind and reason of requests that wait until the crawl goes on
 REST_PUT_OFF = (PUT_OFF, PUT_OFF_REASON)
 #: 4xx that say "not now" instead of "not there"
@@ -40,8 +40,9 @@ NOT_NOW = frozenset({408, 429})
 
 def is_login(response: Response) -> bool:
     """Whether the site has redirected a request for another page to its login, by the path."""
-    asked = response.meta.get("redirect_urls") or ()
-    return bool(asked) and bool(_LOGIN.search(_path(response.url))) and not _LOGIN.search(_path(str(asked[0])))
+    redirected = [str(url) for url in response.meta.get("redirect_urls") or ()]
+    asked = redirected[0] if redirected else response.url
+    return bool(_LOGIN.search(_path(response.url))) and not _LOGIN.search(_path(asked))
 
 
 def _path(url: str) -> str:
