@@ -200,6 +200,10 @@ def _plain_target(spider: Spider, settings: BaseSettings, others: frozenset[str]
         return Target(how="start requests")
     likely = other_callbacks(spider)
     line = f" Type: sdist crawl {shlex.quote(spider.name)} --callback {likely[0]}." if likely else ""
+    if not likely and has_parse(spider):
+        line = (
+            f" If its first pages are all that there is: sdist crawl {shlex.quote(spider.name)} -s DISTRIBUTED_SEEDS=1."
+        )
     raise NoTarget(
         f"Nothing says which requests of the spider {spider.name} go to the nodes.{line} They can be named by rule"
         " (--rule N, DISTRIBUTED_TARGET_RULE), by callback (--callback NAME, DISTRIBUTED_TARGET_CALLBACKS), or marked"

@@ -557,6 +557,12 @@ class Bookshops(Bookshop):
     def parse_author(self, response: Any) -> None: ...
 
 
+class Alone(Spider):
+    name = "alone"
+
+    def parse(self, response: Any) -> None: ...
+
+
 def test_the_only_other_callback_is_the_target_of_a_crawl_that_was_asked_for() -> None:
     one, two, named = Settings(), Settings(), Settings({"DISTRIBUTED_TARGET_CALLBACKS": "parse"})
     take_only_callback(Bookshop(), one)
@@ -569,6 +575,8 @@ def test_the_only_other_callback_is_the_target_of_a_crawl_that_was_asked_for() -
     take_only_callback(Bookshops(), two)
     with pytest.raises(NoTarget, match=r"Type: sdist crawl 'my shop' --callback parse_author\."):
         find_target(Bookshops(), two)
+    with pytest.raises(NoTarget, match=r"sdist crawl alone -s DISTRIBUTED_SEEDS=1\."):
+        find_target(Alone(), two)
     take_only_callback(Bookshop(), named)
     assert find_target(Bookshop(), named).callbacks == {"parse"}
     assert not guesses(find_target(Bookshop(), named), named)
