@@ -90,24 +90,37 @@ def where(root: Path) -> str:
     return store_address(root, value.value)
 
 
+def written_names(root: Path, module: str) -> list[str]:
+    """The names that a settings module gives values to, outside of blocks; it is read, not imported."""
+    found = []
+    for node in _statements(root, module):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        found += [target.id for target in targets if isinstance(target, ast.Name)]
+    return found
+
+
 def written_setting(root: Path, module: str, name: str) -> ast.expr | None:
     """The value that a settings module gives a name last. It is read, not imported: that could take seconds, or fail.
 
     None where the module does not name it, or cannot be read; the command that loads the settings says why.
     """
+    value: ast.expr | None = None
+    for node in _statements(root, module):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            value = node.value or value
+    return value
+
+
+def _statements(root: Path, module: str) -> list[ast.Assign | ast.AnnAssign]:
+    """The assignments of a module of the project; none if it cannot be read."""
     path = root.joinpath(*module.split("."))
     source = next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
     try:
         body = ast.parse(source.read_bytes()).body if source else []
     except (OSError, ValueError, SyntaxError):
-        return None
-    value: ast.expr | None = None
-    for node in body:
-        if isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-                value = node.value or value
-    return value
+        return []
+    return [node for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]
 
 
 def maybe_store(root: Path) -> Store | None:

@@ -29,7 +29,7 @@ from scrapyd_dist.settings import SETTINGS, complaints
 from .assignment import PROBE, ZIPPED, Assignment, is_filler, is_producer, is_worker, looks_only
 from .contained import contain_errors
 from .goal_keeper import GoalKeeper, take_settings
-from .targets import NoTarget, find_target
+from .targets import NoTarget, find_target, take_only_callback
 from .throttle.install import put_in as put_in_throttle
 from .throttle.install import put_in_late as put_in_throttle_late
 from .watchdog import put_in as put_in_watchdog
@@ -162,7 +162,11 @@ class Addon:
     def _stay_local(self, settings: BaseSettings) -> None:
         """Leave a spider without a target to Scrapy, unless a distributed crawl was asked for by its name."""
         spider = None if self._crawler is None else self._crawler.spider
-        if spider is None or not _depends(settings):
+        if spider is None or not is_producer(settings):
+            return
+        if not _depends(settings):
+            if not is_filler(settings):
+                take_only_callback(spider, settings)
             return
         try:
             find_target(spider, settings)

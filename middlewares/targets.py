@@ -6,6 +6,7 @@ Part of the worker half (a worker asks who takes a bare URL): Scrapy and the sta
 import difflib
 import inspect
 import logging
+import shlex
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -28,6 +29,10 @@ logger = logging.getLogger(__name__)
 MARK = "distribute"
 #: the setting that names callbacks of other spiders
 SPIDER_CALLBACKS = "DISTRIBUTED_SPIDER_CALLBACKS"
+
+
+#: the setting that says that no target was named, and that the spider's only other callback was taken
+GUESSED = "SCRAPYD_DIST_GUESSED_TARGET"
 
 
 class NoTarget(ConfigError):
@@ -193,12 +198,46 @@ def _plain_target(spider: Spider, settings: BaseSettings, others: frozenset[str]
         return Target(callbacks=names, how=f"pages of the sitemaps of {spider.name} ({', '.join(sorted(names))})")
     if settings.getbool("DISTRIBUTED_SEEDS"):
         return Target(how="start requests")
+    likely = other_callbacks(spider)
+    line = f" Type: sdist crawl {shlex.quote(spider.name)} --callback {likely[0]}." if likely else ""
+    if not likely and has_parse(spider):
+        line = (
+            f" If its first pages are all that there is: sdist crawl {shlex.quote(spider.name)} -s DISTRIBUTED_SEEDS=1."
+        )
     raise NoTarget(
-        f"Nothing says which requests of the spider {spider.name} go to the nodes. Name them by rule (--rule N,"
-        " DISTRIBUTED_TARGET_RULE), by callback (--callback NAME, DISTRIBUTED_TARGET_CALLBACKS), or mark them in the"
-        f" spider with meta={{{MARK!r}: True}} and set DISTRIBUTED_TARGET_BY_META."
+        f"Nothing says which requests of the spider {spider.name} go to the nodes.{line} They can be named by rule"
+        " (--rule N, DISTRIBUTED_TARGET_RULE), by callback (--callback NAME, DISTRIBUTED_TARGET_CALLBACKS), or marked"
+        f" in the spider with meta={{{MARK!r}: True}}, where DISTRIBUTED_TARGET_BY_META is set."
         f"{callbacks_of(spider)}{_known(spider)}"
     )
+
+
+def take_only_callback(spider: Spider, settings: BaseSettings) -> None:
+    """Let the spider's only callback besides parse() be the target of a crawl that was asked for, and has none."""
+    try:
+        find_target(spider, settings)
+    except NoTarget:
+        others = other_callbacks(spider)
+        if len(others) == 1:
+            # As if it had been given on the command line: workers get it, too.
+            settings.set("DISTRIBUTED_TARGET_CALLBACKS", others, priority="cmdline")
+            settings.set(GUESSED, True, priority="cmdline")
+    except ConfigError:
+        return  # it is refused, in words
+
+
+def guesses(target: Target, settings: BaseSettings) -> list[str]:
+    """What to say at the start where no target was named."""
+    how = f"{target.how}, its only one besides parse()" if settings.getbool(GUESSED) else target.how
+    guessed = target.follows or settings.getbool(GUESSED)
+    return [f"no target is named, so to the nodes go {how}"] if guessed else []
+
+
+def other_callbacks(spider: Spider) -> list[str]:
+    """The names of the spider's callbacks besides those of its first pages and its login; likely ones first."""
+    login = (getattr(spider, "settings", None) or {}).get("DISTRIBUTED_LOGIN")
+    names = [name for name in _callback_names(type(spider)) if name not in {"parse", "parse_start_url", login}]
+    return sorted(names, key=lambda name: not name.startswith("parse"))
 
 
 def _rules(spider: Spider | None) -> list[Any]:
@@ -212,12 +251,16 @@ def _callback_name(rule: Any) -> str:
 def callbacks_of(spider: Spider | type[Spider], wanted: str = "") -> str:
     """A sentence that names the spider's callbacks, and first the one that is most like `wanted`."""
     kind = spider if isinstance(spider, type) else type(spider)
-    known = sorted(name for name, method in inspect.getmembers(kind, callable) if _is_callback(name, method))
+    known = _callback_names(kind)
     if not known:
         return f" {kind.__name__} has no callback."
     near = difflib.get_close_matches(wanted, known, 1)
     listed = ", ".join(known)
     return f"{f' Did you mean {near[0]}?' if near else ''} The callbacks of {kind.__name__} are: {listed}."
+
+
+def _callback_names(kind: type[Spider]) -> list[str]:
+    return sorted(name for name, method in inspect.getmembers(kind, callable) if _is_callback(name, method))
 
 
 def _is_callback(name: str, method: Any) -> bool:

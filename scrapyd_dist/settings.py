@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 PREFIX = "DISTRIBUTED_"
+#: how like one of ours a name is, from 0 to 1, whose beginning is misspelt
+MISSPELT = 0.9
 #: BATCH_SIZE: the fleet decides
 AUTO = "auto"
 #: seconds; the throttle counts nothing for longer than this
@@ -367,13 +369,18 @@ def nearest(name: str, known: Iterable[str] = SETTINGS, cutoff: float = 0.7) -> 
 
 
 def unknown(names: Iterable[str], environment: Iterable[str] = ()) -> list[str]:
-    """A paragraph for each unknown name that begins as ours do, and for each misspelt variable of the environment."""
+    """A paragraph for each unknown name that begins as ours do, and for each misspelt variable of the environment.
+
+    A name is taken for a misspelt one also where its beginning is: DISTRIBUTE_MAX_JOBS.
+    """
     internal = (*INTERNAL, f"{PREFIX}START_URLS_")
-    said = [
-        f"The setting {name} is none of scrapyd-dist's, and does nothing.{nearest(name)}"
-        for name in sorted(names)
-        if name.startswith(PREFIX) and name not in SETTINGS and not name.startswith(internal)
-    ]
+    others = [name for name in sorted(names) if name not in SETTINGS and not name.startswith(internal)]
+    meant = {name: nearest(name) for name in others if name.startswith(PREFIX)}
+    for name in others:
+        near = difflib.get_close_matches(name, SETTINGS, 1, MISSPELT)
+        if near and name not in meant and name.startswith(PREFIX[:4]):
+            meant[name] = f" Did you mean {near[0]}?"
+    said = [f"The setting {name} is none of scrapyd-dist's, and does nothing.{hint}" for name, hint in meant.items()]
     for variable in (row.variable for row in SETTINGS.values() if row.variable):
         near = difflib.get_close_matches(variable, environment, 3, 0.9)
         said += [

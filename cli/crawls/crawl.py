@@ -1,6 +1,7 @@
 """`sdist crawl`, `plan`, `resume`, `crawls`: a crawl from its plan on; and the options of all that watch one."""
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -15,11 +16,12 @@ from scrapyd_dist.goals import OURS, in_words
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import labels_of, number, told
 from scrapyd_dist.python_process import command_of_module
+from scrapyd_dist.settings import unknown
 
-from ..context import Context
+from ..context import Context, written_names
 from ..options import OnlyLabels, argument, has_labels, option
 from ..options import crawls as crawl_names
-from ..output import Listing, Output, put, say, table
+from ..output import Listing, Output, complain_each, put, say, table
 from . import producer_process, watcher, wording
 from .crawl_options import CrawlOptions, GoalOptions, is_stdout, refuse_secrets, stdout_for
 from .producer_process import kept_code
@@ -110,6 +112,10 @@ def _crawl(context: Context, asked: CrawlOptions, watched: WatchOptions, name: s
     order = asked.order(Path.cwd())
     kept = kept_code(context.root, order.version)
     refuse_secrets(order.spider_settings)
+    # Before the start, and whatever is quiet: the crawl would run with a default in its place.
+    project = context.project
+    names = {*order.spider_settings, *written_names(project.root, project.settings_module)}
+    complain_each(unknown(names, os.environ))
     begun, process = producer_process.begin(context.root, context.new_store, order, name, kept)
     code = follow(context, begun, process, watched, detach=detach)
     if not detach:

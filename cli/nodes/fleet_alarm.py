@@ -148,7 +148,8 @@ class TroubleLog:
                 self._pending.append(trouble)
             else:
                 trouble = self.told.pop(one.key)
-                message = f"{one.kind.well(trouble['subject'])} (before: {trouble['message'].rstrip('.')})."
+                before = str(trouble["message"]).rstrip(".")
+                message = f"{one.kind.well(one.subject)} (before: {before})."
                 self._pending.append({**trouble, "event": "well", "message": message})
         self._keep()
         self._send()

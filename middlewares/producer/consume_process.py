@@ -37,7 +37,7 @@ from scrapyd_dist.transports.requests import ThreadTransport
 from ..throttle.install import why_not_heeded
 from .callback_check import check_callbacks, job_crawler
 from .completion_hooks import read_on_finish, refusal, tell
-from .crawl_findings import values_as_text
+from .crawl_findings import login_pages, values_as_text
 from .crawl_nodes import CrawlNodes
 from .crawl_repository import CrawlRepository, find_row, open_thread
 from .crawl_request import CrawlRequest, check_mode, check_parts, check_spider, find_project
@@ -346,7 +346,9 @@ class ConsumeRun(Lifecycle):
             self._outputs, self._host, repository.folder, package=package, own=[], feed_url=None, **stored
         )
         reporter.note_files(delivered)
-        reporter.warn(*delivered.warnings, *map(str, values_as_text(accepted_of(stored["attempts"]))))
+        accepted = accepted_of(stored["attempts"])
+        logins = login_pages(accepted)
+        reporter.warn(*delivered.warnings, *map(str, values_as_text(accepted)), *logins)
         if self._scheduler.incomplete:
             left = "All that it left here is done. Start it again, it goes on in its place; and then"
             why = f"{self._scheduler.state.stopped} {left}: {self._wanted.command}"
@@ -355,7 +357,7 @@ class ConsumeRun(Lifecycle):
         if summary["requests"]["done"] and not (summary["items"] or self._wanted.rows or self._wanted.strategy):
             reporter.warn(NO_ITEMS)
         code = exit_code(summary, max_failed=self._nodes.request.options.max_failed)
-        code = code or (PARTIAL if delivered.lost else 0)
+        code = code or (PARTIAL if delivered.lost or logins else 0)
         if goal := self._scheduler.state.goal:
             reached = in_words(goal, self._scheduler.state.spec.goals[goal])
             left = (

@@ -6,10 +6,18 @@ from scrapy import Spider
 
 from scrapyd_dist.batches import Attempt
 from scrapyd_dist.differences import FoundDifference, Trait, by_trait
+from scrapyd_dist.plurals import counted
+from scrapyd_dist.progress import number
 
 from ..spider_attributes import AttributeWatch
 from .code_reader import attribute_use
 from .discovery import Capture, IndexWalk
+
+#: what to do where pages need a session
+SESSION_REMEDY = (
+    "The cookies that the spider has here travel with the requests; if pages need more of a session, each worker has to"
+    " log in. DISTRIBUTED_LOGIN = NAME names the spider's method that returns the first request of that."
+)
 
 
 class ChangedAttributes:
@@ -46,6 +54,18 @@ def values_as_text(accepted: Iterable[Attempt], own: Iterable[str] = ()) -> list
     """The row of values that came home as text, by the reports of jobs and the producer's `own` items."""
     types = {*own, *(str(name) for one in accepted for name in one.report.get("as_text") or ())}
     return [found_trait(Trait.AS_TEXT, *sorted(types))] if types else []
+
+
+def login_pages(accepted: Iterable[Attempt]) -> list[str]:
+    """What to say where the site has sent its login in place of most pages; empty where it has not."""
+    reports = [one.report for one in accepted]
+    logins, pages = (sum(number(report, name) for report in reports) for name in ("logins", "pages"))
+    if 2 * logins <= pages:
+        return []
+    came = (
+        f"{counted(logins, 'page')} of {pages:,} came as the site's login, to which it redirects who is not logged in"
+    )
+    return [f"{came}. {SESSION_REMEDY}"]
 
 
 def walk_findings(index: IndexWalk, capture: Capture, counts: dict[str, int]) -> list[FoundDifference]:

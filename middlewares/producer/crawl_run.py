@@ -41,12 +41,19 @@ from ..classifier import count_found
 from ..engine_compat import close_spider, watch_idle_reason
 from ..goal_keeper import GoalKeeper
 from ..pause_gate import PauseGate
-from ..targets import Target, find_target
+from ..targets import Target, find_target, guesses
 from ..throttle.install import charge_pages_to, why_not_heeded
 from ..throttle.install import problem_of as throttle_problem
 from .completion_hooks import judge_items, read_on_finish, refusal, tell
 from .crawl_code import code_of, note_on_process
-from .crawl_findings import ChangedAttributes, found_trait, values_as_text, walk_findings
+from .crawl_findings import (
+    SESSION_REMEDY,
+    ChangedAttributes,
+    found_trait,
+    login_pages,
+    values_as_text,
+    walk_findings,
+)
 from .crawl_nodes import CrawlNodes
 from .crawl_repository import CrawlRepository, find_row, open_thread
 from .crawl_request import (
@@ -106,9 +113,9 @@ class CrawlStart:
         await repository.take_up()
         charge_pages_to(self._crawler, repository.home)
         rules = await self._rules(repository, heeds=options.heeds)
-        guessed = [f"no target is named, so to the nodes go {target.how}"] if target.follows else []
-        warnings = [*complaints(settings, vars(spider)), *await thread(thread.store.warnings), *rules, *guessed]
-        for warning in (*differences, *warnings):
+        endangered, guessed = await thread(thread.store.warnings), guesses(target, settings)
+        warnings = [*complaints(settings, vars(spider)), *endangered, *rules]
+        for warning in (*differences, *warnings, *guessed):
             logger.warning("%s", warning)
         code = await thread(code_of, row, repository.folder, project.root, request.store)
         nodes = await CrawlNodes.prepare(request, repository, code)
@@ -139,7 +146,7 @@ class CrawlStart:
         snapshot = Snapshot(
             scheduler=scheduler.state,
             earlier_versions=repository.earlier_versions,
-            code=[*nodes.prepared.code, *note_on_process(code, row, repository.folder)],
+            code=[*guessed, *nodes.prepared.code, *note_on_process(code, row, repository.folder)],
             unheeded=why_not_heeded(settings),
             differences=differences,
             warnings=warnings,
@@ -437,6 +444,7 @@ class CrawlRun(Lifecycle):
         reporter.differ(*await asyncio.to_thread(self._repeats, accepted))
         reporter.differ(*self._attributes.kept_in_jobs(self._target_callbacks, accepted))
         reporter.differ(*values_as_text(accepted, self._own.as_text))
+        reporter.warn(*(logins := login_pages(accepted)))
         where = ", ".join(reporter.snapshot.output) or "the feeds that its manifest lists"
         logger.info("Crawl %s is complete: %d items in %s", repository.id, delivered.items, where)
         _log_failures(stored["misses"], delivered.misses)
@@ -455,6 +463,7 @@ class CrawlRun(Lifecycle):
             or self._scheduler.state.closed_by
             or self._has_wrong_values
             or self._mostly_denied(stored["misses"])
+            or logins
         )
         code = code or (PARTIAL if is_partial else 0)
         await self._close_row(CrawlState.FINISHED, 1 if too_few or empty_by_fault else code)
@@ -497,12 +506,7 @@ class CrawlRun(Lifecycle):
                 " count anew; they are in the list of misses. To try a crawl of a few pages, use --limit."
             )
         if denied := self._mostly_denied(misses):
-            warnings.append(
-                f"{counted(denied, 'page was', 'pages were')} denied (401, 403). The cookies that the spider"
-                f" has here travel with the"
-                " requests; if pages need more of a session, each worker has to log in. DISTRIBUTED_LOGIN = NAME names"
-                " the spider's method that returns the first request of that."
-            )
+            warnings.append(f"{counted(denied, 'page was', 'pages were')} denied (401, 403). {SESSION_REMEDY}")
         return warnings
 
     def _early_end(self) -> str:

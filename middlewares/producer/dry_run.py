@@ -32,7 +32,7 @@ from scrapyd_dist.store import open_store
 from scrapyd_dist.store.address import is_url
 from scrapyd_dist.store.reach import ways_to
 
-from ..targets import find_target
+from ..targets import find_target, guesses, take_only_callback
 from ..throttle.install import why_not_heeded
 from .completion_hooks import read_on_finish
 from .crawl_code import TODAYS, CrawlCode
@@ -69,6 +69,7 @@ def plan(
     options = read_options(crawler.settings)
     check_args(SettingReader(crawler.settings).value("DISTRIBUTED_SPIDER_ARGS"))
     differences = check_crawl(options, crawler.settings, made, args)
+    take_only_callback(made, crawler.settings)
     target = find_target(made, crawler.settings)
     options = for_target(options, target, crawler.settings)
     differences += kept_by_callbacks(crawler.spidercls, target.methods(made))
@@ -82,6 +83,7 @@ def plan(
         member.recall(stored.slots.get(member.node.url, 0))
     warnings = [
         *complaints(crawler.settings, vars(made)),
+        *guesses(target, crawler.settings),
         *prepared.warnings,
         *check_reach(options, members, ways, rules=throttle["rules"]),
         *(

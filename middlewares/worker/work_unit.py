@@ -7,6 +7,7 @@ it has left the pipelines.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from array import array
 from collections import deque
@@ -14,6 +15,7 @@ from collections.abc import Container, Sequence
 from contextvars import ContextVar
 from itertools import count as numbers
 from typing import Any, ClassVar, NamedTuple
+from urllib.parse import urlsplit
 
 from scrapy import Request
 from scrapy.crawler import Crawler
@@ -30,10 +32,23 @@ from ..codec import PagesUsedUp
 from .files import PartFile
 
 logger = logging.getLogger(__name__)
+#: a part of a path that leads to a login: /login, /users/sign_in, /account/log-in.php
+_LOGIN = re.compile(r"(?:^|[/_.-])(?:log|sign)[-_]?in(?:$|[/.])", re.IGNORECASE)
 #: kind and reason of requests that wait until the crawl goes on
 REST_PUT_OFF = (PUT_OFF, PUT_OFF_REASON)
 #: 4xx that say "not now" instead of "not there"
 NOT_NOW = frozenset({408, 429})
+
+
+def is_login(response: Response) -> bool:
+    """Whether the site has redirected a request for another page to its login, by the path."""
+    redirected = [str(url) for url in response.meta.get("redirect_urls") or ()]
+    asked = redirected[0] if redirected else response.url
+    return bool(_LOGIN.search(_path(response.url))) and not _LOGIN.search(_path(asked))
+
+
+def _path(url: str) -> str:
+    return urlsplit(url).path
 
 
 class RequestLedger:
@@ -52,6 +67,7 @@ class RequestLedger:
         #: serial of a request that followed and failed -> the request that it followed from, and why
         self._failed_followers: dict[int, tuple[int, str]] = {}
         self.pages = self.items = 0
+        self.logins = 0  #: pages in whose place the site has sent its login
         self.failed = ""  #: why the first that gave no result did not, whatever it was
         self.rest = ("unended", "nothing was heard of it")  #: kind and reason of requests that have not ended
 
@@ -63,6 +79,7 @@ class RequestLedger:
     def page(self, index: int | None, response: Response) -> None:
         """Its page, or that of one that followed from it, goes to a callback."""
         self.pages += 1
+        self.logins += is_login(response)
 
     def missed(self, index: int | None, kind: str, reason: str, error: BaseException | None = None) -> None:
         """It gave no result; `error` is what was raised, where that is the reason."""
@@ -157,7 +174,8 @@ class RequestLedger:
             kinds[kind].append({"url": url, "reason": reason})
             if kind != "gone":
                 missed.append([index, "failed" if kind == "unended" else kind, self._places(index)])
-        return {**self.progress(), **kinds, "missed_requests": missed, "replaces": self._again}
+        counts = {**self.progress(), "logins": self.logins}
+        return {**counts, **kinds, "missed_requests": missed, "replaces": self._again}
 
     def _places(self, index: int) -> list[list[int]] | None:
         """Where the items of a request are: the number of the first, from 0, and how many follow without a gap."""

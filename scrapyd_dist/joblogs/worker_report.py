@@ -62,6 +62,7 @@ class WorkerReport:
     batches: Mapping[str, int] | None = None  #: of a leasing worker: fate of a batch -> how many; None: it was sent one
     part: PartInfo | None = None
     changed: tuple[str, ...] = ()  #: attributes of the spider that were set, or changed in place, while it worked
+    logins: int = 0  #: pages in whose place the site has sent its login
     feeds: tuple[str, ...] = ()
     feeds_failed: int = 0
     #: of requests that are gone, failed, unended, or dead, as the worker's spider cannot make them: URL and reason
@@ -149,7 +150,7 @@ def counts_of(report: Mapping[str, Any]) -> Counter[str]:
 def _report(document: Mapping[str, Any]) -> WorkerReport:
     part, started, public, batches = (document.get(name) for name in ("part", "started", "public", "batches"))
     counts: dict[str, Any] = {name: _count(document[name]) for name in ("requests", "done", "missed", "pages", "items")}
-    counts |= {name: _count(document.get(name, 0)) for name in ("errors", "feeds_failed")}
+    counts |= {name: _count(document.get(name, 0)) for name in ("errors", "feeds_failed", "logins")}
     texts: dict[str, Any] = {
         name: str(document.get(name, "")) for name in ("finish_reason", "closed_by", "problem", "no_lease")
     }
@@ -279,6 +280,7 @@ def kept(report: WorkerReport, replaces: Sequence[tuple[int, int]] = ()) -> dict
         "items": report.items,
         "feeds": list(report.feeds),
         **({"changed": list(report.changed)} if report.changed else {}),
+        **({"logins": report.logins} if report.logins else {}),
         **({} if report.part is None else _of_part(report.part)),
         "started": report.started,
         "updated": report.updated,

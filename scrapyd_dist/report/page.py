@@ -46,7 +46,7 @@ def page(facts: Facts) -> str:
     environment = Environment(
         autoescape=True, finalize=_cleaned, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(span=charts.span, when=_when, grouped="{:,}".format)
+    environment.filters.update(span=charts.span, when=_when, grouped="{:,}".format, counted=counted)
     package = files(__package__)
     template = environment.from_string(package.joinpath("page.html.j2").read_text("utf-8"))
     crawl, summary = facts.crawl, facts.crawl.summary

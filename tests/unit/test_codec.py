@@ -34,7 +34,7 @@ from scrapyd_dist.middlewares.codec import (
     to_value,
     to_value_for_other,
 )
-from scrapyd_dist.middlewares.targets import find_target, only_rule
+from scrapyd_dist.middlewares.targets import NoTarget, find_target, guesses, only_rule, take_only_callback
 
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.payload import from_json, to_json
@@ -541,6 +541,45 @@ WRONG: list[tuple[Spider, dict[str, Any], str]] = [
     (SPIDER, {"DISTRIBUTED_TARGET_CALLBACKS": "parse_items"}, "no method 'parse_items'.* Did you mean parse_item?"),
     (SPIDER, {"DISTRIBUTED_TARGET_CALLBACKS": "title"}, "has no method 'title'"),
 ]
+
+
+class Bookshop(Spider):
+    """What most spiders are: one callback for the first pages, and one for what they lead to."""
+
+    name = "my shop"
+
+    def parse(self, response: Any) -> None: ...
+
+    def parse_book(self, response: Any) -> None: ...
+
+
+class Bookshops(Bookshop):
+    def parse_author(self, response: Any) -> None: ...
+
+
+class Alone(Spider):
+    name = "alone"
+
+    def parse(self, response: Any) -> None: ...
+
+
+def test_the_only_other_callback_is_the_target_of_a_crawl_that_was_asked_for() -> None:
+    one, two, named = Settings(), Settings(), Settings({"DISTRIBUTED_TARGET_CALLBACKS": "parse"})
+    take_only_callback(Bookshop(), one)
+    target = find_target(Bookshop(), one)
+    assert target.callbacks == {"parse_book"}
+    assert guesses(target, one) == [
+        "no target is named, so to the nodes go callback parse_book of my shop, its only one besides parse()"
+    ]
+    assert one.getpriority("DISTRIBUTED_TARGET_CALLBACKS") == 40  # as given on the command line: it goes to workers
+    take_only_callback(Bookshops(), two)
+    with pytest.raises(NoTarget, match=r"Type: sdist crawl 'my shop' --callback parse_author\."):
+        find_target(Bookshops(), two)
+    with pytest.raises(NoTarget, match=r"sdist crawl alone -s DISTRIBUTED_SEEDS=1\."):
+        find_target(Alone(), two)
+    take_only_callback(Bookshop(), named)
+    assert find_target(Bookshop(), named).callbacks == {"parse"}
+    assert not guesses(find_target(Bookshop(), named), named)
 
 
 @pytest.mark.parametrize(("spider", "values", "why"), WRONG)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from scrapy import Spider
-from scrapyd_dist.middlewares.producer.crawl_findings import ChangedAttributes, walk_findings
+from scrapyd_dist.middlewares.producer.crawl_findings import ChangedAttributes, login_pages, walk_findings
 from scrapyd_dist.middlewares.spider_attributes import AttributeWatch
 
 from scrapyd_dist.batches import Attempt, AttemptState
@@ -47,6 +47,17 @@ def test_attributes_that_callbacks_set_and_target_callbacks_read_are_named() -> 
     assert differing() == ["late", "names", "seen", "token"]
     assert differing("token", "late") == ["names", "seen"]
     assert differing(callbacks=()) == []
+
+
+@pytest.mark.parametrize(("logins", "pages", "told"), [(0, 0, False), (1, 2, False), (2, 3, True), (1, 1, True)])
+def test_a_login_in_place_of_most_pages_is_told(logins: int, pages: int, told: bool) -> None:
+    reports: list[dict[str, Any]] = [{"logins": logins, "pages": pages}, {"pages": 0}]
+    accepted = [
+        Attempt(batch=1, number=1, job="", node="", url="", state=AttemptState.ACCEPTED, report=one) for one in reports
+    ]
+    said = login_pages(accepted)
+    assert bool(said) == told
+    assert all("DISTRIBUTED_LOGIN" in text and f"of {pages} came" in text for text in said)
 
 
 class Diary(Shop):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rig.scheduling import run
 from scrapy import Request, Spider, signals
+from scrapy.http import Response
 from scrapy.settings import Settings
 from scrapy.utils.test import get_crawler
 from scrapyd_dist.middlewares.goal_keeper import GoalKeeper, GoalReached, goals_of, take_settings
@@ -270,3 +271,23 @@ def test_a_request_that_is_put_off_is_neither_done_nor_failed() -> None:
     assert (report["done"], report["missed"], report["errors"]) == (1, 0, 0)
     assert [row["url"] for row in report["put-off"]] == ["http://web/0", "http://web/2"]
     assert report["missed_requests"] == [[0, "put-off", [[0, 1]]], [2, "put-off", []]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "came", "counts"),
+    [
+        ("/item/1", "/login", 1),
+        ("/item/1", "/users/sign_in?next=/item/1", 1),
+        ("/item/1", "/account/Log-In.aspx", 1),
+        ("/item/1", "/item/one", 0),
+        ("/item/1", "/blogging/login-tips", 0),
+        ("/login", "/login/", 0),  # what was asked for has come
+        ("", "/login", 0),
+    ],
+)
+def test_a_page_that_is_the_login_in_its_place_is_counted(asked: str, came: str, counts: int) -> None:
+    meta = {"redirect_urls": [f"http://web{asked}"]} if asked else {}
+    request = Request(f"http://web{came}", meta=meta)
+    ledger = work_unit.RequestLedger(["http://web/item/1"])
+    ledger.page(0, Response(request.url, request=request))
+    assert ledger.close()["logins"] == counts

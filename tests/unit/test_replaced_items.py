@@ -116,7 +116,7 @@ def test_parts_that_are_not_there_any_more_are_told_and_the_rest_is_merged(tmp_p
     assert (delivered.items, delivered.lost) == (3, 3)
     assert (tmp_path / "items.jl").read_text() == '{"a": 1}\n' * 3
     (warning,) = delivered.warnings
-    assert warning.startswith("3 items are lost: 1 parts that came home are not in ")
+    assert warning.startswith("3 items are lost: 1 part that came home is not in ")
     assert "sdist items pull" in warning
 
 

@@ -75,6 +75,8 @@ def test_a_misspelt_name_of_a_setting_is_told_with_the_nearest_one_and_that_of_a
     assert unknown(["DISTRIBUTED_SHARD", "LOG_LEVEL", *SETTINGS, *INTERNAL, "DISTRIBUTED_START_URLS_7"]) == [
         "The setting DISTRIBUTED_SHARD is none of scrapyd-dist's, and does nothing. Did you mean DISTRIBUTED_SHARDS?"
     ]
+    (told,) = unknown(["DISTRIBUTE_MAX_JOBS", "DISTANCE", "DIST_KEY", "MAX_JOBS"])
+    assert told.endswith("does nothing. Did you mean DISTRIBUTED_MAX_JOBS?")
     assert nearest("DISTRIBUTED_XYZZY") == nearest("DISTRIBUTED_PAUSE") == ""
     assert nearest("node 3", ["node 33"]) == " Did you mean 'node 33'?"
     variables = ("SDIST_STOR", "SDIST_STORE", "SDIST_WEB1")
