@@ -21,6 +21,7 @@ from scrapyd_dist.differences import FoundDifference, Trait
 from scrapyd_dist.errors import INTERRUPTED, PARTIAL, ConfigError, DistError
 from scrapyd_dist.goals import in_words
 from scrapyd_dist.items.delivery import accepted_of
+from scrapyd_dist.items.merging import OutputNotWritten
 from scrapyd_dist.items.repeats import count_repeats
 from scrapyd_dist.progress import Snapshot, exit_code, number
 from scrapyd_dist.scheduling.batcher import BatchDraft, Demand, portions
@@ -394,7 +395,7 @@ class CrawlRun(Lifecycle):
                 feed_url=options.target_feed_url,
                 **stored,
             )
-        except FeedsNotStored as error:
+        except (FeedsNotStored, OutputNotWritten) as error:
             await self._scheduler.left()
             await self._stop(str(error), PARTIAL)
             return
