@@ -4,6 +4,7 @@ The rule it keeps: looking makes no store, and no address is ever shown with its
 """
 
 import ast
+import json
 import os
 import secrets
 import subprocess
@@ -40,7 +41,7 @@ from scrapyd_dist.errors import (
     NothingMatched,
 )
 from scrapyd_dist.keys import known_key, state_key
-from scrapyd_dist.nodes import Node, NodeRecord, distinct, is_address, names_of
+from scrapyd_dist.nodes import Node, NodeRecord, check_project, distinct, is_address, names_of
 from scrapyd_dist.payload import PayloadError, RequestValue, decode
 from scrapyd_dist.python_process import command_of_code
 from scrapyd_dist.scrapyd import api
@@ -156,6 +157,11 @@ def requests_in(store: Store, root: Path, frontier: str, batch: Batch) -> list[R
         ) from error
 
 
+#: prints the project's name as JSON, whatever characters it has
+_BOT_NAME = (
+    "import json; from scrapy.utils.project import get_project_settings as settings;"
+    " print(json.dumps(str(settings()['BOT_NAME'])))"
+)
 #: seconds that the project's settings may take to load
 SETTINGS_TIMEOUT = 60
 
@@ -164,19 +170,19 @@ def project_name(project: ProjectConfig, nodes: Sequence[Node], chosen: str | No
     """Scrapyd's name of the project: chosen, else that of [deploy] or of all targets, else BOT_NAME of the settings."""
     known = chosen or project.project
     if known:
-        return known
+        return check_project(known)
     names = [node.project for node in nodes if node.project]
     if names and len(names) == len(nodes):
         return names[0]
     if not project.settings_module:
         raise ConfigError("There is no scrapy.cfg here that names the project: add -p NAME, or set SDIST_PROJECT.")
-    lines, why = with_settings(project.root, code_of_setting("BOT_NAME"))
+    lines, why = with_settings(project.root, _BOT_NAME)
     if why or not lines:
         raise ConfigError(
             f"The project's name is its BOT_NAME, and the settings cannot be loaded: {why or 'it is empty'}. Correct"
             " them, or name the project with -p, or by `project = NAME` in [deploy] of scrapy.cfg."
         )
-    return lines[-1]
+    return check_project(str(json.loads(lines[-1])))
 
 
 def code_of_setting(name: str) -> str:

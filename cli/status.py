@@ -45,6 +45,8 @@ def watch(
 
     Example: sdist watch easy-20260102T030405Z
     """
+    if on_trouble is not None and not on_trouble.strip():
+        raise ConfigError("--on-trouble is empty: give it a command or an address, or leave it out.")
     if fleet:
         _no_crawl(crawl)
         return fleet_view.watch(context, watched, on_trouble)

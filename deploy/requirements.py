@@ -7,7 +7,6 @@ on the node is preferred.
 
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -20,6 +19,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from scrapyd_dist.errors import ConfigError
+from scrapyd_dist.python_process import command_of_module
 from scrapyd_dist.store.address import is_url
 
 from .egg import package_files
@@ -94,7 +94,7 @@ def read_requirements(project_root: Path) -> dict[str, bytes]:
 def _install(project_root: Path, folder: Path, known: set[str]) -> None:
     text = _without(known, (project_root / REQUIREMENTS).read_text(encoding="utf-8", errors="replace"), project_root)
     options = ["--target", str(folder), "--no-compile", "--no-input", "--disable-pip-version-check", "--quiet"]
-    command = [sys.executable, "-m", "pip", "install", *options, "--requirement", "/dev/stdin"]
+    command = command_of_module("pip", "install", *options, "--requirement", "/dev/stdin")
     try:
         done = subprocess.run(
             command, cwd=project_root, capture_output=True, text=True, check=False, timeout=PIP_TIMEOUT,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from scrapyd_dist.errors import ConfigError, NothingMatched
 from scrapyd_dist.nodes import Node, distinct, is_address, names_of
-from scrapyd_dist.ownership import fault_of_folder
+from scrapyd_dist.ownership import fault_of_folder, read_regular
 from scrapyd_dist.settings import nearest
 
 #: The project's state folder next to scrapy.cfg, with crawls, keys, eggs and local nodes.
@@ -155,7 +155,7 @@ def read_files(files: list[Path]) -> configparser.ConfigParser:
 def read_text(path: Path, what: str) -> str:
     """Return the text of a file; ConfigError, which calls the file `what`, if it cannot be read."""
     try:
-        return path.read_text("utf-8")
+        return read_regular(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as e:
         why = e.strerror if isinstance(e, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"{what} cannot be read: {why}.") from e
@@ -219,6 +219,9 @@ def addresses_of(node: Node) -> tuple[Node, ...]:
 def with_netrc(node: Node) -> Node:
     """Return the node with the credentials of ~/.netrc (or the file in NETRC) if it has none of its own."""
     if node.username is not None:
+        return node
+    file = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
+    if file.exists() and not file.is_file():  # a pipe would be waited for without end
         return node
     try:
         entry = netrc.netrc(os.environ.get("NETRC")).authenticators(node.host)

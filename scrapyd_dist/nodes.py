@@ -25,6 +25,10 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOST_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")
 _UNSAFE = re.compile(r"[\x00-\x20\x7f\\]")
 
+#: what no name of a project has in it, and most bytes of one
+_NO_PROJECT = re.compile("[/\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_NAME_MAX = 200
+
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
@@ -137,6 +141,17 @@ class NodeRecord:
     idle_looks: tuple[float, ...] = ()
     url: str = ""  #: url, without credentials, of a node that a command added to the fleet; "" for a node of scrapy.cfg
     changed: float = 0.0  #: when `url` was set last, seconds since the epoch; grows with each change
+
+
+def check_project(name: str) -> str:
+    """Return the name, or raise `ConfigError` if no project can be called so: nodes name folders by it."""
+    if not name or name in {".", ".."} or _NO_PROJECT.search(name) or len(name.encode("utf-8", "replace")) > _NAME_MAX:
+        raise ConfigError(
+            f"{name[:100]!r} cannot be the name of a project: it is a folder's name on the nodes, so it has no line"
+            f" feed or other control character and no /, and at most {_NAME_MAX} bytes. The name is BOT_NAME of the"
+            " settings, or `project` in [deploy] of scrapy.cfg."
+        )
+    return name
 
 
 def is_address(text: str) -> bool:

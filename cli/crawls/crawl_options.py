@@ -260,8 +260,13 @@ def stdout_for(
     if not file.exists():
         say(f"The items are not all home. When they are, they are in {file}.")
         return
-    with file.open("rb") as items:
-        shutil.copyfileobj(items, sys.stdout.buffer)
+    try:
+        with file.open("rb") as items:
+            shutil.copyfileobj(items, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    except OSError:
+        say(f"The items are in {file}.")
+        raise
     file.unlink()
 
 

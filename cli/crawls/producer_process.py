@@ -24,6 +24,7 @@ from scrapyd_dist.errors import ConfigError, NameTaken, NothingMatched
 from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.pidfile import note_pid, noted_pid, started_at
 from scrapyd_dist.python_process import command_of_module
+from scrapyd_dist.scrapyd.jobs import check_spider_name
 from scrapyd_dist.scrapyd.versions import hash_in, sanitised
 from scrapyd_dist.store import Store
 from scrapyd_dist.store.address import VARIABLE
@@ -87,6 +88,7 @@ def begin(
     name: None = it gets one; kept: the version that it is to run, where that is not the working tree's code.
     """
     now = time.time()
+    check_spider_name(order.spider)
     if name is not None:
         check_crawl_name(name)
     options = {name: value for name, value in asdict(order).items() if name not in {"spider", "version"}}

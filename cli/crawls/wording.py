@@ -15,6 +15,8 @@ from scrapyd_dist.progress import MISSED, KnownTotals, number, succeeded, told
 USED = frozenset({"up", "draining"})
 #: URLs of a kind that are named at the end
 SHOWN = 5
+#: characters of a URL or a reason that are shown
+LONGEST = 300
 
 
 def state_of(summary: Mapping[str, Any]) -> str:
@@ -214,12 +216,18 @@ def _missed(summary: Mapping[str, Any], misses: Sequence[Mapping[str, Any]]) -> 
             continue
         lines.append(f"  {total:,} {MISSES[kind]}:")
         named = [miss for miss in misses if miss.get("kind") == kind][:SHOWN]
-        lines += ["    " + "  ".join(filter(None, (miss.get("url"), miss.get("reason")))) for miss in named]
+        lines += ["    " + "  ".join(filter(None, map(_cut, (miss.get("url"), miss.get("reason"))))) for miss in named]
         if total > len(named):
             lines.append(f"    and {total - len(named):,} more" if named else "    (not listed)")
     if lines and summary.get("misses"):
         lines.append(f"  All of them: {_short(summary['misses'])}")
     return lines
+
+
+def _cut(text: str | None) -> str:
+    """A text that fits on a screen; the list of misses has all of it."""
+    said = text or ""
+    return said if len(said) <= LONGEST else f"{said[:LONGEST]}… ({len(said):,} characters)"
 
 
 def _short(path: str) -> str:

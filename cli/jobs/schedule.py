@@ -185,6 +185,8 @@ def schedule(
 
     Example: sdist jobs schedule 'shop*' -a category=books --unless-running
     """
+    if on_finish is not None and not on_finish.strip():
+        raise ConfigError("--on-finish is empty: give it a command or an address, or leave it out.")
     finish = EventHook(target=on_finish or "", option="--on-finish", event="the end of the jobs")
     finish.check()
     if sum((on is not None, any_, all_nodes)) > 1:

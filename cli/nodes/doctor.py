@@ -2,26 +2,32 @@
 
 import socket
 import ssl
+import stat
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
+from scrapyd_dist.config import STATE_FOLDER
 from scrapyd_dist.diagnostics import Finding, KeptLogs, NodeDiagnosis, Severity, findings, fleet_findings
 from scrapyd_dist.errors import ApiRefused, NodeError, NotFound, NotJson
 from scrapyd_dist.joblogs.verdict import Place
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.ownership import fault_of_file
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.scheduling.node_state import IdleWatch
 from scrapyd_dist.scrapyd import api
 from scrapyd_dist.scrapyd.api import Call, Job
+from scrapyd_dist.store.address import is_url
 from scrapyd_dist.transports import Sender, sweep
 
-from ..context import Context, exit_code, quick_project
+from ..context import Context, exit_code, quick_project, where
+from ..crawls.wording import counted
 from ..node_status import start_delays
 from ..options import CONNECT_TIMEOUT, ConnectTimeout, Timeout, argument, nodes, option, project_option
 from ..output import NEVER, Output, put, say, waiting
@@ -32,6 +38,9 @@ PATIENCE = 2.0
 #: seconds between two looks at a node whose work may be stuck, and most seconds that are spent on such looks
 EVERY, LOOKING = 1.0, 60.0
 T = TypeVar("T")
+#: what findings of this machine stand under, where a node's name stands
+HERE = "this machine"
+_OTHERS_READ = stat.S_IRGRP | stat.S_IXGRP | stat.S_IROTH | stat.S_IXOTH
 
 
 def _connect(node: Node, timeout: float) -> socket.socket:
@@ -190,7 +199,8 @@ def doctor(
     Each finding says what to do; nothing is changed. Looked at: user name and password, TLS and certificate,
     the url's path, clock, time to answer, /logs/ and pieces of files, items_dir,
     jobs_to_keep, Scrapyd's age, versions, whether eggs can be read, process
-    slots that are lost (that takes some seconds where work waits). Exit code 1
+    slots that are lost (that takes some seconds where work waits); and here,
+    whether others can write the store or look into the state folder. Exit code 1
     when something endangers work, else as with `sdist nodes`.
 
     Example: sdist doctor 'eu-*'
@@ -207,6 +217,7 @@ def doctor(
     now = datetime.now(timezone.utc)
     results = [result for one in exams for result in findings(one, now)]
     results += fleet_findings(exams, () if node else context.project.targets)
+    results += _of_this_machine(context.root)
     results.sort(key=lambda one: list(Severity).index(one.severity))
     _tell(exams, results, output, verbose=verbose)
     # 1 when a node that answers endangers work; else by the nodes that do not answer.
@@ -214,6 +225,18 @@ def doctor(
     if any(result.severity is Severity.DANGER and result.node not in unreached for result in results):
         return 1
     return exit_code(len(exams), unreached.values())
+
+
+def _of_this_machine(root: Path) -> Iterator[Finding]:
+    """What of the store and the state folder others can write or read."""
+    address, state = where(root), root / STATE_FOLDER
+    if not is_url(address) and (fault := fault_of_file(Path(address))):
+        text = f"others could write the store {address}, so no command uses it"
+        yield Finding(Severity.DANGER, HERE, "store", text, fault)
+    with suppress(OSError):
+        if stat.S_IMODE(state.stat().st_mode) & _OTHERS_READ:
+            text = f"others can look into {state}, which has the key and the eggs"
+            yield Finding(Severity.WARNING, HERE, "state", text, f"Forbid it: chmod 700 {state}")
 
 
 def _watch(context: Context, sender: Sender, exams: Sequence[NodeDiagnosis], timeout: float) -> None:

@@ -24,7 +24,7 @@ from scrapyd_dist.errors import INTERRUPTED, PARTIAL, TIME_UP, ConfigError, Dist
 from scrapyd_dist.frontier.backlog import UNFAIR
 from scrapyd_dist.goals import in_words
 from scrapyd_dist.items.delivery import accepted_of
-from scrapyd_dist.items.merging import is_elsewhere
+from scrapyd_dist.items.merging import OutputNotWritten, is_elsewhere
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import Snapshot, exit_code, told
@@ -43,7 +43,7 @@ from .crawl_repository import CrawlRepository, find_row, open_thread
 from .crawl_request import CrawlRequest, check_mode, check_parts, check_spider, find_project
 from .feed_outputs import CrawlOutputs, shown
 from .lifecycle import Lifecycle
-from .merged_feeds import FeedHost, MergedFeeds, deliver_to, package_of
+from .merged_feeds import FeedHost, FeedsNotStored, MergedFeeds, deliver_to, package_of
 from .process import check_known
 from .producer_options import read_options
 from .status_reporter import FrontierReporter
@@ -322,7 +322,11 @@ class ConsumeRun(Lifecycle):
         if self._interrupted.is_set():
             return await self._stop("Interrupted", INTERRUPTED)
         if not scheduler.state.stopped or scheduler.incomplete:
-            return await self._good_end()
+            try:
+                return await self._good_end()
+            except (FeedsNotStored, OutputNotWritten) as error:
+                message = f"{error} All else is done; the same command writes them: {self._wanted.command}"
+                return await self._let_go(CrawlState.STOPPED, PARTIAL, message)
         limit = self._wanted.scaling.max_time
         time_up = limit and not scheduler.failed and time.monotonic() - self._reporter.begun > limit
         return await self._stop(scheduler.state.stopped, TIME_UP if time_up else scheduler.stop_code)

@@ -24,6 +24,7 @@ from scrapyd_dist.differences import DIFFERENCES, FoundDifference, Trait, by_tra
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.goals import DEPTH
 from scrapyd_dist.items.merging import check_folder, is_elsewhere
+from scrapyd_dist.nodes import check_project
 from scrapyd_dist.scheduling.job_request import passed_on
 from scrapyd_dist.scrapyd.jobs import check_args, check_spider_name
 from scrapyd_dist.settings import LABELS, SettingReader, Travels, judge, limits_in, travelling
@@ -91,7 +92,7 @@ def find_project(settings: BaseSettings) -> PreparedProject:
     return PreparedProject(
         root=root,
         state=config.state_dir(root),
-        name=(loaded.project if loaded else None) or settings.get("BOT_NAME"),
+        name=check_project(str((loaded.project if loaded else None) or settings.get("BOT_NAME"))),
         config=loaded,
         limits=limits_in(loaded.options) if loaded else {},
     )

@@ -29,6 +29,7 @@ from scrapyd_dist.errors import (
 )
 from scrapyd_dist.goals import in_words
 from scrapyd_dist.items.delivery import accepted_of
+from scrapyd_dist.items.merging import OutputNotWritten
 from scrapyd_dist.items.repeats import count_repeats
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import Snapshot, exit_code, number
@@ -432,7 +433,7 @@ class CrawlRun(Lifecycle):
                 feed_url=options.target_feed_url,
                 **stored,
             )
-        except FeedsNotStored as error:
+        except (FeedsNotStored, OutputNotWritten) as error:
             await self._scheduler.left()
             await self._stop(str(error), PARTIAL)
             return

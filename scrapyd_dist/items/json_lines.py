@@ -116,6 +116,11 @@ class Items:
         #: counts of each file in the latest iteration
         self.found: list[FoundItem] = []
 
+    @property
+    def paths(self) -> frozenset[str]:
+        """The files, as they are called in errors."""
+        return frozenset(map(str, self._paths))
+
     def lines(self) -> Iterator[bytes]:
         """Yield each item as its line, without the line feed."""
         return (line for line, _ in self._pass())

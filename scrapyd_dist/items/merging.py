@@ -48,6 +48,12 @@ class PartLost(DistError):
     """A part could not be fetched whole from its node."""
 
 
+class OutputNotWritten(DistError):
+    """A merged file cannot be written; the items are all home."""
+
+    exit_code = 2
+
+
 class PartTooBig(PartLost):
     """There is no room for a part at home, so its node has no part in that."""
 
@@ -170,17 +176,30 @@ def merge(
     """Write every output from the items, in their order, each by a file that is renamed when it is whole.
 
     `fields` are the first columns of a CSV file, whether an item has them or not; `values` gives the items for it.
-    Gives the number of items.
+    Gives the number of items; raises `OutputNotWritten`.
     """
     for output in outputs:
-        with _replacing(output) as file:
-            if output.format == "csv":
-                _write_csv(items, file, _header(output), fields, values)
-            elif output.format == "json":
-                _write_json(items, file)
-            else:
-                file.writelines(line + b"\n" for line in items.lines())
+        try:
+            _write_one(items, output, fields, values)
+        except OSError as error:
+            if str(error.filename) in items.paths:
+                raise  # a part cannot be read
+            place = f" ({error.filename})" if error.filename not in {None, str(output.path)} else ""
+            raise OutputNotWritten(
+                f"The items cannot be written to {output.path}: {error.strerror or error}{place}. They are all home:"
+                " mend that, or write them to another file by `sdist items merge CRAWL -O FILE`."
+            ) from error
     return sum(one.items for one in items.found)
+
+
+def _write_one(items: Items, output: ItemOutput, fields: Sequence[str], values: ItemValues) -> None:
+    with _replacing(output) as file:
+        if output.format == "csv":
+            _write_csv(items, file, _header(output), fields, values)
+        elif output.format == "json":
+            _write_json(items, file)
+        else:
+            file.writelines(line + b"\n" for line in items.lines())
 
 
 @contextmanager

@@ -17,6 +17,7 @@ FILE_NAME_MAX = 255
 RESERVED_ARGS = frozenset(
     {"project", "spider", "jobid", "priority", "setting", "_version", "name", "spider_name", "self", "settings", "_job"}
 )
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _JOB_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}\Z")
 _OURS = re.compile(r"(?P<home>(?P<crawl>[A-Za-z0-9_-]{1,80})(\.[0-9a-f]{8})?)\.[bw][0-9]{1,16}\.a[0-9]{1,16}")
 _ID = re.compile(r".*-\d{8}T\d{6}Z-([0-9a-f]{12})-[0-9a-f]{8}")
@@ -82,11 +83,12 @@ def check_spider_name(name: str) -> None:
     Scrapyd names a folder of logs after it and passes it to a command line; where it cannot, it says ok, and the job
     and a process slot are lost.
     """
-    has_path = "/" in name or "\0" in name or name in {"", ".", ".."}
+    has_path = "/" in name or _CONTROL.search(name) or name in {"", ".", ".."}
     if has_path or name.startswith("-") or len(name.encode(errors="replace")) > FILE_NAME_MAX:
         raise ConfigError(
             f"Scrapyd cannot start the spider {name!r}: it names a folder after it and passes it to a command line."
-            f" Give it another name, without / and without a - at its beginning, of at most {FILE_NAME_MAX} bytes."
+            " Give it another name, without / and control characters, and without a - at its beginning, of at most"
+            f" {FILE_NAME_MAX} bytes."
         )
 
 

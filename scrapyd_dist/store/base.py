@@ -18,7 +18,7 @@ from scrapyd_dist.goals import Spent
 from scrapyd_dist.job_record import JobRecord, JobVerdict
 from scrapyd_dist.nodes import NodeRecord
 from scrapyd_dist.store.frontier_rows import BatchStep, check_parts, check_rows, handed_down
-from scrapyd_dist.store.rows import CRAWL_COLUMNS, CRAWL_FIELDS, SIGNED, Door, check_fields, signed_row
+from scrapyd_dist.store.rows import CRAWL_COLUMNS, CRAWL_FIELDS, SIGNED, Door, check_fields, check_names, signed_row
 from scrapyd_dist.strategy.links import Link, LinkChange, LinkEvent, StrategyBacklog, StrategyStep
 from scrapyd_dist.throttle.permits import (
     DomainLook,
@@ -49,6 +49,7 @@ class CrawlStore(Protocol):
     def add_crawl(self, crawl: Crawl) -> None:
         """Raises `NameTaken` when the id is."""
         row: dict[str, Any] = {name: getattr(crawl, name) for name in CRAWL_COLUMNS}
+        check_names(row)
         row["options"] = signed_row(self._door.signer, row, crawl.options)
         if not self._add_row(crawl.id, row):
             raise NameTaken(f"there is a crawl {crawl.id} already; give this one another name.")
@@ -73,6 +74,7 @@ class CrawlStore(Protocol):
         Raises `ForeignRow` when what is signed would change, and this project has not signed what is there.
         """
         check_fields("crawl", changes, CRAWL_FIELDS)
+        check_names(changes)
         if not {"options", *SIGNED} & changes.keys():
             self._set_row(crawl, changes)
             return

@@ -27,6 +27,8 @@ LATEST = 2e11
 NAME_MAX, URL_MAX, PROSE_MAX = 500, 100_000, 50_000
 #: characters of the encrypted settings of a job
 SEALED_MAX = 4_000_000
+#: characters of the address of a page, which may be as long as a request that travels
+PAGE_MAX = SEALED_MAX
 #: how deep a document may be
 DEPTH = 20
 
@@ -156,6 +158,7 @@ def text_of(most: int) -> Check:
 
 
 words = text_of(URL_MAX)
+page = text_of(PAGE_MAX)
 
 
 def prose(value: Any) -> str:
@@ -244,16 +247,16 @@ CRAWL = {
 }  # fmt: skip
 BATCH = {
     "number": whole(0, _MANY), "size": _count, "state": one_of(BatchState), "attempts": whole(0, _MANY),
-    "sealed_at": moment, "reason": words, "forgiven": whole(0, _MANY), "parent": whole(0, _MANY),
+    "sealed_at": moment, "reason": prose, "forgiven": whole(0, _MANY), "parent": whole(0, _MANY),
     "slot": like(SLOT_NAME), "priority": whole(-MAX_PRIORITY, MAX_PRIORITY),
 }  # fmt: skip
 ATTEMPT = {
     "batch": whole(0, _MANY), "number": whole(0, _MANY), "job": like(_JOB), "node": _name, "url": line(URL_MAX),
-    "state": one_of(AttemptState), "sent_at": moment, "ended_at": maybe(moment), "reason": words, "report": _report,
+    "state": one_of(AttemptState), "sent_at": moment, "ended_at": maybe(moment), "reason": prose, "report": _report,
     "part": like(_FILE), "worker": _name,
 }  # fmt: skip
 SHARD = {
-    "number": _count, "url": line(URL_MAX), "first_page": maybe(whole(-LARGEST)),
+    "number": _count, "url": line(PAGE_MAX), "first_page": maybe(whole(-LARGEST)),
     "last_page": maybe(whole(-LARGEST)), "state": one_of(ShardState),
 }  # fmt: skip
 WORKER = {
@@ -274,7 +277,7 @@ VERDICT = {
     "key": line(URL_MAX), "at": moment, "state": one_of(Outcome), "reason": prose, "pages": maybe(_told),
     "items": maybe(_told), "errors": maybe(_told), "codes": shaped({}, _told), "offset": maybe(_real),
 }  # fmt: skip
-MISS = {"url": words, "kind": among("gone", "failed", "dead", "index"), "reason": words, "batch": whole(0, _MANY)}
+MISS = {"url": page, "kind": among("gone", "failed", "dead", "index"), "reason": prose, "batch": whole(0, _MANY)}
 NODE = {
     "name": _name, "draining": maybe(moment), "start_delay": number(0), "idle_looks": each(moment),
     "url": line(URL_MAX), "changed": moment,

@@ -54,19 +54,19 @@ def _found(value: Any) -> FoundLink:
 
 _partition = whole(0, PARTITIONS - 1)
 LINK = {
-    "url": words, "state": _state, "score": number(), "slot": like(SLOT_NAME), "partition": _partition,
+    "url": judging.page, "state": _state, "score": number(), "slot": like(SLOT_NAME), "partition": _partition,
     "depth": whole(), "due": cut(judging.LATEST), "expires": cut(judging.LATEST), "reason": words,
     "waits": judging.flag,
 }  # fmt: skip
 #: the fields of a link as a list has them, in this order
 LINK_FIELDS = tuple(LINK)
 EVENT = {
-    "kind": one_of(EventKind), "fingerprint": _print, "request": _request, "partition": _partition, "url": words,
+    "kind": one_of(EventKind), "fingerprint": _print, "request": _request, "partition": _partition, "url": judging.page,
     "status": whole(0, 1 << 31), "body": judging.maybe(judging.text_of(judging.SEALED_MAX)), "error": judging.prose,
     "digest": judging.line(), "links": judging.tuple_of(_found),
 }  # fmt: skip
 CHANGE = {
-    "number": whole(1), "at": moment, "url": words, "before": _state, "after": _state, "score": number(),
+    "number": whole(1), "at": moment, "url": judging.page, "before": _state, "after": _state, "score": number(),
     "reason": words,
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, fields, replace
 from typing import Any, TypeVar
 
 from scrapyd_dist.batches import Attempt, Batch, Crawl, Miss, Shard, WorkerEntry, job_id
-from scrapyd_dist.errors import ConfigError, ForeignRow, NoCrawl, NothingMatched, StoreError
+from scrapyd_dist.errors import ConfigError, ContentRefused, ForeignRow, NoCrawl, NothingMatched, StoreError
 from scrapyd_dist.frontier.backlog import Leased
 from scrapyd_dist.job_record import JobRecord, JobVerdict
 from scrapyd_dist.nodes import Node, NodeRecord
@@ -120,6 +120,23 @@ def check_fields(what: str, changes: Collection[str], known: Collection[str]) ->
     unknown = set(changes) - set(known)
     if unknown:
         raise StoreError(f"a {what} has no {', '.join(sorted(unknown))}")
+
+
+#: fields of a crawl that are names
+_NAMES = ("id", "project", "spider", "version", "host")
+
+
+def check_names(crawl: Mapping[str, Any]) -> None:
+    """Raise `ContentRefused` for a name that could not be read again: the crawl would be there, and nobody's."""
+    names = {name: crawl[name] for name in _NAMES if crawl.get(name) is not None}
+    try:
+        judged("", names, judging.CRAWL)
+    except ForeignRow:
+        told = ", ".join(f"{name} {value!r}" for name, value in names.items())
+        raise ContentRefused(
+            f"This crawl cannot be kept in the store: a name has a line feed or another control character in it, or is"
+            f" too long ({told[:500]})."
+        ) from None
 
 
 class Door:

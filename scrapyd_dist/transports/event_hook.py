@@ -46,6 +46,8 @@ class EventHook:
 
     def check(self) -> None:
         """Raise `ConfigError` if it can be neither a command nor an address."""
+        if self.target and not self.target.strip():
+            raise ConfigError(f"{self.option} has only spaces in it: give it a command or an address, or leave it out.")
         scheme, sign, _ = self.target.strip().partition("://")
         if sign and scheme.isalnum() and not self.is_address:
             raise ConfigError(

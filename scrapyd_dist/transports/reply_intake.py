@@ -1,9 +1,10 @@
 """Builds request headers and reads replies for all transports. No IO."""
 
 import re
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from scrapyd_dist.errors import CutReply, NodeError, NoReply, NotJson
 from scrapyd_dist.nodes import Node
@@ -12,12 +13,26 @@ from scrapyd_dist.scrapyd.reply import Reply, content_range, is_raw
 
 T = TypeVar("T")
 
+
+class Unpacker(Protocol):
+    """What Python's zlib unpacks with."""
+
+    @property
+    def unconsumed_tail(self) -> bytes: ...
+
+    def decompress(self, data: bytes, max_length: int = 0, /) -> bytes: ...
+
+
 #: Maximum bytes of a reply in memory.
 REPLY_BYTES = 32 * 1024 * 1024
 #: Bytes after which the echoes in a reply are shortened; each by far shorter than this.
 SHORTEN_BYTES = 1024 * 1024
 #: A long run of characters that JSON has only in texts, and of which any part may be left out.
 _LONG_RUN = re.compile(rb"(?<![\w+/=-])([\w+/=-]{512})[\w+/=-]{512,}")
+#: the header with Content-Encoding, where a library would unpack a body by itself
+AS_SENT = b"x-sdist-content-encoding"
+#: for zlib: gzip or deflate, as the header says
+_ANY_HEADER = 47
 #: Bytes per read.
 PIECE = 64 * 1024
 
@@ -43,6 +58,21 @@ def broken(node: Node, call: Call[T]) -> NodeError:
     return CutReply.at(str(node), f"{call.path}: the connection broke in the middle of the reply")
 
 
+def _unpacker(head: Reply) -> Unpacker | None:
+    """What unpacks a body that a proxy has compressed, though it was asked not to; None for a plain one.
+
+    NotJson for a way of compressing that is not known, and for a piece of a compressed file.
+    """
+    told = head.headers.get(AS_SENT.decode(), head.headers.get("content-encoding", ""))
+    way = told.strip().lower()
+    # Of a file that is packed, Twisted says so as well.
+    if way in {"", "identity"} or head.path.endswith((".gz", ".bz2")):
+        return None
+    if way not in {"gzip", "x-gzip", "deflate"} or head.status == 206:
+        raise head.error(NotJson, f"a proxy compresses it ({way[:20]}), though it was asked not to: switch that off")
+    return zlib.decompressobj(_ANY_HEADER)
+
+
 class ReplyIntake(Generic[T]):
     """Receives one reply (its head, the pieces of its body, its end) and reads the call's value from it.
 
@@ -65,6 +95,8 @@ class ReplyIntake(Generic[T]):
         self._short = 0  #: bytes of it whose echoes are shortened
         self._take = call.sink if call.sink is not None and wanted else self._keep
         self._received = self._given = 0
+        self._unpack = _unpacker(self._head)
+        self._came = 0  #: bytes as they came, before they are unpacked
         # a server without ranges sends the file from its first byte …
         self._unwanted = (call.start or 0) if status == 200 else 0
         # … to its last; other servers ignore the end of a range
@@ -76,11 +108,23 @@ class ReplyIntake(Generic[T]):
     @property
     def full(self) -> bool:
         """Whether all requested bytes are here, so that the rest can be dropped."""
-        # Without Content-Length, the size of the file is only known at its end.
-        total_told = self._head.length is not None or self._head.status != 200
+        # Without Content-Length, or with that of a compressed file, the size is only known at its end.
+        total_told = (self._head.length is not None and self._unpack is None) or self._head.status != 200
         return self._left == 0 and (total_told or self._call.sink is not None)
 
     def feed(self, piece: bytes) -> None:
+        self._came += len(piece)
+        if self._unpack is None:
+            self._feed(piece)
+            return
+        try:
+            while piece:
+                self._feed(self._unpack.decompress(piece, PIECE))
+                piece = self._unpack.unconsumed_tail
+        except zlib.error:
+            raise self._head.error(CutReply, "it is compressed, and damaged") from None
+
+    def _feed(self, piece: bytes) -> None:
         self._received += len(piece)
         if self._unwanted:
             skipped = min(self._unwanted, len(piece))
@@ -95,7 +139,7 @@ class ReplyIntake(Generic[T]):
 
     def done(self) -> T:
         """Return the call's value; raises `NodeError` if the reply ended too early, or is not what was asked for."""
-        came = self._given if self._head.status == 206 else self._received
+        came = self._given if self._head.status == 206 else self._came
         if self._due is not None and came < self._due and not self.full:
             raise self._head.error(CutReply, f"{came} of {self._due} bytes came")
         body = bytes(self._body)
@@ -113,7 +157,8 @@ class ReplyIntake(Generic[T]):
 
     def _headers(self) -> Mapping[str, str]:
         """Return the headers, with the number of received bytes as Content-Length if a file was sent without it."""
-        if self._head.status != 200 or self._head.length is not None or self.full:
+        known = self._head.length is not None and self._unpack is None
+        if self._head.status != 200 or known or self.full:
             return self._head.headers
         told = {name: value for name, value in self._head.headers.items() if name != "transfer-encoding"}
         return {**told, "content-length": str(self._received)}

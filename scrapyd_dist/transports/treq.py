@@ -48,7 +48,7 @@ from scrapyd_dist.errors import (
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.scrapyd.api import Call
 from scrapyd_dist.transports import CONNECT_TIMEOUT
-from scrapyd_dist.transports.reply_intake import ReplyIntake, broken, no_reply, request_headers
+from scrapyd_dist.transports.reply_intake import AS_SENT, ReplyIntake, broken, no_reply, request_headers
 
 T = TypeVar("T")
 
@@ -179,7 +179,11 @@ class _NodeAgent:
         sent: Deferred[Any] = self._agent.request(method, self._uri, headers, bodyProducer)
 
         def undeclared(response: Any) -> Any:
+            # treq would unpack it; the intake does, for all transports.
+            ways = response.headers.getRawHeaders(b"Content-Encoding", [])
             response.headers.removeHeader(b"Content-Encoding")
+            if ways:
+                response.headers.setRawHeaders(AS_SENT, ways)
             return response
 
         return sent.addCallback(undeclared)

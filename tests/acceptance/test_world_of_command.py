@@ -6,9 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from rig.fixtures import MakeProject, RunCommand
+from rig.crawls import last_crawl
+from rig.fixtures import MakeProject, RunCommand, StartCommand, StartSite
+from rig.nodes import ScrapydNode
 from rig.processes import private_environment
 from rig.projects import Project
+from rig.waiting import wait_for
 
 from scrapyd_dist.python_process import command_of_code
 
@@ -83,3 +86,23 @@ def test_settings_that_change_the_folder_make_no_other_store(
     assert "gone" in run_scrapy(it, "crawl", "easy").err
     assert {*target.iterdir()} == before
     assert (it.path / ".sdist" / "store.db").is_file()
+
+
+@pytest.mark.full
+@pytest.mark.black_box
+def test_an_output_folder_that_becomes_a_file_costs_no_item(
+    project: MakeProject, pair: list[ScrapydNode], site: StartSite, start_cli: StartCommand, run_cli: RunCommand
+) -> None:
+    there = site(60)
+    it = project(nodes=pair, settings={"START_URL": there.start_url})
+    command = start_cli(it, "crawl", "easy", "--callback", "parse_item", "-O", "out/items.jl")
+    wait_for(lambda: sum(there.hits().values()) > 0, 60, "the first page")
+    it.write("out", "a file")
+    done = command.wait(120, code=3)
+    crawl = last_crawl(it).id
+    said = f"{done.out}{done.err}"
+    assert "The items cannot be written to" in said
+    assert f"sdist resume {crawl}" in said
+    (it.path / "out").unlink()
+    run_cli(it, "resume", crawl, code=0)
+    assert there.differences(it.items("out/items.jl")) == {}

@@ -471,3 +471,30 @@ def test_nonsense_in_any_field_of_any_row_is_told_and_does_nothing(
         assert {path.name for path in folder.iterdir()} <= {"scrapy.cfg", ".sdist", "page.html", "all.jl"}
 
     check()
+
+
+def test_the_longest_address_that_travels_is_read_back_with_any_reason(mine: Store) -> None:
+    url, reason = f"http://a/{'x' * 150_000}", f"ValueError: {'y' * 150_000}"
+    mine.add_crawl(MINE)
+    mine.add_shards("c", [Shard(number=0, url=url)])
+    seal(mine)
+    mine.open_attempt("c", attempt())
+    mine.fail("c", 1, 1, reason=reason, now=2.0, max_attempts=1)
+    mine.add_misses("c", [Miss(url=url, kind="failed", reason=reason)])
+    assert [miss.url for miss in mine.misses("c")] == [url]
+    assert [shard.url for shard in mine.shards("c")] == [url]
+    told = [mine.misses("c")[0].reason, mine.batch("c", 1).reason, mine.attempts("c")[0].reason]
+    assert [text[:30] for text in told] == [reason[:30]] * 3
+
+
+@pytest.mark.parametrize("field", ["project", "spider", "version"])
+@pytest.mark.parametrize("name", ["a\nb", "a\x00b", "x" * 1000])
+def test_a_crawl_with_a_name_that_nobody_could_read_is_not_kept(mine: Store, field: str, name: str) -> None:
+    fields: dict[str, Any] = {field: name}
+    with pytest.raises(StoreError, match="cannot be kept in the store"):
+        mine.add_crawl(replace(MINE, **fields))
+    assert mine.crawls() == []
+    mine.add_crawl(MINE)
+    with pytest.raises(StoreError, match="cannot be kept in the store"):
+        mine.update_crawl("c", **fields)
+    assert [crawl.foreign for crawl in mine.crawls()] == [""]

@@ -27,6 +27,8 @@ class WrongInput:
     arguments: tuple[str, ...] = ()  #: of `sdist`
     settings: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)  #: in the project's folder
+    pipes: tuple[str, ...] = ()  #: likewise, named pipes into which nobody writes
+    modes: Mapping[str, int] = field(default_factory=dict)  #: of files and folders there
     environment: Mapping[str, str] = field(default_factory=dict)
     codes: tuple[int, ...] = (2,)  #: exit codes, any of which is right
     names: str = ""  #: what the paragraph has to name
@@ -77,7 +79,7 @@ WRONG: Mapping[ValueKind, tuple[Any, ...]] = {
 
 def wrong_inputs(number: int, seed: int = 14) -> list[WrongInput]:
     """So many wrong inputs, at most: those made by hand, then one for each option and setting, then one more each, …"""
-    by_hand, made = [*combinations(), *files(), *environments()], [*options(), *settings()]
+    by_hand, made = [*combinations(), *files(), *places(), *environments()], [*options(), *settings()]
     random.Random(seed).shuffle(made)
     turns, ranked = Counter[str](), []
     for wrong in made:
@@ -258,6 +260,9 @@ nodes add http://web1:99999 ## web1
 nodes add web1 web2 --name a ## --name
 nodes drain ## --all
 nodes drain a --all ## --all
+watch --fleet --on-trouble '' ## --on-trouble
+watch --fleet --on-trouble ftp://web1/ ## --on-trouble
+jobs schedule easy --on-finish '' ## --on-finish
 init --node ftp://web1 ## ftp
 init --node me:hush@web1:6800 ## password
 init --node web1:6800 --name a --name b ## --name
@@ -402,6 +407,30 @@ _ARGUMENTS: tuple[tuple[str, str | bytes], ...] = (
     ("list.jsonl", '{"a=b": 1}\n'),
     ("list.jsonl", '{"a": NaN}\n'), ("list.jsonl", '{"a": "\\u0000"}\n'),
 )  # fmt: skip
+
+
+#: commands that look into the store and use the key
+_OF_STORE = (("crawls",), ("nodes",), ("deploy", "--all", "--dry-run"), ("resume",))
+
+
+def places() -> Iterator[WrongInput]:
+    """Names and places that are there, and are not what they should be: pipes, files that all may write."""
+    for words in _OF_STORE:
+        yield WrongInput(arguments=words, pipes=(".sdist/key",), names="key")
+        yield WrongInput(arguments=words, pipes=(".sdist/store.db",), names="store.db")
+        yield WrongInput(arguments=words, files={".sdist/key": b"A" * 44}, modes={".sdist": 0o777}, names=".sdist")
+        kept = {".sdist/key": b"A" * 43 + b"=", ".sdist/store.db": b""}
+        for name in kept:
+            yield WrongInput(arguments=words, files=kept, modes={name: 0o666}, names=name)
+    for text in ("a\n  b", "a/b", "..", "x" * 300):
+        cfg = f"[settings]\ndefault = properties.settings\n[deploy]\nurl = http://web1\nproject = {text}\n".encode()
+        yield WrongInput(
+            arguments=("deploy", "--all", "--dry-run"), files={"scrapy.cfg": cfg}, names="the name of a project"
+        )
+    for spider in ("ea\nsy", "ea\x00sy", "a/b", ".."):
+        yield WrongInput(arguments=("crawl", spider), names="cannot start the spider")
+    for list_ in ("list.txt",):
+        yield WrongInput(settings={f"{PREFIX}NODES": [f"file:{list_}"]}, pipes=(list_,), names=list_)
 
 
 def environments() -> Iterator[WrongInput]:

@@ -20,7 +20,7 @@ from scrapyd_dist.middlewares.worker.files import PartFile
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.items.delivery import own_parts, read_back
 from scrapyd_dist.items.json_lines import Items
-from scrapyd_dist.items.merging import ItemOutput, merge
+from scrapyd_dist.items.merging import ItemOutput, OutputNotWritten, merge
 
 ITEMS: list[list[dict[str, Any]]] = [
     [{"title": "ü\u2028\n", "price": 1.5, "tags": ["a", "b"]}, {"title": None, "nested": {"a": [1]}}],
@@ -114,6 +114,15 @@ def test_a_merge_that_fails_leaves_the_old_file_and_no_half_one(tmp_path: Path) 
         merge(Items([*parts_of(tmp_path / "parts", ITEMS), tmp_path / "lost.jl"]), [output])
     assert (tmp_path / "a.jl").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jl", "parts"]
+
+
+@pytest.mark.parametrize("name", ["out/items.jl", "out/deep/items.csv"])
+def test_a_folder_that_has_become_a_file_is_told_with_what_to_do(tmp_path: Path, name: str) -> None:
+    output = ItemOutput.named(tmp_path / name)
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(OutputNotWritten, match=r"cannot be written to .*out.*They are all home.*items merge"):
+        merge(Items(parts_of(tmp_path / "parts", ITEMS)), [output])
+    assert (tmp_path / "out").read_text() == "a file"
 
 
 @pytest.mark.parametrize(

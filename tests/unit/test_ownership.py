@@ -176,3 +176,17 @@ def test_no_command_uses_a_state_folder_of_another_user(tmp_path: Path, words: t
     os.chown(tmp_path / ".sdist", OTHER, OTHER)
     done = run_here(words, cwd=tmp_path, home=tmp_path / "home")
     done.expect(2, "belongs to 54321")
+
+
+def test_doctor_says_what_others_can_do_here(tmp_path: Path) -> None:
+    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n[deploy]\nurl = http://127.0.0.1:1\n")
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+    state_dir(tmp_path).chmod(0o755)
+    home, env = tmp_path / "home", {"SDIST_STORE": str(tmp_path / "shared" / "store.db")}
+    done = run_here(["doctor"], cwd=tmp_path, home=home, env=env).expect(1)
+    assert f"danger: this machine: store: others could write the store {env['SDIST_STORE']}" in done.out
+    assert f"chmod go-w {tmp_path / 'shared'}" in done.out
+    assert f"chmod 700 {tmp_path / '.sdist'}" in done.out
+    state_dir(tmp_path).chmod(0o700)
+    assert "this machine" not in run_here(["doctor"], cwd=tmp_path, home=home).out

@@ -38,6 +38,13 @@ def ended(made: Project, wrong: WrongInput) -> Result:
     for name, content in wrong.files.items():
         (made.path / name).parent.mkdir(exist_ok=True)
         (made.path / name).write_bytes(content)
+    for name in wrong.pipes:
+        (made.path / name).parent.mkdir(exist_ok=True)
+        (made.path / name).unlink(missing_ok=True)
+        os.mkfifo(made.path / name)
+    modes = {name: (made.path / name).stat().st_mode for name in wrong.modes}
+    for name, mode in wrong.modes.items():
+        (made.path / name).chmod(mode)
     try:
         if wrong.arguments:
             return run_here(wrong.arguments, cwd=made.path, home=made.home, env=dict(wrong.environment))
@@ -46,7 +53,9 @@ def ended(made: Project, wrong: WrongInput) -> Result:
             answer = process._plan({"spider": "easy", "settings": dict(wrong.settings)})
         return Result(answer.get("exit_code", 0), "", f"sdist: {answer['error']}" if "error" in answer else "")
     finally:
-        for name in wrong.files:
+        for name, mode in modes.items():
+            (made.path / name).chmod(mode)
+        for name in (*wrong.files, *wrong.pipes):
             (made.path / name).unlink()
         (made.path / "scrapy.cfg").write_bytes(usual)
 
