@@ -11,7 +11,7 @@ from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.batches import Attempt, Crawl
+from scrapyd_dist.batches import Attempt, Crawl, CrawlState
 from scrapyd_dist.differences import FoundDifference
 from scrapyd_dist.joblogs.worker_report import counts_of
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
@@ -40,6 +40,8 @@ TOO_SHORT = 1.0
 NAMED = 10
 #: what is counted of the work of jobs, also of attempts that failed later; requests that ended, and those that failed
 COUNTS = ("requests", "pages", "items", "failed")
+#: the state of a crawl whose process is gone before its end
+DIED = "died"
 #: kind of misses -> where a summary counts them
 MISSED = {"gone": "gone_urls", "failed": "failed_urls", "dead": "dead_urls", "index": "index_failed"}
 
@@ -404,6 +406,37 @@ def exit_code(document: Mapping[str, Any], *, max_failed: int) -> int:
     if lost > max_failed or document["index_failed"]:
         return 3
     return 0
+
+
+def ended_in_words(document: Mapping[str, Any]) -> str:
+    """Return the state of a crawl in words: `finished, 8 failed` where items may be missing, as its exit code says."""
+    state, code = str(of(document, "state") or ""), of(document, "exit_code")
+    if state != CrawlState.FINISHED.value or not code:
+        return state
+    lost = {
+        "failed": number(document, "failed_urls") + number(document, "dead_urls"),
+        "refused": number(document, "refused"),
+        "index pages failed": number(document, "index_failed"),
+        "batches left": number(document, "batches", "waiting"),
+    }
+    told_of = [f"{count:,} {what}" for what, count in lost.items() if count]
+    return ", ".join([state, *(told_of or [f"exit code {code}"])])
+
+
+def way_on(document: Mapping[str, Any]) -> str:
+    """Return the arguments of `sdist` that go on with a crawl that has ended and is not whole; empty if it is."""
+    crawl, state = of(document, "crawl"), of(document, "state")
+    if state in {CrawlState.STOPPED.value, CrawlState.INCOMPLETE.value, DIED}:
+        return f"resume {crawl}"
+    if state != CrawlState.FINISHED.value or not of(document, "exit_code"):
+        return ""
+    if number(document, "batches", "waiting"):  # its spider has closed it
+        return f"resume {crawl}"
+    # What the producer crawled itself is in no batch, and cannot be tried again.
+    in_batches = number(document, "requests", "done") > succeeded(document)
+    if number(document, "failed_urls") and in_batches:
+        return f"crawls retry {crawl} --failed-urls"
+    return f"crawls retry {crawl}" if number(document, "dead_urls") else ""
 
 
 #: minimum seconds between two samples

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import INTERRUPTED, TIME_UP, DistError
-from scrapyd_dist.progress import number, succeeded, told
+from scrapyd_dist.progress import DIED, number, succeeded, told
 from scrapyd_dist.store import Store
 
 from ..options import option, span
@@ -373,4 +373,4 @@ def alive_state(row: Crawl) -> str:
 
     A paused crawl keeps its state here, which scripts read; people see `wording.state_of`.
     """
-    return row.state.value if row.state.ended or lives(row) else "died"
+    return row.state.value if row.state.ended or lives(row) else DIED

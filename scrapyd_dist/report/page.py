@@ -11,7 +11,7 @@ from jinja2 import Environment, StrictUndefined
 
 from scrapyd_dist.batches import MISSES, AttemptState, BatchState
 from scrapyd_dist.differences import texts
-from scrapyd_dist.progress import finite, number, of, succeeded
+from scrapyd_dist.progress import ended_in_words, finite, number, of, succeeded, told, way_on
 from scrapyd_dist.report import charts
 from scrapyd_dist.report.facts import Facts, hidden
 from scrapyd_dist.report.series import series
@@ -28,11 +28,11 @@ STILL = 5.0
 _FORBIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]"
 )
-#: state of a crawl that has ended -> its colour, and the commands to go on with
+#: state of a crawl that has ended -> its colour, and the commands that look at it
 _ENDED = {
-    "died": ("bad", ("resume {}",)),
-    "stopped": ("bad", ("resume {}",)),
-    "incomplete": ("bad", ("resume {}",)),
+    "died": ("bad", ()),
+    "stopped": ("bad", ()),
+    "incomplete": ("bad", ()),
     "finished": ("bad", ("jobs stats {}", "jobs grep ERROR {}")),
     "refused": ("bad", ()),
 }
@@ -49,6 +49,8 @@ def page(facts: Facts) -> str:
     package = files(__package__)
     template = environment.from_string(package.joinpath("page.html.j2").read_text("utf-8"))
     crawl, summary = facts.crawl, facts.crawl.summary
+    now = {**told(crawl), "state": facts.state}
+    on = way_on(now) if crawl.kind == "crawl" else ""
     tone, commands = _ENDED.get(facts.state, ("going", ("watch {}", "logs -f {}")))
     failed = [one for one in facts.attempts if one.state is AttemptState.FAILED]
     dead = [batch for batch in facts.batches if batch.state is BatchState.DEAD]
@@ -58,12 +60,13 @@ def page(facts: Facts) -> str:
         version=__version__,
         facts=facts,
         crawl=crawl,
+        state=ended_in_words(now),
         series=series(facts),
         charts=charts,
         tone=_FINISHED.get(crawl.exit_code, tone) if facts.state == "finished" else tone,
         took=_took(facts),
         numbers=_numbers(facts) if summary else [],
-        commands=[command.format(crawl.id) for command in commands],
+        commands=[*([on] if on else []), *(command.format(crawl.id) for command in commands)],
         warnings=_notes(summary),
         failed=[(f"batch {one.batch}", one.number, one.node, one.reason) for one in failed],
         misses=[

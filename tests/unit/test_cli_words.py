@@ -36,6 +36,7 @@ from scrapyd_dist.errors import (
 from scrapyd_dist.escapes import harmless
 from scrapyd_dist.joblogs.joblog import LogLines
 from scrapyd_dist.nodes import Node
+from scrapyd_dist.progress import ended_in_words, way_on
 
 EVIL = "a\x1b[2Jb\x07\x9bc\u202ed\r\x7f\u2066\udc80"
 SHOWN = r"a\x1b[2Jb\x07\x9bc\u202ed\r\x7f\u2066\udc80"
@@ -76,6 +77,55 @@ SUMMARY: dict[str, Any] = {
 
 def crawl(state: CrawlState = CrawlState.FINDING, **summary: Any) -> Crawl:
     return Crawl(id="easy-1", project="p", spider="easy", state=state, created=0.0, summary={**SUMMARY, **summary})
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "lost", "said", "command"),
+    [
+        ("finished", 0, {}, "finished", ""),
+        ("finished", None, {}, "finished", ""),
+        ("finished", 0, {"failed_urls": 2}, "finished", ""),  # as --max-failed allows
+        ("finished", 3, {"failed_urls": 8}, "finished, 8 failed", "crawls retry easy-1 --failed-urls"),
+        ("finished", 3, {"failed_urls": 8, "dead_urls": 2}, "finished, 10 failed", "crawls retry easy-1 --failed-urls"),
+        ("finished", 3, {"dead_urls": 1200}, "finished, 1,200 failed", "crawls retry easy-1"),
+        ("finished", 1, {"dead_urls": 36}, "finished, 36 failed", "crawls retry easy-1"),
+        ("finished", 3, {"refused": 3, "index_failed": 2}, "finished, 3 refused, 2 index pages failed", ""),
+        ("finished", 3, {}, "finished, exit code 3", ""),
+        (
+            "finished",
+            3,
+            {"batches": {"waiting": 5}},
+            "finished, 5 batches left",
+            "resume easy-1",
+        ),  # its spider closed it
+        ("stopped", 3, {"failed_urls": 8}, "stopped", "resume easy-1"),
+        ("incomplete", 3, {}, "incomplete", "resume easy-1"),
+        ("died", None, {}, "died", "resume easy-1"),
+        ("refused", 2, {}, "refused", ""),
+        ("working", None, {"failed_urls": 8}, "working", ""),
+    ],
+)
+def test_a_crawl_that_lacks_something_says_so_and_how_it_goes_on(
+    state: str, code: int | None, lost: dict[str, int], said: str, command: str
+) -> None:
+    document = {**SUMMARY, "state": state, "exit_code": code, **lost}
+    assert (ended_in_words(document), way_on(document)) == (said, command)
+    assert output.colour_of(said) == ("yellow" if code else "green") or state != "finished"
+
+
+def test_what_the_producer_crawled_in_vain_is_not_tried_again() -> None:
+    requests = {"total": 3000, "sent": 3000, "done": 3000, "succeeded": 3000}
+    assert way_on({**SUMMARY, "state": "finished", "exit_code": 3, "failed_urls": 8, "requests": requests}) == ""
+
+
+def test_the_end_of_a_crawl_that_lacks_something_names_the_command_once() -> None:
+    ended = replace(crawl(CrawlState.FINISHED, failed_urls=8), exit_code=3)
+    lines = wording.closing(ended)
+    assert lines[0].startswith("Crawl easy-1 finished, 8 failed after 41 s: ")
+    assert lines[-1] == "  Go on with: sdist crawls retry easy-1 --failed-urls"
+    told_so = replace(ended, message="Try sdist crawls retry easy-1 --failed-urls.")
+    assert "\n".join(wording.closing(told_so)).count("--failed-urls") == 1
+    assert not any("Go on with" in line for line in wording.closing(replace(ended, kind="frontier")))
 
 
 def test_spans_of_time_counts_and_rates() -> None:
@@ -177,7 +227,7 @@ def test_the_end_of_a_crawl_names_what_is_missing() -> None:
 def test_a_node_without_a_batch(state: CrawlState, waiting: int, why: str) -> None:
     idle = {"name": "web3", "state": "up", "jobs": 0, "items": 0}
     ended = crawl(state, nodes=[idle], batches={"total": 4, "waiting": waiting})
-    assert wording.closing(ended)[-1] == f"  web3: 0 batches, 0 items{why}"
+    assert f"  web3: 0 batches, 0 items{why}" in wording.closing(ended)
 
 
 def test_of_many_missing_urls_the_first_few_are_named_and_the_crawls_message_comes_last() -> None:
