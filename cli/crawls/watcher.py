@@ -1,7 +1,6 @@
 """Watches a crawl by its row in the store until it ends or Ctrl-C is pressed: drawn, as lines, or as its log."""
 
 import codecs
-import json
 import signal
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from scrapyd_dist.store import Store
 from ..options import option, span
 from ..output import COLOURS, LINE_EVERY, Output, ask, can_ask, colourless, complain, on_terminal, one_line, put, say
 from . import wording
+from .missing import missing_rows
 from .producer_process import crawl_folder, interrupt, last_words, lives
 
 
@@ -276,7 +276,7 @@ def watch(
         with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             process.wait(LEAVE)
         row = store.crawl(crawl)
-    return sum_up(root, row, watched)
+    return sum_up(root, store, row, watched)
 
 
 def until_ended(
@@ -345,7 +345,7 @@ def _wants_stop(crawl: str) -> bool:
     return False
 
 
-def sum_up(root: Path, row: Crawl, watched: WatchOptions) -> int:
+def sum_up(root: Path, store: Store, row: Crawl, watched: WatchOptions) -> int:
     """Say what came of a crawl that ended; gives its exit code."""
     code = row.exit_code if row.exit_code is not None else 1
     shown = watched.document(told(row))
@@ -353,19 +353,9 @@ def sum_up(root: Path, row: Crawl, watched: WatchOptions) -> int:
         if row.message and code:
             complain(row.message)
         return code
-    for line in wording.closing(row, misses_of(root, row.id)):
+    for line in wording.closing(row, missing_rows(store, root, row)):
         put(line)
     return code
-
-
-def misses_of(root: Path, crawl: str) -> Iterator[dict[str, Any]]:
-    """The rows of the list of misses that can be read."""
-    with suppress(OSError), (crawl_folder(root, crawl) / "misses.jsonl").open(encoding="utf-8") as file:
-        for line in file:
-            with suppress(ValueError):
-                row = json.loads(line)
-                if isinstance(row, dict):
-                    yield row
 
 
 def alive_state(row: Crawl) -> str:

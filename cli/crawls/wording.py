@@ -175,7 +175,8 @@ def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]
     rest = ", ".join(f"{number(summary, name):,} {label}" for name, label in aside.items() if number(summary, name))
     found = counted(number(summary, "urls_distinct"), "URL")
     total, waiting = number(summary, "batches", "total"), number(summary, "batches", "waiting")
-    batches = (f"{total - waiting:,} of " if waiting else "") + counted(total, "batch", "batches")
+    whole = number(summary, "batches", "done")
+    batches = (f"{whole:,} of " if whole < total else "") + counted(total, "batch", "batches")
     kind = "strategy" if has_strategy(crawl) else crawl.kind
     lines = [
         f"{kind.capitalize()} {crawl.id} {state_of(summary)}{took}: {items}.",

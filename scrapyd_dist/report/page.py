@@ -91,6 +91,11 @@ def _cleaned(value: Any) -> Any:
     return _FORBIDDEN.sub("\ufffd", hidden(value))
 
 
+def _attempts(summary: Mapping[str, Any]) -> str:
+    sent = number(summary, "batches", "sent")
+    return "1 attempt" if sent == 1 else f"{sent:,} attempts"
+
+
 def _when(seconds: float) -> str:
     try:
         return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -122,7 +127,7 @@ def _numbers(facts: Facts) -> list[tuple[str, int, str]]:
         ("pages", count("pages"), f"{round(count('pages') / facts.span * 60):,} per minute"),
         ("failed", lost, "gave no result" if lost else "nothing is missing"),
         ("gone", count("gone_urls"), "says the site"),
-        ("jobs", count("batches", "sent"), f"{count('batches', 'done'):,} of {count('batches', 'total'):,} batches"),
+        ("batches done", count("batches", "done"), f"of {count('batches', 'total'):,}, in {_attempts(summary)}"),
         ("nodes", len(nodes), up if facts.lives else f"{up} at the end"),
         ("index pages", count("index", "pages"), f"{failed:,} failed" if failed else f"of {total:,}" if total else ""),
     ]

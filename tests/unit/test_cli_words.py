@@ -171,7 +171,7 @@ def test_done_is_what_gave_a_result() -> None:
     lost = crawl(requests={"total": 120, "sent": 120, "done": 120, "succeeded": 0}, failed_urls=100, gone_urls=20)
     assert "done 0 of ≈ 6,000 · gone 20 · " in wording.progress_line(lost)
     assert "errors 100 · " in wording.progress_line(lost)
-    assert "; 0 done in 4 batches" in wording.closing(replace(lost, state=CrawlState.FINISHED))[1]
+    assert "; 0 done in 3 of 4 batches" in wording.closing(replace(lost, state=CrawlState.FINISHED))[1]
     at_its_goal = crawl(CrawlState.FINISHED, batches={"total": 8, "waiting": 6, "done": 2})
     assert "; 1,499 done in 2 of 8 batches" in wording.closing(at_its_goal)[1]
 
@@ -207,7 +207,7 @@ def test_the_end_of_a_crawl_names_what_is_missing() -> None:
     misses = [{"kind": "gone", "url": "http://w/1", "reason": "404"}, {"kind": "other", "url": "http://w/2"}]
     assert wording.closing(crawl(CrawlState.FINISHED), misses) == [
         "Crawl easy-1 finished after 41 s: 1,499 items in /elsewhere/items.jl.",
-        "  3,000 URLs found on 50 index pages; 1,499 done in 4 batches (7 offsite, 20 found twice).",
+        "  3,000 URLs found on 50 index pages; 1,499 done in 3 of 4 batches (7 offsite, 20 found twice).",
         "  1 gone (the site does not give them: 404, 403 …):",
         "    http://w/1  404",
         "  All of them: /elsewhere/misses.jsonl",
