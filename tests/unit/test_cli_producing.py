@@ -23,7 +23,7 @@ from scrapyd_dist.cli.crawls.crawl_options import CrawlOrder
 from scrapyd_dist.middlewares.addon import Addon
 from scrapyd_dist.middlewares.producer.process import broken
 
-from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState, crawl_name
+from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState, Miss, crawl_name
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.store import Store
 
