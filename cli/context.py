@@ -232,6 +232,7 @@ class Context:
         self._folder = folder
         self._nodes_are_named = bool(os.environ.get(NODES))
         self._store: Store | None = None
+        self.told = set[str]()  #: what was said once, and need not be said again
 
     def close(self) -> None:
         if self._store is not None:

@@ -25,6 +25,7 @@ from ..crawls.wording import counted
 from ..node_status import start_delays
 from ..options import CONNECT_TIMEOUT, ConnectTimeout, Timeout, argument, nodes, option, project_option
 from ..output import NEVER, Output, put, say, waiting
+from ..silence import heard
 
 #: most seconds for one try to connect
 PATIENCE = 2.0
@@ -212,7 +213,8 @@ def doctor(
     unreached = {one.node.name: one.error for one in exams if one.error is not None}
     if any(result.severity is Severity.DANGER and result.node not in unreached for result in results):
         return 1
-    return exit_code(len(exams), unreached.values())
+    left = heard(context, {one.node: one.error for one in exams})
+    return exit_code(len(left), left.values())
 
 
 def _watch(context: Context, sender: Sender, exams: Sequence[NodeDiagnosis], timeout: float) -> None:

@@ -27,6 +27,7 @@ from ..crawls.wording import clock, counted
 from ..jobs.job_list import TIMEOUT, fetch_report, jobs_of
 from ..node_status import recognise
 from ..output import COLOURS, LINE_EVERY, Output, complain_each, on_terminal, one_line, say, table
+from ..silence import heard
 
 #: seconds between two looks at the nodes
 LOOK = 2.0
@@ -188,7 +189,7 @@ def status(context: Context, output: Output) -> int:
         if jobs:
             table(("node", "job", "spider", "pages", "/min", "items", "/min", "errors/min", ""), jobs)
         say(_line(document))
-    errors = [one.error for one in looks.nodes]
+    errors = list(heard(context, {one.node: one.error for one in looks.nodes}).values())
     complain_each(errors)
     return exit_code(len(errors), errors)
 

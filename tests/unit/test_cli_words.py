@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import threading
+from contextlib import closing
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -17,9 +18,11 @@ from scrapyd_dist.cli.crawls.crawl import node_rows, shard_rows
 from scrapyd_dist.cli.crawls.crawl import show as show_plan
 from scrapyd_dist.cli.crawls.watcher import crawl_picture, live_view, looked_out_for
 from scrapyd_dist.cli.jobs.job_ends import combined
+from scrapyd_dist.cli.jobs.job_list import JobList, Listed
 from scrapyd_dist.cli.jobs.logs import put_line
 from scrapyd_dist.cli.node_status import exit_code_of
 from scrapyd_dist.cli.nodes import fleet_view, node_commands
+from scrapyd_dist.cli.silence import heard
 from scrapyd_dist.examples.pages import Site
 
 from scrapyd_dist.batches import Crawl, CrawlState
@@ -37,6 +40,7 @@ from scrapyd_dist.escapes import harmless
 from scrapyd_dist.joblogs.joblog import LogLines
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.progress import ended_in_words, way_on
+from scrapyd_dist.scrapyd.api import JobState
 
 EVIL = "a\x1b[2Jb\x07\x9bc\u202ed\r\x7f\u2066\udc80"
 SHOWN = r"a\x1b[2Jb\x07\x9bc\u202ed\r\x7f\u2066\udc80"
@@ -443,6 +447,40 @@ def test_the_exit_code_of_a_question_to_all(total: int, errors: list[DistError],
 def test_a_node_that_starts_nothing_is_a_failure_of_one() -> None:
     nodes = [NodeStatus(node=Node.parse("web1"), wedged=True), NodeStatus(node=Node.parse("web2"))]
     assert (exit_code_of(nodes), exit_code_of(nodes[1:])) == (3, 0)
+
+
+def test_a_drained_node_need_not_answer_unless_it_is_the_only_one() -> None:
+    drained = NodeStatus(node=Node.parse("web1"), error=ConnectionRefused(), draining=1.0)
+    down = NodeStatus(node=Node.parse("web3"), error=ConnectionRefused())
+    well = NodeStatus(node=Node.parse("web2"))
+    codes = [exit_code_of(seen) for seen in ([drained, well], [drained, well, down], [drained], [drained, down])]
+    assert codes == [0, 3, 5, 5]
+
+
+def test_nodes_that_are_drained_and_silent_are_named_once_and_the_others_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
+    drained, well, down = (Node.parse(f"{name}:6800", name=name) for name in ("web1", "web2", "web3"))
+    error = ConnectionRefused("web1: connection refused")
+    with closing(context.Context(tmp_path)) as here:
+        here.remember({"web1": {"draining": 1.0}})
+        for _ in range(2):
+            assert heard(here, {drained: error, well: None, down: error}) == {well: None, down: error}
+        assert capsys.readouterr().err.count("web1") == 1
+        assert heard(here, {drained: None, well: None}) == {drained: None, well: None}
+        assert heard(here, {drained: error}) == {drained: error}, "where nothing else was asked it is told"
+        found = JobList(jobs=(), failed={drained: error, down: error}, asked=3, silent=frozenset({drained.url}))
+        left = found.heard_by(here, [drained, well, down])
+        assert (left.exit_code, len(left.errors), left.asked, left.silent) == (3, 1, 2, found.silent)
+
+
+def test_where_all_that_was_named_is_found_silent_nodes_do_not_matter() -> None:
+    one, other = (Node.parse(f"{name}:6800", name=name) for name in ("web1", "web2"))
+    row = Listed(node=one, project="shop", spider="easy", job="easy-1", state=JobState.RUNNING)
+    found = JobList(jobs=(row,), failed={other: ConnectionRefused("web2")}, asked=2)
+    codes = [found.about(names).exit_code for names in (["easy-1"], ["easy-1", "easy-2"], [], ["a-crawl"])]
+    assert codes == [0, 3, 3, 3]
 
 
 def test_the_live_view_draws_what_is_known_and_leaves_no_trace() -> None:
