@@ -264,6 +264,7 @@ class Context:
         self._store: Store | None = None
         self._knows_key = True  #: the store was opened with the project's key, not with one that only looks
         self._opened: list[Store] = []
+        self.told = set[str]()  #: what was said once, and need not be said again
 
     def close(self) -> None:
         for store in self._opened:

@@ -73,8 +73,9 @@ def newest_of(seen: Iterable[NodeStatus]) -> str | None:
 
 
 def exit_code_of(seen: Sequence[NodeStatus]) -> int:
-    """0 when all work, 3 when some do not, else what keeps all of them away."""
-    code = exit_code(len(seen), [one.error for one in seen])
+    """0 when all work, 3 when some do not, else what keeps all of them away; a drained one need not answer."""
+    counted = [one for one in seen if one.error is None or one.draining is None] or seen
+    code = exit_code(len(counted), [one.error for one in counted])
     return 3 if code == 0 and any(one.wedged for one in seen) else code
 
 

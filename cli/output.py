@@ -31,6 +31,11 @@ COLOURS = {
 }  # fmt: skip
 
 
+def colour_of(state: str) -> str:
+    """The colour of a state; of one that is finished with something missing another than of one that is whole."""
+    return "yellow" if state.startswith("finished, ") else COLOURS.get(state, "")
+
+
 def one_line(text: str) -> str:
     """A foreign name or message as a part of a line."""
     return harmless(text).replace("\n", "\\n").replace("\t", "\\t")
@@ -108,7 +113,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     for heading in headings:
         drawn.add_column(heading.upper(), overflow="fold")
     for row in cells:
-        drawn.add_row(*(Text(cell, style=COLOURS.get(cell, "")) for cell in row))
+        drawn.add_row(*(Text(cell, style=colour_of(cell)) for cell in row))
     Console().print(drawn)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+from scrapyd_dist.batches import Crawl
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.progress import told
 from scrapyd_dist.whole_files import replacing
@@ -15,6 +16,7 @@ from .context import Context
 from .crawls import watcher, wording
 from .crawls.crawl import SomeCrawl
 from .crawls.crawl_options import STDOUT
+from .crawls.missing import missing_rows
 from .crawls.producer_process import crawl_or_latest, runs
 from .crawls.watcher import WATCHING, WatchOptions
 from .frontier import frontier_list
@@ -70,12 +72,15 @@ def status(context: Context, crawl: SomeCrawl = None, fleet: Fleet = False, outp
     if row.kind == "frontier":
         frontier_list.status(context.store, row, output)
     elif not output.document({**told(row), "state": watcher.alive_state(row)}):
-        ended = row.state.ended
-        for line in wording.closing(row, watcher.misses_of(context.root, row.id)) if ended else wording.standing(row):
+        for line in _ended(context, row) if row.state.ended else wording.standing(row):
             put(line)
         if watcher.alive_state(row) == "died":
             put(watcher.died(context.root, row))
     return 0
+
+
+def _ended(context: Context, row: Crawl) -> list[str]:
+    return wording.closing(row, missing_rows(context.store, context.root, row))
 
 
 def _no_crawl(crawl: str | None) -> None:

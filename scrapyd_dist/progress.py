@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from scrapyd_dist.batches import Attempt, Crawl
+from scrapyd_dist.batches import OUT, Attempt, Batch, BatchState, Crawl, CrawlState
 from scrapyd_dist.differences import FoundDifference
 from scrapyd_dist.joblogs.worker_report import counts_of
 from scrapyd_dist.scheduling.node_state import JobRun, NodeState
@@ -40,6 +40,8 @@ TOO_SHORT = 1.0
 NAMED = 10
 #: what is counted of the work of jobs, also of attempts that failed later; requests that ended, and those that failed
 COUNTS = ("requests", "pages", "items", "failed")
+#: the state of a crawl whose process is gone before its end
+DIED = "died"
 #: kind of misses -> where a summary counts them
 MISSED = {"gone": "gone_urls", "failed": "failed_urls", "dead": "dead_urls", "index": "index_failed"}
 
@@ -195,6 +197,7 @@ def _counts(out: JobRun) -> Counter[str]:
 SCHEMA = 1
 #: names of the counts of found URLs; `urls_found` is their sum
 ACCOUNT = ("offsite", "duplicate", "refused", "local", "sealed")
+_OVER = frozenset(state.value for state in CrawlState if state.ended)
 #: states in which more target requests may be found
 _FINDING = ("starting", "finding")
 
@@ -229,7 +232,11 @@ def summary(snap: Snapshot) -> dict[str, Any]:
     account = {name: snap.counts.get(name, 0) for name in ACCOUNT}
     state = snap.scheduler
     spec, backlog, counters = state.spec, state.backlog, state.counters
-    running = sum((member.progress() for member in state.members), Counter[str]())
+    # Once a crawl has ended, what is not home is not done: it waits, to be resumed.
+    is_over = snap.state in _OVER and state.limits.wait
+    running = Counter[str]() if is_over else sum((member.progress() for member in state.members), Counter[str]())
+    out = [] if is_over else [one for member in state.members for one in member.out.values()]
+    left, left_requests = (backlog.out, backlog.out_requests) if is_over else (0, 0)
     done = counters.requests_done + counters.gone + counters.failed_urls + running["requests"]
     return {
         "schema": SCHEMA,
@@ -249,17 +256,17 @@ def summary(snap: Snapshot) -> dict[str, Any]:
         "batches": {
             "total": backlog.batches,
             "sent": counters.sent,
-            "out": backlog.out,
-            "waiting": backlog.waiting,
+            "out": backlog.out - left,
+            "waiting": backlog.waiting + left,
             "done": counters.done,
             "failed": counters.failed,
             "dead": counters.dead,
         },
         "requests": {
             "total": account["sealed"],
-            "sent": account["sealed"] - backlog.waiting_requests,
+            "sent": account["sealed"] - backlog.waiting_requests - left_requests,
             "done": done,
-            "succeeded": counters.requests_done + sum(one.succeeded for m in state.members for one in m.out.values()),
+            "succeeded": counters.requests_done + sum(one.succeeded for one in out),
         },
         "outlook": outlook(
             found=account["sealed"] + snap.buffered,
@@ -279,7 +286,7 @@ def summary(snap: Snapshot) -> dict[str, Any]:
         "dead_urls": counters.dead_urls,
         "index": {"pages": snap.index_pages, "total": snap.index_total, "failed": snap.index_failed},
         "index_failed": snap.index_failed,
-        "nodes": [_node(member, snap) for member in state.members],
+        "nodes": [_node(member, snap, is_over=is_over) for member in state.members],
         "throttle": _throttle(snap),
         "stragglers": snap.progress.stragglers(),
         "output": list(snap.output),
@@ -291,6 +298,13 @@ def summary(snap: Snapshot) -> dict[str, Any]:
         "warnings": list(snap.warnings),
         "message": snap.message,
     }
+
+
+def as_left(batch: Batch, crawl: Crawl) -> Batch:
+    """Return a batch as the crawl has it: once that has ended none is out, and what was out waits to be resumed."""
+    if crawl.kind != "crawl" or not crawl.state.ended or batch.state not in OUT:
+        return batch
+    return replace(batch, state=BatchState.SEALED, reason=batch.reason or "it was out when the crawl ended")
 
 
 def told(crawl: Crawl) -> dict[str, Any]:
@@ -375,8 +389,9 @@ def _rates(snap: Snapshot, node: str | None = None) -> dict[str, float]:
     return {name: 0.0 if snap.scheduler.paused else round(rate, 2) for name, rate in snap.progress.rates(node).items()}
 
 
-def _node(member: NodeState, snap: Snapshot) -> dict[str, Any]:
+def _node(member: NodeState, snap: Snapshot, *, is_over: bool) -> dict[str, Any]:
     counts = snap.progress.counts(member.node.name)
+    out = () if is_over else member.out.values()
     return {
         "name": member.node.name,
         "url": member.node.url,
@@ -385,11 +400,11 @@ def _node(member: NodeState, snap: Snapshot) -> dict[str, Any]:
         "unreached": member.unreached,
         "slots": member.slots,
         "learned": member.learned,
-        "running": len(member.out),
-        "waiting": sum(out.report is None for out in member.out.values()),
-        "unleased": sum(bool(out.report and out.report.no_lease) for out in member.out.values()),
+        "running": len(out),
+        "waiting": sum(one.report is None for one in out),
+        "unleased": sum(bool(one.report and one.report.no_lease) for one in out),
         "jobs": member.jobs,
-        "items": member.items + member.progress()["items"],
+        "items": member.items + sum(one.progress()["items"] for one in out),
         "pages": counts["pages"],
         "failed": counts["failed"],
         "per_s": _rates(snap, member.node.name),
@@ -404,6 +419,37 @@ def exit_code(document: Mapping[str, Any], *, max_failed: int) -> int:
     if lost > max_failed or document["index_failed"]:
         return 3
     return 0
+
+
+def ended_in_words(document: Mapping[str, Any]) -> str:
+    """Return the state of a crawl in words: `finished, 8 failed` where items may be missing, as its exit code says."""
+    state, code = str(of(document, "state") or ""), of(document, "exit_code")
+    if state != CrawlState.FINISHED.value or not code:
+        return state
+    lost = {
+        "failed": number(document, "failed_urls") + number(document, "dead_urls"),
+        "refused": number(document, "refused"),
+        "index pages failed": number(document, "index_failed"),
+        "batches left": number(document, "batches", "waiting"),
+    }
+    told_of = [f"{count:,} {what}" for what, count in lost.items() if count]
+    return ", ".join([state, *(told_of or [f"exit code {code}"])])
+
+
+def way_on(document: Mapping[str, Any]) -> str:
+    """Return the arguments of `sdist` that go on with a crawl that has ended and is not whole; empty if it is."""
+    crawl, state = of(document, "crawl"), of(document, "state")
+    if state in {CrawlState.STOPPED.value, CrawlState.INCOMPLETE.value, DIED}:
+        return f"resume {crawl}"
+    if state != CrawlState.FINISHED.value or not of(document, "exit_code"):
+        return ""
+    if number(document, "batches", "waiting"):  # its spider has closed it
+        return f"resume {crawl}"
+    # What the producer crawled itself is in no batch, and cannot be tried again.
+    in_batches = number(document, "requests", "done") > succeeded(document)
+    if number(document, "failed_urls") and in_batches:
+        return f"crawls retry {crawl} --failed-urls"
+    return f"crawls retry {crawl}" if number(document, "dead_urls") else ""
 
 
 #: minimum seconds between two samples

@@ -14,7 +14,7 @@ from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import ConfigError, CrawlFailed
 from scrapyd_dist.goals import OURS, in_words
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import labels_of, number, told
+from scrapyd_dist.progress import labels_of, number, told, way_on
 from scrapyd_dist.python_process import command_of_module
 from scrapyd_dist.settings import unknown
 
@@ -241,6 +241,8 @@ def list_(context: Context, label: OnlyLabels = None, output: Listing = Listing(
         started = datetime.fromtimestamp(row.created).astimezone().strftime("%Y-%m-%d %H:%M:%S")
         batches = "/".join(f"{number(row.summary, 'batches', one):,}" for one in ("done", "total"))
         items = number(row.summary, "items")
-        state = "died" if watcher.alive_state(row) == "died" else wording.state_of(told(row))
-        cells.append((row.id, row.spider, state, started, batches, items, row.exit_code))
-    table(("crawl", "spider", "state", "started", "batches", "items", "exit"), cells)
+        now = {**told(row), "state": watcher.alive_state(row)}
+        command = way_on(now)
+        go_on = f"sdist {command}" if command else None
+        cells.append((row.id, row.spider, wording.state_of(now), started, batches, items, row.exit_code, go_on))
+    table(("crawl", "spider", "state", "started", "batches", "items", "exit", "go on with"), cells)

@@ -19,6 +19,7 @@ from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.items.json_lines import places
 from scrapyd_dist.payload import REPLACES, fit
 from scrapyd_dist.plurals import counted
+from scrapyd_dist.progress import as_left
 from scrapyd_dist.progress import number as number_in
 from scrapyd_dist.store import Store
 
@@ -27,6 +28,7 @@ from ..options import DryRun, Yes, argument, crawls, option, seconds
 from ..output import Output, complain, confirm, poll_until, put, say, some_of
 from . import producer_process
 from .crawl import CrawlId, Detach, NewCode, SomeCrawl, follow
+from .missing import missing
 from .watcher import LOOK, WatchOptions
 
 #: why a URL gave no result
@@ -51,15 +53,8 @@ def misses(
     """
     store = context.store
     crawl = producer_process.crawl_or_latest(store, crawl).id
-    found = list(store.misses(crawl))
-    for row in store.batches(crawl, {BatchState.DEAD}):
-        try:
-            lost = [(str(value["url"]), row.reason) for value in requests_in(store, context.root, crawl, row)]
-        except ConfigError as error:
-            lost = [("", f"{row.reason}; {error}")]
-        found += [Miss(url=url, kind="dead", reason=reason, batch=row.number) for url, reason in lost]
     wanted = {one.value for one in kind or Kind}
-    found = [miss for miss in found if miss.kind in wanted]
+    found = [miss for miss in missing(store, context.root, crawl) if miss.kind in wanted]
     if urls and not output.as_json:
         for miss in found:
             put(miss.url)
@@ -145,8 +140,9 @@ def batches(
     Example: sdist crawls batches easy-20260102T030405Z --state dead --urls
     """
     store = context.store
-    store.crawl(crawl)
-    rows = [row for row in store.batches(crawl, set(state or ())) if not batch or row.number in batch]
+    ended = store.crawl(crawl)
+    all_rows = (as_left(row, ended) for row in store.batches(crawl))
+    rows = [row for row in all_rows if (not state or row.state in state) and (not batch or row.number in batch)]
     if not rows and (state or batch):
         raise NothingMatched(f"The crawl {crawl} has no such batch. `sdist crawls batches {crawl}` lists all.")
     if urls:

@@ -1,7 +1,6 @@
 """Watches a crawl by its row in the store until it ends or Ctrl-C is pressed: drawn, as lines, or as its log."""
 
 import codecs
-import json
 import signal
 import subprocess
 import sys
@@ -24,12 +23,13 @@ from scrapyd_dist.batches import Crawl, CrawlState
 from scrapyd_dist.errors import INTERRUPTED, TIME_UP, DistError, NoCrawl, StoreEmptied
 from scrapyd_dist.items.delivery import PARTS
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import number, succeeded, told
+from scrapyd_dist.progress import DIED, number, succeeded, told
 from scrapyd_dist.store import Store
 
 from ..options import option, span
 from ..output import COLOURS, LINE_EVERY, Output, ask, can_ask, colourless, complain, on_terminal, one_line, put, say
 from . import wording
+from .missing import missing_rows
 from .producer_process import LOG, crawl_folder, interrupt, last_words, lives
 
 
@@ -278,7 +278,7 @@ def watch(
         with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             process.wait(LEAVE)
         row = store.crawl(crawl)
-    return sum_up(root, row, watched)
+    return sum_up(root, store, row, watched)
 
 
 def until_ended(
@@ -357,7 +357,7 @@ def _wants_stop(crawl: str) -> bool:
     return False
 
 
-def sum_up(root: Path, row: Crawl, watched: WatchOptions) -> int:
+def sum_up(root: Path, store: Store, row: Crawl, watched: WatchOptions) -> int:
     """Say what came of a crawl that ended; gives its exit code."""
     code = row.exit_code if row.exit_code is not None else 1
     shown = watched.document(told(row))
@@ -365,19 +365,9 @@ def sum_up(root: Path, row: Crawl, watched: WatchOptions) -> int:
         if row.message and code:
             complain(row.message)
         return code
-    for line in wording.closing(row, misses_of(root, row.id)):
+    for line in wording.closing(row, missing_rows(store, root, row)):
         put(line)
     return code
-
-
-def misses_of(root: Path, crawl: str) -> Iterator[dict[str, Any]]:
-    """The rows of the list of misses that can be read."""
-    with suppress(OSError), (crawl_folder(root, crawl) / "misses.jsonl").open(encoding="utf-8") as file:
-        for line in file:
-            with suppress(ValueError):
-                row = json.loads(line)
-                if isinstance(row, dict):
-                    yield row
 
 
 def alive_state(row: Crawl) -> str:
@@ -385,4 +375,4 @@ def alive_state(row: Crawl) -> str:
 
     A paused crawl keeps its state here, which scripts read; people see `wording.state_of`.
     """
-    return row.state.value if row.state.ended or lives(row) else "died"
+    return row.state.value if row.state.ended or lives(row) else DIED

@@ -9,7 +9,7 @@ from scrapyd_dist.batches import MISSES, Crawl, CrawlState
 from scrapyd_dist.differences import texts
 from scrapyd_dist.frontier.intake import has_strategy
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import MISSED, KnownTotals, number, succeeded, told
+from scrapyd_dist.progress import MISSED, KnownTotals, ended_in_words, number, succeeded, told, way_on
 
 #: states of a node that works on the crawl
 USED = frozenset({"up", "draining"})
@@ -20,9 +20,8 @@ LONGEST = 300
 
 
 def state_of(summary: Mapping[str, Any]) -> str:
-    """The state of a crawl that its summary tells, in a word: `paused` of one that rests."""
-    state = str(summary.get("state") or "")
-    return "paused" if rests(summary) else state
+    """The state of a crawl that its summary tells, also `paused`, and `finished, 8 failed` where that is missing."""
+    return "paused" if rests(summary) else ended_in_words(summary)
 
 
 def rests(summary: Mapping[str, Any]) -> bool:
@@ -164,7 +163,7 @@ def lagging(summary: Mapping[str, Any]) -> list[str]:
 
 def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]:
     """What came of a crawl that ended, in a few lines."""
-    summary = crawl.summary
+    summary = told(crawl)
     outputs = ", ".join(map(_short, summary.get("output") or ()))
     took = f" after {clock(float(summary['duration_s']))}" if summary.get("duration_s") is not None else ""
     items = counted(number(summary, "items"), "item") + (f" in {outputs}" if outputs else "")
@@ -174,10 +173,11 @@ def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]
     rest = ", ".join(f"{number(summary, name):,} {label}" for name, label in aside.items() if number(summary, name))
     found = counted(number(summary, "urls_distinct"), "URL")
     total, waiting = number(summary, "batches", "total"), number(summary, "batches", "waiting")
-    batches = (f"{total - waiting:,} of " if waiting else "") + counted(total, "batch", "batches")
+    whole = number(summary, "batches", "done")
+    batches = (f"{whole:,} of " if whole < total else "") + counted(total, "batch", "batches")
     kind = "strategy" if has_strategy(crawl) else crawl.kind
     lines = [
-        f"{kind.capitalize()} {crawl.id} {crawl.state.value}{took}: {items}.",
+        f"{kind.capitalize()} {crawl.id} {state_of(summary)}{took}: {items}.",
         f"  {found} found{on}; {succeeded(summary):,} done in {batches}{f' ({rest})' if rest else ''}.",
         *_missed(summary, list(misses)),
     ]
@@ -189,6 +189,9 @@ def closing(crawl: Crawl, misses: Iterable[Mapping[str, Any]] = ()) -> list[str]
         done, came = counted(number(node, "jobs"), "batch", "batches"), counted(number(node, "items"), "item")
         lines.append(f"  {node.get('name')}: {done}, {came}{reason}")
     lines += [f"  Note: {note}" for note in notes(summary)]
+    command = way_on(summary) if crawl.kind == "crawl" else ""
+    if command and command not in crawl.message:
+        lines.append(f"  Go on with: sdist {command}")
     return [*lines, *([crawl.message] if crawl.message else ())]
 
 

@@ -18,8 +18,8 @@ from scrapyd_dist.settings import of_options
 from ..context import SETTING, Context, where
 from ..crawls import wording
 from ..crawls.crawl_options import SpiderOptions, pairs, refuse_secrets, settings_in, stdout_for
+from ..crawls.missing import missing_rows
 from ..crawls.producer_process import lives
-from ..crawls.watcher import misses_of
 from ..options import FrontierName, NewLabels, Quiet, SpiderName, checked_labels, option, span
 from ..output import Output, complain, put, waiting
 from .frontier_list import opened, settings_of, slots_in, with_prefix
@@ -159,7 +159,7 @@ def _consume(context: Context, wanted: ConsumeOptions) -> int:
     code = _manage(context.root, wanted, outputs, rows=rows, before=(row.pid, row.host))
     ended = store.crawl(row.id)
     if not wanted.document(told(ended)):
-        for line in wording.closing(ended, misses_of(context.root, ended.id)):
+        for line in wording.closing(ended, missing_rows(store, context.root, ended)):
             put(line)
     return code
 

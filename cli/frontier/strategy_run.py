@@ -26,8 +26,8 @@ from scrapyd_dist.strategy.terms import StrategyTerms
 from ..context import SETTING, Context, where
 from ..crawls import wording
 from ..crawls.crawl_options import SpiderOptions, pairs, refuse_secrets, settings_in
+from ..crawls.missing import missing_rows
 from ..crawls.producer_process import lives
-from ..crawls.watcher import misses_of
 from ..options import NewLabels, Quiet, argument, checked_labels, frontiers, option, span, spiders
 from ..output import Output, put, say, some_of
 from .consume import announced, kept_running
@@ -151,7 +151,7 @@ def run(context: Context, wanted: StrategyOptions) -> int:
         code = _manage(context, wanted, name, outputs, seeds)
     ended, backlog = context.new_store.crawl(name), context.new_store.strategy_backlog(name)
     if not wanted.document({**told(ended), "strategy": backlog.to_document()}):
-        for line in wording.closing(ended, misses_of(context.root, name)):
+        for line in wording.closing(ended, missing_rows(context.new_store, context.root, ended)):
             put(line)
         put(counts_line(backlog))
     return code

@@ -119,7 +119,9 @@ class ItemPuller:
         nodes = context.nodes(patterns) if names or patterns else context.all_nodes
         self._context, self._folder, self._crawls, self._timeout = context, folder, crawls, timeout
         self._nodes, self._some = {node.url: node for node in nodes}, bool(patterns)
-        self.listed = told_apart(context, ask_jobs(context.sender, nodes if names else (), timeout=timeout))
+        asked = nodes if names else ()
+        found = told_apart(context, ask_jobs(context.sender, asked, timeout=timeout))
+        self.listed = found.heard_by(context, asked).about(names)
         self._rows = self.listed.named(names, remembered(context, names, nodes))
         places = [self._place(one, attempt) for one in crawls for attempt in one.attempts]
         self._judge = Judge(context, [*filter(None, places), *self._rows], timeout=timeout)

@@ -203,7 +203,7 @@ class Waited:
         found = ask_jobs(self.sender, self.nodes, timeout=TIMEOUT)
         if not self.jobs:
             found.must_answer()
-        texts = {str(error) for error in found.errors}
+        texts = {str(error) for error in found.about(self.names).errors}
         complain_each(texts - self._told)  # once: it is waited for these nodes
         self._told = texts
         listed = {row.key: row for row in found.jobs}
@@ -351,7 +351,7 @@ class _Cancellation:
         self._crawls = {crawl.id for crawl in crawls}
         # Producers that run: they would send the batches of what is cancelled to other nodes.
         self._producers = [crawl for crawl in crawls if runs(crawl)]
-        self._listed = query.ask(context)
+        self._listed = query.ask(context).about(self._names)
         self._memory = JobMemory(context.store_if_any, None if names else OPEN_ONLY)
 
     def run(self, output: Output) -> int:
@@ -371,7 +371,7 @@ class _Cancellation:
         for producer in self._producers:
             self._stop_producer(producer)
         if self._producers:  # what they sent while they stopped is cancelled with the rest
-            self._listed = self._query.ask(self._context)
+            self._listed = self._query.ask(self._context).about(self._names)
             rows = self._alive()
         told_before = [] if self._how.kill else self._told_before(rows)
         if told_before:

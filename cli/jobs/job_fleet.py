@@ -109,19 +109,25 @@ class JobFleet:
     def busy_spiders(self) -> dict[str, Node]:
         """The spiders of the project that wait or run, and where.
 
-        Raises NodeError if a node does not tell: a second job beside the first would be worse than none.
+        Raises NodeError if a node does not tell: a second job beside the first would be worse than none. A drained node
+        counts for nothing then.
         """
-        if self.errors:
-            raise next(iter(self.errors.values()))
         found: dict[str, Node] = {}
 
         def ask(node: Node) -> list[Listed]:
             return jobs_of(self.sender, node, node.project, timeout=self.timeout)
 
+        errors, muted = dict(self.errors), list[Node]()
         for answer in sweep([*self._seen, *self.draining], ask):
-            if answer.error is not None:
-                raise answer.error
+            if answer.error is not None and answer.asked in self.draining:
+                muted.append(answer.asked)
+            elif answer.error is not None:
+                errors[answer.asked] = answer.error
             found |= {row.spider: row.node for row in answer.value or () if not row.over}
+        if errors:
+            raise _is_not_known(errors)
+        if muted:
+            say(f"What runs on {names_of(muted)} is not known: drained, and without an answer.")
         return found
 
     def places(self, name: str | None, *, all_nodes: bool) -> list[Node]:
@@ -163,6 +169,16 @@ class JobFleet:
         load = self._seen[node].load
         busy = load.pending + load.running if load else 0
         return (busy + self._given[node.url]) / (node.slots or SLOTS_UNKNOWN)
+
+
+def _is_not_known(errors: Mapping[Node, NodeError]) -> NodeError:
+    """What to do about nodes that do not tell what runs there."""
+    first = next(iter(errors.values()))
+    names = names_of(errors, " ")
+    return type(first)(
+        f"{first} So whether a spider runs there is not known, and none is started (--unless-running). If it stays"
+        f" away: sdist nodes drain {names} --no-wait; then it counts for nothing until `sdist nodes resume {names}`."
+    )
 
 
 def is_draining(nodes: Sequence[Node]) -> ConfigError:

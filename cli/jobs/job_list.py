@@ -3,7 +3,7 @@
 The rule it keeps: a name that fits nothing is an error, and a node that does not answer is named, never passed over.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from fnmatch import fnmatchcase
@@ -24,6 +24,7 @@ from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, must_answer
 from ..options import JobProject, Nodes, Spider, Timeout
+from ..silence import heard
 
 #: seconds that a node gets for each answer
 TIMEOUT = 15.0
@@ -65,13 +66,28 @@ def place_row(place: Place) -> dict[str, Any]:
 @dataclass(frozen=True, kw_only=True)
 class JobList:
     jobs: tuple[Listed, ...]
-    errors: tuple[NodeError, ...]
-    asked: int  #: nodes
+    failed: Mapping[Node, NodeError]  #: of those that did not answer and count
+    asked: int  #: nodes that count
     silent: frozenset[str] = frozenset()  #: base addresses of the nodes that did not answer
+
+    @property
+    def errors(self) -> tuple[NodeError, ...]:
+        return tuple(self.failed.values())
 
     def must_answer(self) -> None:
         """Raises what kept all nodes away, where none answered: nothing can be said about jobs then."""
         must_answer(self.asked, self.errors)
+
+    def heard_by(self, context: Context, nodes: Sequence[Node]) -> "JobList":
+        """The same, in which drained nodes that did not answer count for nothing."""
+        left = heard(context, {node: self.failed.get(node) for node in nodes})
+        failed = {node: error for node, error in left.items() if error is not None}
+        return replace(self, failed=failed, asked=len(left))
+
+    def about(self, names: Collection[str]) -> "JobList":
+        """The same for a command about these jobs: where all are found, nodes that did not answer do not matter."""
+        found = {row.job for row in self.jobs}
+        return replace(self, failed={}) if names and found.issuperset(names) else self
 
     @property
     def exit_code(self) -> int:
@@ -112,11 +128,11 @@ class JobQuery:
     def ask(self, context: Context, nodes: Sequence[Node] | None = None) -> JobList:
         nodes = context.nodes(self.node) if nodes is None else nodes
         found = ask_jobs(context.sender, nodes, project=self.project, spider=self.spider, timeout=self.timeout)
-        return told_apart(context, found)
+        return told_apart(context, found).heard_by(context, nodes)
 
     def named(self, context: Context, names: Sequence[str]) -> tuple[JobList, tuple[Listed, ...]]:
         """What the nodes list, and of that and of the store the jobs of these ids and crawls; without names, all."""
-        listed = self.ask(context)
+        listed = self.ask(context).about(names)
         rows = listed.named(names, remembered(context, names, context.nodes(self.node)))
         return listed, rows if names else listed.jobs
 
@@ -173,7 +189,7 @@ def ask_jobs(
     rows = (row for node in nodes for row in answers[node].value or ())
     return JobList(
         jobs=tuple(row for row in rows if spider is None or fnmatchcase(row.spider, spider)),
-        errors=tuple(answer.error for answer in answers.values() if answer.error is not None),
+        failed={node: answer.error for node, answer in answers.items() if answer.error is not None},
         asked=len(nodes),
         silent=frozenset(node.url for node, answer in answers.items() if answer.error is not None),
     )

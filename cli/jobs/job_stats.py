@@ -13,15 +13,20 @@ from scrapyd_dist.job_record import Outcome
 from scrapyd_dist.joblogs.joblog import StatTotal, add_up
 from scrapyd_dist.joblogs.log_reads import look, survey
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import labels_of
+from scrapyd_dist.progress import labels_of, number
 from scrapyd_dist.report.time_window import ended_since, stats_of_attempt, stats_of_record
 from scrapyd_dist.transports import sweep
 
 from ..context import Context
 from ..options import Nodes, OnlyLabels, Spider, Timeout, argument, crawls, has_labels, span
-from ..output import Output, complain_each, say
+from ..output import Output, complain_each, say, some_of
 from .job_list import TIMEOUT, JobQuery, Listed
 from .jobs_table import Judge, look_back
+
+
+class PartialStats(dict[str, Any]):
+    """What a log without a dump of stats tells, under the names that Scrapy has for it."""
+
 
 #: how an attempt is counted that is over
 _ENDED = {AttemptState.ACCEPTED: Outcome.FINISHED.value, AttemptState.FAILED: Outcome.FAILED.value}
@@ -59,17 +64,27 @@ def stats(
     listed, rows = JobQuery(node=node, timeout=timeout).named(context, name or ())
     judge = Judge(context, rows, timeout=timeout)
     told: list[Mapping[str, Any]] = []
-    silent = []
+    silent, partial = list[str](), list[str]()
     for answer in sweep(rows, lambda row: _stats_of(judge, row)):
         if answer.value:
             told.append(answer.value)
+            if isinstance(answer.value, PartialStats):
+                partial.append(answer.asked.job)
         elif answer.value is not None or answer.error is not None:
             silent.append(answer.asked.job)
     complain_each(listed.errors)
     if not told:
         raise NothingMatched(f"None of {counted(len(rows), 'job')} of {', '.join(name or ())} left stats, nor a log.")
-    _show_sums(add_up(told), len(told), sorted(silent), output)
+    home = _items_home(context, name or ())
+    _show_sums(add_up(told), len(told), sorted(silent), output, partial=sorted(partial), home=home)
     return listed.exit_code
+
+
+def _items_home(context: Context, names: Sequence[str]) -> dict[str, int]:
+    """The items of those that are crawls, as all commands count them: each once, and none of attempts in vain."""
+    store = context.store_if_any
+    crawls_here = store.crawls() if store is not None else ()
+    return {crawl.id: number(crawl.summary, "items") for crawl in crawls_here if crawl.id in names}
 
 
 def _window(
@@ -129,10 +144,9 @@ def _stats_in_log(judge: Judge, row: Listed) -> Mapping[str, Any]:
         return stats_of_record(record) if record is not None and record.state.over else {}
     if facts.stats is not None:
         return facts.stats
-    # What a log without a dump tells, under the names that Scrapy has for it.
     counts = {f"log_count/{level}": count for level, count in sorted(facts.levels.items())}
     others = {"response_received_count": facts.pages, "item_scraped_count": facts.items}
-    return counts | {name: count for name, count in others.items() if count is not None}
+    return PartialStats(counts | {name: count for name, count in others.items() if count is not None})
 
 
 def _show_sums(sums: Mapping[str, StatTotal], jobs: int, silent: Sequence[str], output: Output, **more: Any) -> None:
@@ -146,5 +160,18 @@ def _show_sums(sums: Mapping[str, StatTotal], jobs: int, silent: Sequence[str], 
     output.table(document, ("stat", "sum", "min", "max", "jobs", ""), rows)
     if states := more.get("states"):
         say(f"Jobs: {', '.join(f'{count:,} {state}' for state, count in states.items())}.")
-    if silent and not output.as_json:
-        say(f"Without stats and log: {', '.join(silent)}.")
+    if not output.as_json:
+        _remark(sums, silent, more.get("partial") or (), more.get("home") or {})
+
+
+def _remark(
+    sums: Mapping[str, StatTotal], silent: Sequence[str], partial: Sequence[str], home: Mapping[str, int]
+) -> None:
+    if silent:
+        say(f"Without stats and log: {some_of(silent)}.")
+    if partial:
+        say(f"Without a dump of stats, so that the sums have their pages, items and levels only: {some_of(partial)}.")
+    scraped = sums["item_scraped_count"].sum if "item_scraped_count" in sums else 0
+    if home and scraped != sum(home.values()):
+        told = ", ".join(f"{count:,} of {crawl}" for crawl, count in home.items())
+        say(f"Items that are home: {told}. Jobs count also what attempts scraped that were given up, and are not home.")

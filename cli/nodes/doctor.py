@@ -27,10 +27,10 @@ from scrapyd_dist.store.address import is_url
 from scrapyd_dist.transports import Sender, sweep
 
 from ..context import Context, exit_code, quick_project, where
-from ..crawls.wording import counted
 from ..node_status import start_delays
 from ..options import CONNECT_TIMEOUT, ConnectTimeout, Timeout, argument, nodes, option, project_option
 from ..output import NEVER, Output, put, say, waiting
+from ..silence import heard
 from .fleet_screen import shorten_names
 
 #: most seconds for one try to connect
@@ -224,7 +224,8 @@ def doctor(
     unreached = {one.node.name: one.error for one in exams if one.error is not None}
     if any(result.severity is Severity.DANGER and result.node not in unreached for result in results):
         return 1
-    return exit_code(len(exams), unreached.values())
+    left = heard(context, {one.node: one.error for one in exams})
+    return exit_code(len(left), left.values())
 
 
 def _of_this_machine(root: Path) -> Iterator[Finding]:

@@ -29,6 +29,7 @@ from ..crawls.wording import clock
 from ..jobs.job_list import TIMEOUT, fetch_report, jobs_of
 from ..node_status import recognise
 from ..output import COLOURS, LINE_EVERY, Output, complain_each, on_terminal, one_line, say, table
+from ..silence import heard
 from .fleet_screen import ROWS, describe_rest, sort_by_urgency
 
 #: seconds between two looks at the nodes
@@ -202,7 +203,7 @@ def status(context: Context, output: Output) -> int:
         if len(jobs) > ROWS:
             say(f"and {counted(len(jobs) - ROWS, 'more job')}: sdist jobs --state running")
         say(_line(document))
-    errors = [one.error for one in looks.nodes]
+    errors = list(heard(context, {one.node: one.error for one in looks.nodes}).values())
     complain_each(errors)
     return exit_code(len(errors), errors)
 

@@ -19,6 +19,7 @@ from scrapyd_dist.transports import sweep
 from ..context import Context, exit_code, must_answer
 from ..options import PATIENCE, DryRun, Nodes, Project, Quiet, Timeout, Yes, argument, option
 from ..output import Listing, Output, complain, complain_each, confirm, put, say, some_of, table
+from ..silence import heard
 from .deploy import RETRIES, exit_code_of, node_row, roll_out, tell
 from .fleet_screen import shorten_names
 
@@ -54,9 +55,9 @@ def versions(
     document = {"project": name, "same": not differing, "differences": differing, "warnings": crawls, "nodes": rows}
     if not output.document(document):
         _show_versions([entry for entry in seen if entry.error is None], name)
-    errors = [entry.error for entry in seen]
+    errors = list(heard(context, {entry.node: entry.error for entry in seen}).values())
     complain_each([*differing, *crawls, *errors])
-    return 10 if check and differing else exit_code(len(seen), errors)
+    return 10 if check and differing else exit_code(len(errors), errors)
 
 
 def _row(entry: NodeVersions, jobs: str, **values: Any) -> dict[str, Any]:
@@ -135,9 +136,9 @@ def spiders(
         table(("spider", "nodes", "missing on"), cells)
         for one, names in names_by((entry.version, entry.node) for entry in good).items():
             say(f"{one}: {shorten_names(names)}")
-    errors = [entry.error for entry in lists]
+    errors = list(heard(context, {entry.node: entry.error for entry in lists}).values())
     complain_each(errors)
-    return exit_code(len(lists), errors)
+    return exit_code(len(errors), errors)
 
 
 def projects(context: Context, node: Nodes = None, timeout: Timeout = TIMEOUT, output: Listing = Listing()) -> int:
@@ -156,9 +157,9 @@ def projects(context: Context, node: Nodes = None, timeout: Timeout = TIMEOUT, o
     if not output.rows({"projects": rows}, "projects", "project"):
         for row in rows:
             put(row["project"] + (f"  (not on {some_of(row['missing'])})" if row["missing"] else ""))
-    errors = [one.error for one in answers]
+    errors = list(heard(context, {one.asked: one.error for one in answers}).values())
     complain_each(errors)
-    return exit_code(len(answers), errors)
+    return exit_code(len(errors), errors)
 
 
 def rollback(

@@ -161,6 +161,11 @@ class Backlog:
         return self._batches(OUT)
 
     @property
+    def out_requests(self) -> int:
+        """Requests in the batches that are out."""
+        return sum(slot.requests.get(state.value, 0) for slot in self.slots for state in OUT)
+
+    @property
     def leased(self) -> int:
         """Batches that are out, neither expired nor acked."""
         return self.out - self.expired - self.acked

@@ -12,7 +12,7 @@ from jinja2 import Environment, StrictUndefined
 from scrapyd_dist.batches import MISSES, AttemptState, BatchState
 from scrapyd_dist.differences import texts
 from scrapyd_dist.plurals import counted
-from scrapyd_dist.progress import finite, number, of, succeeded
+from scrapyd_dist.progress import ended_in_words, finite, number, of, succeeded, told, way_on
 from scrapyd_dist.report import charts
 from scrapyd_dist.report.facts import Facts, hidden
 from scrapyd_dist.report.series import series
@@ -29,11 +29,11 @@ STILL = 5.0
 _FORBIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]"
 )
-#: state of a crawl that has ended -> its colour, and the commands to go on with
+#: state of a crawl that has ended -> its colour, and the commands that look at it
 _ENDED = {
-    "died": ("bad", ("resume {}",)),
-    "stopped": ("bad", ("resume {}",)),
-    "incomplete": ("bad", ("resume {}",)),
+    "died": ("bad", ()),
+    "stopped": ("bad", ()),
+    "incomplete": ("bad", ()),
     "finished": ("bad", ("jobs stats {}", "jobs grep ERROR {}")),
     "refused": ("bad", ()),
 }
@@ -50,6 +50,8 @@ def page(facts: Facts) -> str:
     package = files(__package__)
     template = environment.from_string(package.joinpath("page.html.j2").read_text("utf-8"))
     crawl, summary = facts.crawl, facts.crawl.summary
+    now = {**told(crawl), "state": facts.state}
+    on = way_on(now) if crawl.kind == "crawl" else ""
     tone, commands = _ENDED.get(facts.state, ("going", ("watch {}", "logs -f {}")))
     failed = [one for one in facts.attempts if one.state is AttemptState.FAILED]
     dead = [batch for batch in facts.batches if batch.state is BatchState.DEAD]
@@ -59,12 +61,13 @@ def page(facts: Facts) -> str:
         version=__version__,
         facts=facts,
         crawl=crawl,
+        state=ended_in_words(now),
         series=series(facts),
         charts=charts,
         tone=_FINISHED.get(crawl.exit_code, tone) if facts.state == "finished" else tone,
         took=_took(facts),
         numbers=_numbers(facts) if summary else [],
-        commands=[command.format(crawl.id) for command in commands],
+        commands=[*([on] if on else []), *(command.format(crawl.id) for command in commands)],
         warnings=_notes(summary),
         failed=[(f"batch {one.batch}", one.number, one.node, one.reason) for one in failed],
         misses=[
@@ -87,6 +90,11 @@ def _cleaned(value: Any) -> Any:
     if not isinstance(value, str) or hasattr(value, "__html__"):  # markup of the template has been through here
         return value
     return _FORBIDDEN.sub("\ufffd", hidden(value))
+
+
+def _attempts(summary: Mapping[str, Any]) -> str:
+    sent = number(summary, "batches", "sent")
+    return "1 attempt" if sent == 1 else f"{sent:,} attempts"
 
 
 def _when(seconds: float) -> str:
@@ -120,11 +128,7 @@ def _numbers(facts: Facts) -> list[tuple[str, int, str]]:
         ("pages", count("pages"), f"{round(count('pages') / facts.span * 60):,} per minute"),
         ("failed", lost, "gave no result" if lost else "nothing is missing"),
         ("gone", count("gone_urls"), "says the site"),
-        (
-            "jobs",
-            count("batches", "sent"),
-            f"{count('batches', 'done'):,} of {counted(count('batches', 'total'), 'batch', 'batches')}",
-        ),
+        ("batches done", count("batches", "done"), f"of {count('batches', 'total'):,}, in {_attempts(summary)}"),
         ("nodes", len(nodes), up if facts.lives else f"{up} at the end"),
         ("index pages", count("index", "pages"), f"{failed:,} failed" if failed else f"of {total:,}" if total else ""),
     ]

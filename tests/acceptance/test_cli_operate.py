@@ -220,7 +220,7 @@ def test_all_is_all_and_a_second_signal_forces(shop: Shop) -> None:
 
 @pytest.mark.black_box
 def test_a_job_that_is_cancelled_twice_ends_in_good_order(shop: Shop) -> None:
-    (row,) = shop.scheduled("slow", "--on", "node1", "-s", "DOWNLOAD_DELAY=3")
+    (row,) = shop.scheduled("slow", "--on", "node1", "-s", "DOWNLOAD_DELAY=9")
     job = row["job"]
     shop.wait_pid(job)
     log = shop.nodes[0].logs_dir / "shop" / "slow" / f"{job}.log"
@@ -283,6 +283,38 @@ def test_a_dead_node_is_named_and_keeps_no_other_from_answering(shop: Shop) -> N
     assert row["node"] == "node2"
     assert everywhere.code == 3
     assert careful.code != 0
+    shop.wait_idle()
+
+
+@pytest.mark.full
+@pytest.mark.black_box
+def test_a_dead_node_that_is_drained_counts_for_nothing(shop: Shop) -> None:
+    dead = shop.nodes[0]
+    (row,) = shop.scheduled("slow", "--on", "node2")
+    shop.wait_pid(row["job"])
+    dead.kill()
+    try:
+        refused = shop.run("jobs", "schedule", "good", "--unless-running", "--timeout", "3", code=1)
+        assert "sdist nodes drain node1 --no-wait" in refused.err
+        # What was asked for is there: what another node has does not matter.
+        shop.run("logs", row["job"], "-n", "1", "--timeout", "3", code=0)
+        assert shop.run("jobs", "cancel", row["job"], "-y", "--timeout", "3", code=0).err == ""
+        shop.run("jobs", "--timeout", "3", code=3)
+        shop.run("nodes", "drain", "node1", "--no-wait", code=0)
+        words = "Passed over, since drained and without an answer: node1. What is there is not known."
+        for command in ("jobs", "jobs stats --since 1h", "nodes", "code versions", "code projects", "status --fleet"):
+            said = shop.run(*command.split(), code=0).err
+            assert ("connection refused" in said) == (command == "nodes"), "the list of nodes says how each is"
+            assert said.count(words) <= 1, command
+        assert words in shop.run("jobs").err
+        (started,) = shop.scheduled("good", "--unless-running", "--timeout", "3")
+        assert (started["node"], started["state"]) == ("node2", "scheduled")
+        shop.run("jobs", "--node", "node1").expect(5, "connection refused")
+        shop.run("jobs", "schedule", "good", "--on", "node1").expect(2, "sdist nodes resume node1")
+    finally:
+        dead.restart()
+        shop.run("nodes", "resume", "node1", code=0)
+    assert shop.node_states()["node1"] == "up"
     shop.wait_idle()
 
 

@@ -2,15 +2,17 @@
 
 import json
 import os
+import re
 import signal
 import sqlite3
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rig.bad_days import ITEMS, MakeScene, accepted_on, arguments, attempts, batches, wait_accepted, wait_state
+from rig.bad_days import ITEMS, MakeScene, Scene, accepted_on, arguments, attempts, batches, wait_accepted, wait_state
 from rig.commands import Result
 from rig.crawls import crawls, last_crawl
 from rig.deliveries import delivered, files_of
@@ -320,3 +322,63 @@ def test_items_of_a_request_that_is_tried_again_take_the_place_of_the_earlier_on
     merged = at.run("items", "merge", crawl, "-O", "again.jl", "--json", code=0)
     assert merged.json()["items"] == 22
     assert marked(list(it.items("again.jl"))) == marked(items)
+
+
+def one_number(at: Scene) -> dict[str, int]:
+    """What all commands say alike of the newest crawl: items, batches, what is done and what is missing."""
+    row = crawls(at.it)[0]
+    summary = at.run("status", row.id, "--json").json()
+    counts = {name: summary["batches"][name] for name in ("done", "total", "dead")}
+    listed = at.run("crawls", "--json").json()["crawls"][0]
+    assert {name: listed[name] for name in summary if name != "exit_code"} | {
+        "exit_code": summary["exit_code"]
+    } == summary
+    rows = at.run("crawls", "batches", row.id, "--json").json()["batches"]
+    states = Counter(one["state"] for one in rows)
+    assert (states["done"], sum(states.values()) - states["split"], states["dead"]) == tuple(counts.values())
+    assert states["sealed"] + states["failed"] == summary["batches"]["waiting"]
+    assert states["running"] + states["sent"] == summary["batches"]["out"] == 0
+    done, items = summary["requests"]["succeeded"], summary["items"]
+    told = at.run("status", row.id).out
+    in_batches = f"{counts['done']:,} of {counts['total']:,}" if counts["done"] < counts["total"] else counts["total"]
+    assert f"; {done:,} done in {in_batches} batches" in told
+    assert f": {items:,} items" in told and "(not listed)" not in told
+    assert f"{counts['done']}/{counts['total']}" in at.run("crawls").out
+    misses = Counter(one["kind"] for one in at.run("crawls", "misses", row.id, "--json").json()["misses"])
+    assert (misses["gone"], misses["failed"]) == (summary["gone_urls"], summary["failed_urls"])
+    for url in (one["url"] for one in at.run("crawls", "misses", row.id, "--json").json()["misses"]):
+        assert url in told
+    at.run("report", row.id, "-o", "page.html", code=0)
+    page = re.sub("<[^>]*>", " ", (at.it.path / "page.html").read_text("utf-8"))
+    cards = dict(re.findall(r"(items|requests done|batches done|gone|failed) +([\d,]+)", page))
+    shown = [int(cards[name].replace(",", "")) for name in ("items", "requests done", "batches done", "gone", "failed")]
+    assert shown == [items, done, counts["done"], summary["gone_urls"], summary["failed_urls"] + summary["dead_urls"]]
+    stats = at.run("jobs", "stats", row.id, "--json").json()
+    assert stats["home"] == {row.id: items}
+    return {"items": items, "done": done, "waiting": summary["batches"]["waiting"], "failed": summary["failed_urls"]}
+
+
+@pytest.mark.black_box
+@pytest.mark.full
+@pytest.mark.parametrize("mode", ["pull", "push"])
+def test_one_thing_has_one_number_after_a_stop_a_resume_and_a_retry(scene: MakeScene, mode: str) -> None:
+    at = scene(200, "--latency=0.3", per_page=50, DISTRIBUTED_BATCH_SIZE=10, DISTRIBUTED_MODE=mode)
+    pages = at.pages
+    bad = {pages.site.detail_path(1): "fail", pages.site.detail_path(2): "gone"}
+    pages.behave(bad)
+    command = at.start()
+    wait_accepted(at.it, 3)
+    crawl = crawls(at.it)[0].id
+    at.run("crawls", "stop", crawl, "-y", code=0)
+    command.wait(60)
+    stopped = one_number(at)
+    assert stopped["waiting"] > 0
+    parts = [at.it.path / ".sdist" / "crawls" / crawl / "parts" / one.part for one in accepted_on(at.it)]
+    assert stopped["items"] == sum(len(part.read_text("utf-8").splitlines()) for part in parts)
+    at.run("resume", crawl, "--json", code=3)
+    resumed = one_number(at)
+    assert (resumed["items"], resumed["done"], resumed["waiting"], resumed["failed"]) == (198, 198, 0, 1)
+    assert len(list(at.it.items(ITEMS))) == 198
+    pages.behave({pages.site.detail_path(2): "gone"})
+    at.run("crawls", "retry", crawl, "--failed-urls", "--json", code=0)
+    assert one_number(at) == {"items": 199, "done": 199, "waiting": 0, "failed": 0}

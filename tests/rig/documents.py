@@ -201,7 +201,7 @@ DOCUMENTS: dict[str, Any] = {
     },
     "jobs grep": {"searched": int, "matches": [{"node": str, "job": str, "at": TEXT, "level": TEXT, "text": str}]},
     "jobs stats": {
-        "jobs": int, "silent": [str], "since?": str, "states?": {str: int},
+        "jobs": int, "silent": [str], "partial?": [str], "home?": {str: int}, "since?": str, "states?": {str: int},
         "stats": {str: {"jobs": int, **dict.fromkeys(("sum?", "min?", "max?"), NUMBER), "values?": {str: int}}},
     },
     "jobs cancel": {"jobs": [_ENDED]},

@@ -24,7 +24,7 @@ from scrapyd_dist.cli.crawls.crawl_options import CrawlOrder
 from scrapyd_dist.middlewares.addon import Addon
 from scrapyd_dist.middlewares.producer.process import broken
 
-from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState, crawl_name
+from scrapyd_dist.batches import CRAWL_NAME, Crawl, CrawlState, Miss, crawl_name
 from scrapyd_dist.errors import ConfigError
 from scrapyd_dist.store import Store
 
@@ -201,15 +201,13 @@ def test_a_name_that_is_taken_in_the_same_moment_is_left_to_the_other(
     assert second.id == "another"
 
 
-def test_an_ended_crawl_is_summed_up_with_its_own_exit_code(
-    tmp_path: Path, store: Store, folder: Path, capsys: Captured
-) -> None:
+def test_an_ended_crawl_is_summed_up_with_its_own_exit_code(tmp_path: Path, store: Store, capsys: Captured) -> None:
     summary = {"items": 5, "failed_urls": 2, "duration_s": 1}
     store.add_crawl(a_crawl(CrawlState.FINISHED, exit_code=3, summary=summary))
-    (folder / "misses.jsonl").write_text('{"url": "http://w/1", "kind": "failed", "reason": "503"}\ntorn {\n')
+    store.add_misses("c", [Miss(url="http://w/1", kind="failed", reason="503")])
     assert watcher.watch(tmp_path, store, "c", QUIET) == 3
     said = capsys.readouterr()
-    assert "Crawl c finished after 1 s: 5 items." in said.out
+    assert "Crawl c finished, 2 failed after 1 s: 5 items." in said.out
     assert "http://w/1  503" in said.out
     assert said.err == ""
 

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import threading
+from contextlib import closing
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -17,9 +18,11 @@ from scrapyd_dist.cli.crawls.crawl import node_rows, shard_rows
 from scrapyd_dist.cli.crawls.crawl import show as show_plan
 from scrapyd_dist.cli.crawls.watcher import crawl_picture, live_view, looked_out_for
 from scrapyd_dist.cli.jobs.job_ends import combined
+from scrapyd_dist.cli.jobs.job_list import JobList, Listed
 from scrapyd_dist.cli.jobs.logs import put_line
 from scrapyd_dist.cli.node_status import exit_code_of
 from scrapyd_dist.cli.nodes import fleet_view, node_commands
+from scrapyd_dist.cli.silence import heard
 from scrapyd_dist.examples.pages import Site
 
 from scrapyd_dist.batches import Crawl, CrawlState
@@ -37,6 +40,8 @@ from scrapyd_dist.escapes import harmless
 from scrapyd_dist.joblogs.joblog import LogLines
 from scrapyd_dist.nodes import Node
 from scrapyd_dist.plurals import counted
+from scrapyd_dist.progress import ended_in_words, way_on
+from scrapyd_dist.scrapyd.api import JobState
 
 EVIL = "a\x1b[2Jb\x07\x9bc\u202ed\r\x7f\u2066\udc80"
 SHOWN = r"a\x1b[2Jb\x07\x9bc\u202ed\r\x7f\u2066\udc80"
@@ -77,6 +82,55 @@ SUMMARY: dict[str, Any] = {
 
 def crawl(state: CrawlState = CrawlState.FINDING, **summary: Any) -> Crawl:
     return Crawl(id="easy-1", project="p", spider="easy", state=state, created=0.0, summary={**SUMMARY, **summary})
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "lost", "said", "command"),
+    [
+        ("finished", 0, {}, "finished", ""),
+        ("finished", None, {}, "finished", ""),
+        ("finished", 0, {"failed_urls": 2}, "finished", ""),  # as --max-failed allows
+        ("finished", 3, {"failed_urls": 8}, "finished, 8 failed", "crawls retry easy-1 --failed-urls"),
+        ("finished", 3, {"failed_urls": 8, "dead_urls": 2}, "finished, 10 failed", "crawls retry easy-1 --failed-urls"),
+        ("finished", 3, {"dead_urls": 1200}, "finished, 1,200 failed", "crawls retry easy-1"),
+        ("finished", 1, {"dead_urls": 36}, "finished, 36 failed", "crawls retry easy-1"),
+        ("finished", 3, {"refused": 3, "index_failed": 2}, "finished, 3 refused, 2 index pages failed", ""),
+        ("finished", 3, {}, "finished, exit code 3", ""),
+        (
+            "finished",
+            3,
+            {"batches": {"waiting": 5}},
+            "finished, 5 batches left",
+            "resume easy-1",
+        ),  # its spider closed it
+        ("stopped", 3, {"failed_urls": 8}, "stopped", "resume easy-1"),
+        ("incomplete", 3, {}, "incomplete", "resume easy-1"),
+        ("died", None, {}, "died", "resume easy-1"),
+        ("refused", 2, {}, "refused", ""),
+        ("working", None, {"failed_urls": 8}, "working", ""),
+    ],
+)
+def test_a_crawl_that_lacks_something_says_so_and_how_it_goes_on(
+    state: str, code: int | None, lost: dict[str, int], said: str, command: str
+) -> None:
+    document = {**SUMMARY, "state": state, "exit_code": code, **lost}
+    assert (ended_in_words(document), way_on(document)) == (said, command)
+    assert output.colour_of(said) == ("yellow" if code else "green") or state != "finished"
+
+
+def test_what_the_producer_crawled_in_vain_is_not_tried_again() -> None:
+    requests = {"total": 3000, "sent": 3000, "done": 3000, "succeeded": 3000}
+    assert way_on({**SUMMARY, "state": "finished", "exit_code": 3, "failed_urls": 8, "requests": requests}) == ""
+
+
+def test_the_end_of_a_crawl_that_lacks_something_names_the_command_once() -> None:
+    ended = replace(crawl(CrawlState.FINISHED, failed_urls=8), exit_code=3)
+    lines = wording.closing(ended)
+    assert lines[0].startswith("Crawl easy-1 finished, 8 failed after 41 s: ")
+    assert lines[-1] == "  Go on with: sdist crawls retry easy-1 --failed-urls"
+    told_so = replace(ended, message="Try sdist crawls retry easy-1 --failed-urls.")
+    assert "\n".join(wording.closing(told_so)).count("--failed-urls") == 1
+    assert not any("Go on with" in line for line in wording.closing(replace(ended, kind="frontier")))
 
 
 def test_spans_of_time_counts_and_rates() -> None:
@@ -122,7 +176,7 @@ def test_done_is_what_gave_a_result() -> None:
     lost = crawl(requests={"total": 120, "sent": 120, "done": 120, "succeeded": 0}, failed_urls=100, gone_urls=20)
     assert "done 0 of ≈ 6,000 · gone 20 · " in wording.progress_line(lost)
     assert "errors 100 · " in wording.progress_line(lost)
-    assert "; 0 done in 4 batches" in wording.closing(replace(lost, state=CrawlState.FINISHED))[1]
+    assert "; 0 done in 3 of 4 batches" in wording.closing(replace(lost, state=CrawlState.FINISHED))[1]
     at_its_goal = crawl(CrawlState.FINISHED, batches={"total": 8, "waiting": 6, "done": 2})
     assert "; 1,499 done in 2 of 8 batches" in wording.closing(at_its_goal)[1]
 
@@ -158,7 +212,7 @@ def test_the_end_of_a_crawl_names_what_is_missing() -> None:
     misses = [{"kind": "gone", "url": "http://w/1", "reason": "404"}, {"kind": "other", "url": "http://w/2"}]
     assert wording.closing(crawl(CrawlState.FINISHED), misses) == [
         "Crawl easy-1 finished after 41 s: 1,499 items in /elsewhere/items.jl.",
-        "  3,000 URLs found on 50 index pages; 1,499 done in 4 batches (7 offsite, 20 found twice).",
+        "  3,000 URLs found on 50 index pages; 1,499 done in 3 of 4 batches (7 offsite, 20 found twice).",
         "  1 gone (the site does not give them: 404, 403 …):",
         "    http://w/1  404",
         "  All of them: /elsewhere/misses.jsonl",
@@ -178,7 +232,7 @@ def test_the_end_of_a_crawl_names_what_is_missing() -> None:
 def test_a_node_without_a_batch(state: CrawlState, waiting: int, why: str) -> None:
     idle = {"name": "web3", "state": "up", "jobs": 0, "items": 0}
     ended = crawl(state, nodes=[idle], batches={"total": 4, "waiting": waiting})
-    assert wording.closing(ended)[-1] == f"  web3: 0 batches, 0 items{why}"
+    assert f"  web3: 0 batches, 0 items{why}" in wording.closing(ended)
 
 
 def test_of_many_missing_urls_the_first_few_are_named_and_the_crawls_message_comes_last() -> None:
@@ -394,6 +448,40 @@ def test_the_exit_code_of_a_question_to_all(total: int, errors: list[DistError],
 def test_a_node_that_starts_nothing_is_a_failure_of_one() -> None:
     nodes = [NodeStatus(node=Node.parse("web1"), wedged=True), NodeStatus(node=Node.parse("web2"))]
     assert (exit_code_of(nodes), exit_code_of(nodes[1:])) == (3, 0)
+
+
+def test_a_drained_node_need_not_answer_unless_it_is_the_only_one() -> None:
+    drained = NodeStatus(node=Node.parse("web1"), error=ConnectionRefused(), draining=1.0)
+    down = NodeStatus(node=Node.parse("web3"), error=ConnectionRefused())
+    well = NodeStatus(node=Node.parse("web2"))
+    codes = [exit_code_of(seen) for seen in ([drained, well], [drained, well, down], [drained], [drained, down])]
+    assert codes == [0, 3, 5, 5]
+
+
+def test_nodes_that_are_drained_and_silent_are_named_once_and_the_others_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
+    drained, well, down = (Node.parse(f"{name}:6800", name=name) for name in ("web1", "web2", "web3"))
+    error = ConnectionRefused("web1: connection refused")
+    with closing(context.Context(tmp_path)) as here:
+        here.remember({"web1": {"draining": 1.0}})
+        for _ in range(2):
+            assert heard(here, {drained: error, well: None, down: error}) == {well: None, down: error}
+        assert capsys.readouterr().err.count("web1") == 1
+        assert heard(here, {drained: None, well: None}) == {drained: None, well: None}
+        assert heard(here, {drained: error}) == {drained: error}, "where nothing else was asked it is told"
+        found = JobList(jobs=(), failed={drained: error, down: error}, asked=3, silent=frozenset({drained.url}))
+        left = found.heard_by(here, [drained, well, down])
+        assert (left.exit_code, len(left.errors), left.asked, left.silent) == (3, 1, 2, found.silent)
+
+
+def test_where_all_that_was_named_is_found_silent_nodes_do_not_matter() -> None:
+    one, other = (Node.parse(f"{name}:6800", name=name) for name in ("web1", "web2"))
+    row = Listed(node=one, project="shop", spider="easy", job="easy-1", state=JobState.RUNNING)
+    found = JobList(jobs=(row,), failed={other: ConnectionRefused("web2")}, asked=2)
+    codes = [found.about(names).exit_code for names in (["easy-1"], ["easy-1", "easy-2"], [], ["a-crawl"])]
+    assert codes == [0, 3, 3, 3]
 
 
 def test_the_live_view_draws_what_is_known_and_leaves_no_trace() -> None:

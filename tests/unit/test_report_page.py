@@ -181,5 +181,7 @@ def test_the_colour_is_that_of_the_exit_code_and_done_is_what_gave_a_result(code
     crawl = replace(facts.crawl, state=CrawlState.FINISHED, exit_code=code, summary=summary)
     text = page(replace(facts, crawl=crawl))
     assert f'class="state {tone}"' in text
-    assert (f"with exit code {code}" in text) == bool(code)
+    words = Reader(text).text
+    assert ("finished, 100 failed" in words) == bool(code)
+    assert (f"sdist crawls retry {crawl.id} --failed-urls" in words) == bool(code)
     assert "requests done7of 120 found" in Reader(text).text.replace("\n", "")

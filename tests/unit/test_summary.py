@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rig.documents import SUMMARY, misfits
 
-from scrapyd_dist.batches import Attempt, Batch, Crawl, CrawlState
+from scrapyd_dist.batches import Attempt, Batch, BatchState, Crawl, CrawlState
 from scrapyd_dist.frontier.backlog import Backlog, SlotCount
 from scrapyd_dist.joblogs.worker_report import WorkerReport
 from scrapyd_dist.nodes import Node
@@ -21,6 +21,7 @@ from scrapyd_dist.progress import (
     Progress,
     Rate,
     Snapshot,
+    as_left,
     exit_code,
     outlook,
     summary,
@@ -100,6 +101,39 @@ def test_what_runs_is_counted_with_what_is_done() -> None:
         }
     ]  # fmt: skip
     assert (document["batches"]["out"], document["index_failed"]) == (1, 1)
+
+
+@pytest.mark.parametrize("state", ["stopped", "incomplete", "finished"])
+def test_once_it_has_ended_nothing_is_out_and_what_is_not_home_is_not_done(state: str) -> None:
+    member = NodeState(node=Node.parse("http://one:6800", name="one"), jobs=2, items=9, prepared=True)
+    at_work(member, 3, done=2, size=5, missed=1, pages=7, items=4)
+    running, ended = (summary(snapshot(members=[member], state=now)) for now in ("working", state))
+    assert (running["items"], running["requests"]["succeeded"]) == (13, 10)
+    assert (ended["items"], ended["pages"], ended["requests"]["succeeded"], ended["requests"]["done"]) == (9, 11, 8, 10)
+    assert [running["batches"][name] for name in ("total", "out", "waiting", "done")] == [4, 1, 1, 2]
+    assert [ended["batches"][name] for name in ("total", "out", "waiting", "done")] == [4, 0, 2, 2]
+    (row,) = ended["nodes"]
+    assert (row["running"], row["items"], row["jobs"]) == (0, 9, 2)
+
+
+def test_workers_that_are_left_to_work_on_a_frontier_go_on() -> None:
+    ended = snapshot(state="finished")
+    ended.scheduler.limits = SchedulerLimits(wait=False)
+    assert summary(ended)["batches"]["out"] == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "seen"),
+    [
+        ("crawl", CrawlState.STOPPED, "sealed"),
+        ("crawl", CrawlState.WORKING, "running"),
+        ("frontier", CrawlState.FINISHED, "running"),
+    ],
+)
+def test_of_a_crawl_that_has_ended_no_batch_runs(kind: str, state: CrawlState, seen: str) -> None:
+    row = Crawl(id="c", project="p", spider="s", created=0.0, state=state, kind=kind)
+    assert as_left(Batch(number=1, size=5, state=BatchState.RUNNING), row).state.value == seen
+    assert as_left(Batch(number=1, size=5, state=BatchState.DONE), row).state is BatchState.DONE
 
 
 def test_a_node_shows_why_it_gets_no_work_and_no_password() -> None:
