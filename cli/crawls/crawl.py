@@ -216,7 +216,7 @@ def resume(
         return 0 if detach else watcher.watch(context.root, store, crawl, watched)
     if row.state is CrawlState.FINISHED and not ended_early:
         say(f"The crawl {crawl} is finished; there is nothing to resume.")
-        return watcher.sum_up(context.root, row, watched)
+        return watcher.sum_up(context.root, store, row, watched)
     again, process = producer_process.begin_again(context.root, store, crawl, finished=ended_early, new_code=new_code)
     return follow(context, again, process, watched, detach=detach)
 

@@ -28,7 +28,7 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context
     rows = tuple(Listed(node=NODE, project="p", spider="s", job=job, state=JobState.RUNNING) for job in JOBS)
 
     def ask(*_: Any, **__: Any) -> JobList:
-        return JobList(jobs=rows, errors=(), asked=1)
+        return JobList(jobs=rows, failed={}, asked=1)
 
     monkeypatch.setattr(job_list, "ask_jobs", ask)
     made = Context(tmp_path)
