@@ -483,9 +483,18 @@ class Context:
         """What the store remembers of these nodes, by the node's name; nothing but the name of one that it has not."""
         store = self.store_if_any
         known = {record.name: record for record in store.nodes()} if store is not None else {}
-        return {node.name: known.get(node.name) or NodeRecord(name=node.name) for node in nodes}
+        first = self._first_names
+        return {node.name: known.get(first.get(node.name, node.name)) or NodeRecord(name=node.name) for node in nodes}
+
+    @cached_property
+    def _first_names(self) -> dict[str, str]:
+        """The name of each target -> that of the first one at the same url, by which its node is remembered."""
+        names: dict[str, str] = {}
+        for node in self.project.targets:
+            names.setdefault(node.url, node.name)
+        return {node.name: names[node.url] for node in self.project.targets}
 
     def remember(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
         """Keep these fields of these nodes in the store."""
         for name, fields in changes.items():
-            self.new_store.update_node(name, **fields)
+            self.new_store.update_node(self._first_names.get(name, name), **fields)
