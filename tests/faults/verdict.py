@@ -66,7 +66,7 @@ def judge(trial: Trial, code: int) -> Verdict:
 
 def told_lost(summary: Mapping[str, Any]) -> int:
     """How many items are lost with a folder that was deleted, as the crawl says."""
-    found = [re.match(r"([\d,]+) items are lost: ", text) for text in summary.get("warnings", ())]
+    found = [re.match(r"([\d,]+) items? (?:are|is) lost: ", text) for text in summary.get("warnings", ())]
     return sum(int(one[1].replace(",", "")) for one in found if one)
 
 
