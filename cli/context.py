@@ -520,7 +520,16 @@ class Context:
         """What the store remembers of these nodes, by the node's name; nothing but the name of one that it has not."""
         store = self.store_if_any
         known = {record.name: record for record in store.nodes()} if store is not None else {}
-        return {node.name: known.get(node.name) or NodeRecord(name=node.name) for node in nodes}
+        first = self._first_names
+        return {node.name: known.get(first.get(node.name, node.name)) or NodeRecord(name=node.name) for node in nodes}
+
+    @cached_property
+    def _first_names(self) -> dict[str, str]:
+        """The name of each target -> that of the first one at the same url, by which its node is remembered."""
+        names: dict[str, str] = {}
+        for node in self.project.targets:
+            names.setdefault(node.url, node.name)
+        return {node.name: names[node.url] for node in self.project.targets}
 
     def remember(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
         """Keep these fields of these nodes in the store."""
@@ -528,6 +537,7 @@ class Context:
         before = {record.name: record.changed for record in store.nodes()}
         for name, fields in changes.items():
             # Also where a clock was put back, what was said last is the newest.
-            now = {"changed": max(time.time(), before.get(name, 0.0) + 0.001)} if "url" in fields else {}
-            store.update_node(name, **now, **fields)
+            first = self._first_names.get(name, name)
+            now = {"changed": max(time.time(), before.get(first, 0.0) + 0.001)} if "url" in fields else {}
+            store.update_node(first, **now, **fields)
         self.added  # noqa: B018 - what was said here was heard here

@@ -79,7 +79,7 @@ def _compare_extras(trial: Trial, extras: Sequence[Mapping[str, Any]]) -> tuple[
 
 def told_lost(summary: Mapping[str, Any]) -> int:
     """How many items, or pages with one each, are lost with a folder or steps of the store, as the crawl says."""
-    found = [re.match(r"([\d,]+) (?:items|requests) are lost: ", text) for text in summary.get("warnings", ())]
+    found = [re.match(r"([\d,]+) (?:item|request)s? (?:are|is) lost: ", text) for text in summary.get("warnings", ())]
     return sum(int(one[1].replace(",", "")) for one in found if one)
 
 

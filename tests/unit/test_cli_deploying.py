@@ -116,6 +116,14 @@ def test_nodes_are_chosen_by_names_and_globs(context: Context, patterns: list[st
     assert [node.name for node in context.nodes(patterns)] == names
 
 
+def test_what_is_remembered_of_a_node_is_so_under_each_of_its_names(context: Context) -> None:
+    context.remember({"alias": {"draining": 5.0}})
+    records = context.node_records([*context.nodes(), *context.nodes(["alias"])])
+    drained = [name for name, record in records.items() if record.draining]
+    context.close()
+    assert drained == ["web-a", "alias"]
+
+
 def test_a_name_that_means_no_node_is_told(context: Context) -> None:
     with pytest.raises(NothingMatched, match=r"'WEB-a'\. The targets are: web-a, web-b, 'eu 1', alias"):
         context.nodes(["web-b", "WEB-a"])
