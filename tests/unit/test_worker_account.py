@@ -264,7 +264,7 @@ def opened(folder: Path, **options: Any) -> Worker:
 def ended(worker: Worker, folder: Path, reason: str = "finished") -> Any:
     worker._closed(reason)
     run(worker._stopped())
-    return read_report((folder / "logs/_sdist/c.0/c.b1.a1.json").read_bytes())
+    return read_report((folder / "logs/_sdist/c.0/c.0.b1.a1.json").read_bytes())
 
 
 def test_a_good_batch_ends_with_a_report_that_is_accepted(tmp_path: Path) -> None:
