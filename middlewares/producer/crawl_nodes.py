@@ -106,7 +106,8 @@ class NodeSources:
         """The nodes that have a name; a target that shares its node with one before it has its own, too."""
         targets = self._project.config.targets if self._project.config is not None else ()
         own = [node for node in targets if self._project.config is not None and self._project.config.is_own(node)]
-        return (*self._targets(), *own, *self._added, *local_nodes.running(self._project.state))
+        known = (*self._targets(), *own, *self._added, *local_nodes.running(self._project.state))
+        return tuple({node.name: node for node in reversed(known)}.values())[::-1]
 
     def _addresses(self, node: Node) -> tuple[Node, ...]:
         """The node itself, or one for each address of its name."""

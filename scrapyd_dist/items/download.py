@@ -68,6 +68,11 @@ class DownloadedFile:
         return self.file.stat().st_size if self.file is not None else 0
 
 
+def _growing(target: Path) -> Path:
+    """The file that holds what has come so far."""
+    return target.with_name(f"{target.name}.part")
+
+
 def pull(sender: Sender, wanted: WantedFile, *, silence: float) -> DownloadedFile:
     """Download one file, continuing where an earlier pull stopped.
 
@@ -75,7 +80,7 @@ def pull(sender: Sender, wanted: WantedFile, *, silence: float) -> DownloadedFil
     """
     if _is_here(wanted):
         return DownloadedFile(state=DownloadState.PRESENT, file=wanted.target, items=count_lines(wanted.target))
-    growing = wanted.target.with_name(f"{wanted.target.name}.part")
+    growing = _growing(wanted.target)
     before = growing.stat().st_size if growing.exists() else 0
     try:
         fetched = _fetch(sender, wanted, growing, silence)
@@ -203,4 +208,5 @@ def copy_home(source: Path, target: Path) -> DownloadedFile:
             shutil.copyfileobj(file, copy)
         copy.flush()
         torn = mend(copy)
+    _growing(target).unlink(missing_ok=True)  # what an earlier pull had of it
     return DownloadedFile(state=DownloadState.WHOLE, file=target, items=count_lines(target), torn=torn)

@@ -48,6 +48,15 @@ PICKY = """
             print("I begin")  # what a project prints is no part of a plan
             raise ValueError("no category")
 """
+TWO = """
+    from properties.spiders.plain import PlainSpider
+
+    class Two(PlainSpider):
+        name = "two"
+
+        def parse_agent(self, response):
+            yield {"agent": response.url}
+"""
 FAR = """
     import typer
     from properties.spiders.easy import EasySpider
@@ -76,7 +85,7 @@ CASES = {
     "rule that does not exist": Case(
         ("no rule 7", "rule 1: callback parse_item"), {"DISTRIBUTED_TARGET_RULE": 7}, quick=True
     ),
-    "no target": Case(("--callback", "DISTRIBUTED_TARGET_RULE"), spider="plain", quick=True),
+    "no target": Case(("--callback parse_", "DISTRIBUTED_TARGET_CALLBACKS"), spider="two", source=TWO, quick=True),
     "reserved argument of Scrapyd": Case(("'jobid'",), args=("-a", "jobid=x"), quick=True),
     "index without its pages": Case(("--pages",), {"DISTRIBUTED_INDEX": "http://127.0.0.1:1/index_%05d.html"}),
     "feed URL that cannot be read": Case(("%2F",), {"DISTRIBUTED_TARGET_FEED_URL": "ftp://me:hu/sh@127.0.0.1/x.jl"}),

@@ -117,8 +117,8 @@ def test_a_part_that_is_not_what_its_worker_wrote_is_left_out_and_named(shop: Sh
     assert merged(CRAWL) == 3
     assert [row["n"] for row in rows()] == [0, 3]
     said = capsys.readouterr().err
-    assert f"{bad}: its part {shop.parts / bad}.jl is not what its worker wrote, and was left out (1 items)" in said
-    assert "own-0.jl: 1 lines are no items and were left out" in said
+    assert f"{bad}: its part {shop.parts / bad}.jl is not what its worker wrote, and was left out (1 item)" in said
+    assert "own-0.jl: 1 line is no item and was left out" in said
 
 
 def test_a_finished_crawl_has_as_many_items_as_it_ended_with(shop: Shop, capsys: Captured) -> None:
