@@ -29,6 +29,7 @@ from scrapyd_dist.errors import (
 )
 from scrapyd_dist.goals import in_words
 from scrapyd_dist.items.delivery import accepted_of
+from scrapyd_dist.items.json_lines import left_out
 from scrapyd_dist.items.merging import OutputNotWritten
 from scrapyd_dist.items.repeats import count_repeats
 from scrapyd_dist.plurals import counted
@@ -478,7 +479,8 @@ class CrawlRun(Lifecycle):
     def _repeats(self, accepted: Sequence[Attempt]) -> list[FoundDifference]:
         """The row of pages that several batches have found, with how many items are there again; blocking."""
         has_followed = any(number(one.report, "pages") > number(one.report, "done") for one in accepted)
-        parts = [self._repository.parts / one.part for one in accepted if one.part]
+        replaced = left_out(accepted)
+        parts = {self._repository.parts / one.part: replaced.get(one.batch, []) for one in accepted if one.part}
         repeats = count_repeats(parts) if has_followed else 0
         return [found_trait(Trait.FOLLOWED_PAGES, counted(repeats, "item"))] if repeats else []
 

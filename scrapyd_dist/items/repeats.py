@@ -1,25 +1,31 @@
 """Counts the items that several parts of a crawl have alike: pages that several batches have found."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
+
+from scrapyd_dist.items.json_lines import Runs, without
 
 #: bytes of a hash; the chance that two of a hundred million items share one is a few in a thousand
 _DIGEST = 8
 
 
-def count_repeats(parts: Iterable[Path]) -> int:
-    """The items, as lines of JSON, that an earlier one of these parts has as well; a missing part has none."""
+def count_repeats(parts: Mapping[Path, Runs]) -> int:
+    """The items, as lines of JSON, that an earlier one of these parts has as well; a missing part has none.
+
+    `parts`: with the runs of items that count no more.
+    """
     seen, repeats = set[bytes](), 0
-    for part in parts:
-        own = _hashes(part)
+    for part, skipped in parts.items():
+        own = _hashes(part, skipped)
         repeats += len(own & seen)
         seen |= own
     return repeats
 
 
-def _hashes(part: Path) -> set[bytes]:
+def _hashes(part: Path, skipped: Runs) -> set[bytes]:
     if not part.is_file():
         return set()
-    with part.open("rb") as lines:
-        return {hashlib.blake2b(line, digest_size=_DIGEST).digest() for line in lines if line.strip()}
+    with part.open("rb") as file:
+        lines = without(enumerate(file, 1), skipped)
+        return {hashlib.blake2b(line, digest_size=_DIGEST).digest() for _, line in lines if line.strip()}

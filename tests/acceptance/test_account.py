@@ -1,6 +1,7 @@
 """Nothing fails silently: what became of every URL, in the summary, the list of misses and the exit code."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,6 +53,51 @@ def test_where_a_login_is_missing_the_crawl_says_how_workers_log_in(
     summary = last_crawl(crawl(there, code=3)).summary
     assert summary["gone_urls"] == 10
     assert any("10 pages were denied" in text and "DISTRIBUTED_LOGIN" in text for text in summary["warnings"])
+
+
+WITH_AGENT = """
+    import os
+
+    from properties.items import property_from
+    from properties.spiders.easy import EasySpider
+
+    class WithAgentSpider(EasySpider):
+        name = "agents"
+        rules = EasySpider.rules
+
+        def parse_item(self, response):
+            item = property_from(response)
+            yield item
+            yield response.follow(
+                response.css("a.agent")[0], self.parse_agent, dont_filter=True, cb_kwargs={{"number": item["number"]}}
+            )
+
+        def parse_agent(self, response, number):
+            if number == "7" and not os.path.exists({mended!r}):
+                raise ValueError("who is that")
+            yield {{"agent_of": number}}
+"""
+
+
+@pytest.mark.black_box
+@pytest.mark.parametrize("mode", ["pull", "push"])
+def test_a_page_that_fails_behind_a_target_page_is_told_and_both_are_made_again(
+    mode: str, crawl: Callable[..., Project], site: StartSite, run_cli: RunCommand, tmp_path: Path
+) -> None:
+    there = site(20)
+    mended = tmp_path / "mended"
+    it = crawl(there, "agents", WITH_AGENT.format(mended=str(mended)), code=3, DISTRIBUTED_MODE=mode)
+    (miss,) = misses(it)
+    assert (miss["kind"], miss["url"]) == ("failed", there.detail(7))
+    assert "to which it led, failed: ValueError in the callback: who is that" in miss["reason"]
+    assert len(list(it.items("items.jl"))) == 39
+    mended.touch()
+    name = last_crawl(it).id
+    again = run_cli(it, "crawls", "retry", name, "--failed-urls", code=0)
+    assert "Scrapy crawls each page once" not in again.out + again.err, "what was replaced is no repeat"
+    items = list(it.items(f"items-{name}.jl"))
+    assert there.differences(item for item in items if "number" in item) == {}
+    assert sorted(int(item["agent_of"]) for item in items if "agent_of" in item) == list(range(20))
 
 
 CARELESS = """
