@@ -277,7 +277,7 @@ def watch(
         # The process exits after --on-finish, whose result it writes into the row.
         with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             process.wait(LEAVE)
-        row = store.crawl(crawl)
+        row = _seen_row(root, store, crawl)
     return sum_up(root, store, row, watched)
 
 
@@ -303,26 +303,29 @@ def until_ended(
 def looks(root: Path, store: Store, crawl: str, process: subprocess.Popen[bytes] | None = None) -> Iterator[Crawl]:
     """A crawl's row, as often as it is asked for; ProducerDied if its process is gone before its end."""
     look_at_process = time.monotonic()
-    row: Crawl | None = None
+    row = store.crawl(crawl)
     while True:
-        try:
-            row = store.crawl(crawl)
-        except NoCrawl:
-            if row is None:
-                raise
-            folder = crawl_folder(root, crawl)
-            raise StoreEmptied(
-                f"The store has lost the crawl {crawl} with all that was in it, so nothing can go on. Items that have"
-                f" come home are in {folder / PARTS}; {folder / LOG} tells more."
-            ) from None
         yield row
         now = time.monotonic()
         if process is not None or now >= look_at_process:
             look_at_process = now + ALIVE_EVERY
             alive = process.poll() is None if process is not None else lives(row)
             # It may have come to its end between the two looks.
-            if not alive and not store.crawl(crawl).state.ended:
+            if not alive and not _seen_row(root, store, crawl).state.ended:
                 raise ProducerDied(died(root, row))
+        row = _seen_row(root, store, crawl)
+
+
+def _seen_row(root: Path, store: Store, crawl: str) -> Crawl:
+    """The row of a crawl that was there a moment ago."""
+    try:
+        return store.crawl(crawl)
+    except NoCrawl:
+        folder = crawl_folder(root, crawl)
+        raise StoreEmptied(
+            f"The store has lost the crawl {crawl} with all that was in it, so nothing can go on. Items that have come"
+            f" home are in {folder / PARTS}; {folder / LOG} tells more."
+        ) from None
 
 
 def _until_exit(process: subprocess.Popen[bytes], seconds: float) -> None:

@@ -357,9 +357,12 @@ class CrawlRun(Lifecycle):
     async def _break_off(self, error: BaseException) -> None:
         """End in order what cannot be finished, as far as the store lets it."""
         reason = str(error).rstrip(".")
-        if isinstance(error, StoreEmptied):
-            reason = f"{reason} ({self._repository.parts})"
-        elif not isinstance(error, StoreError):
+        if isinstance(error, StoreEmptied):  # there is nothing to go on with, and no row to write it into
+            self.reporter.snapshot.message = f"{reason} ({self._repository.parts})."
+            logger.error("%s", self.reporter.snapshot.message)
+            process_exit.set(error.exit_code)
+            return
+        if not isinstance(error, StoreError):
             logger.error("The crawl cannot be finished", exc_info=error)
             reason = f"scrapyd-dist itself failed: {type(error).__name__}: {error}"
         with suppress(DistError):  # the store may be what failed; the exit code is set by then

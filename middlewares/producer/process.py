@@ -25,10 +25,11 @@ from scrapy.settings import Settings
 
 from scrapyd_dist.batches import Crawl, CrawlState, check_crawl_name
 from scrapyd_dist.config import STATE_FOLDER, find_root, state_dir, stay_here
-from scrapyd_dist.errors import ConfigError, CrawlFailed, DistError, NothingMatched, fault_of
+from scrapyd_dist.errors import ConfigError, CrawlFailed, DistError, NoCrawl, NothingMatched, as_store_error, fault_of
 from scrapyd_dist.forecast import Probed
+from scrapyd_dist.items.delivery import PARTS
 from scrapyd_dist.keys import state_key
-from scrapyd_dist.store import open_store
+from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import chosen
 
 from ..assignment import PROBE
@@ -69,6 +70,10 @@ def _crawl(crawl: str, store: str) -> int:
         _execute(settings, row.spider, row.options)
         gc.collect()  # Scrapy 2.13 logs why a spider cannot be made when the result that nobody reads is deleted
         _check_ended(database.crawl(crawl), settings.get("LOG_FILE"))
+    except NoCrawl as error:
+        folder = Path(STATE_FOLDER, "crawls", crawl, PARTS).absolute()
+        print(f"{as_store_error(error)} ({folder}).", file=sys.stderr)
+        return DistError.exit_code
     except Exception as error:  # noqa: BLE001 - the person who waits for this crawl must hear of anything
         if not isinstance(error, DistError):
             traceback.print_exc()
@@ -85,9 +90,16 @@ def _crawl(crawl: str, store: str) -> int:
                 print(wrong, file=sys.stderr)
         return code
     finally:
-        ended = database.crawl(crawl)
+        code_in_row = _code_in_row(database, crawl)
         database.close()
-    return ended.exit_code or 0
+    return code_in_row
+
+
+def _code_in_row(database: Store, crawl: str) -> int:
+    try:
+        return database.crawl(crawl).exit_code or 0
+    except NoCrawl:
+        return DistError.exit_code
 
 
 def _check_ended(row: Crawl, log: str | None) -> None:

@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import redis
 from rig.commands import Result
 from rig.crawls import ADDON, QUICK
 from rig.fixtures import MakeProject, RunCommand, StartCommand, StartFleet, StartSite
@@ -151,3 +152,25 @@ def test_a_crawl_whose_row_was_changed_is_not_gone_on_with(
     listed = run_cli(it, "crawls", "batches", row.id, "--batch", str(last.number), "--urls", env=env)
     assert_told(listed, "is not believed")
     assert "passwd" not in listed.out
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mode", ["push", "pull"])
+def test_a_store_that_was_emptied_ends_the_crawl_and_says_where_its_items_are(
+    fleet: StartFleet, site: StartSite, project: MakeProject, server: RedisServer, start_cli: StartCommand, mode: str
+) -> None:
+    pages = site(90, "--latency=0.3", per_page=30)
+    it = project(
+        nodes=fleet(1),
+        settings={"START_URL": pages.start_url, **QUICK, "DISTRIBUTED_BATCH_SIZE": 10},
+        extra="[sdist]\nstore = $THE_STORE\n",
+    )
+    words = ("--index", pages.template, "--pages", 3, "-O", "items.jl", f"--{mode}")
+    command = start_cli(it, "crawl", "easy", *words, env={"THE_STORE": server.url})
+    wait_for(lambda: any(pages.item_hits().values()), 60, "a page of the nodes")
+    with closing(redis.Redis.from_url(server.url)) as admin:
+        admin.flushall()
+    done = command.wait(120, code=1)
+    assert "The store has lost the crawl" in done.err
+    assert "/parts; " in done.err
+    assert "Traceback" not in done.err

@@ -6,12 +6,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from faults.trial import Trial
+from redis import Redis
 from rig import proxy
 from rig.proxy import Mishap
 from rig.waiting import wait_for
@@ -184,6 +185,17 @@ def damage_home(trial: Trial) -> None:
         part.unlink()
 
 
+def redis_full(trial: Trial) -> None:
+    """The memory of the Redis server is full for some seconds: it refuses each step."""
+    trial.wait_moment(0.1, 0.8)
+    assert trial.redis
+    with closing(Redis.from_url(trial.redis.url)) as server:
+        server.config_set("maxmemory", 1)
+        room = time.monotonic() + trial.dice.uniform(2, 8)
+        wait_for(lambda: time.monotonic() > room, 20, "room in its memory")
+        server.config_set("maxmemory", 0)
+
+
 def redis_fails_over(trial: Trial) -> None:
     """The Redis server comes back without the steps of its last moments, as a replica that was behind."""
     trial.wait_moment(0.3, 0.95)
@@ -280,6 +292,7 @@ KINDS = (
     Kind(name="the crawl's own folder deleted", strike=remove_home),
     Kind(name="parts at home damaged", strike=damage_home),
     Kind(name="the store away and back", strike=redis_away, redis=True),
+    Kind(name="Redis full for a while", strike=redis_full, redis=True),
     Kind(name="Redis failed over, its last steps lost", strike=redis_fails_over, redis=True),
     Kind(name="a clock an hour ahead", strike=nothing, trial={"node_env": {0: _CLOCK}}),
     Kind(name="a clock an hour behind", strike=kill_worker, trial={"node_env": {0: _BEHIND}}),
