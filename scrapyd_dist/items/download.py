@@ -203,4 +203,6 @@ def copy_home(source: Path, target: Path) -> DownloadedFile:
             shutil.copyfileobj(file, copy)
         copy.flush()
         torn = mend(copy)
+    # What an earlier pull had of it, while its job was writing.
+    target.with_name(f"{target.name}.part").unlink(missing_ok=True)
     return DownloadedFile(state=DownloadState.WHOLE, file=target, items=count_lines(target), torn=torn)
