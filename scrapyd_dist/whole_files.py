@@ -65,8 +65,13 @@ class FreshFile:
 
 def make_folder(folder: Path) -> None:
     """Make a folder that is not there; OSError if a link of another user leads there."""
+    whole = folder.absolute()
+    way = [*reversed(whole.parents), whole]
+    for place in way:  # before anything is made behind a link
+        if os.path.lexists(place):
+            check_link(place)
     folder.mkdir(parents=True, exist_ok=True)
-    for place in (folder.absolute(), *folder.absolute().parents):
+    for place in way:
         check_link(place)
 
 

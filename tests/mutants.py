@@ -86,6 +86,23 @@ MUTANTS = [
     ("a handler that raises leaves nothing behind",
      "    draft.forget()\n    draft.count(FAULTS)", "    draft.count(FAULTS)",
      "unit/test_strategy_manager.py::test_a_handler_that_raises_leaves_a_dead_letter_and_nothing_else"),
+    ("a file of another user is not used",
+     "if there.st_uid not in {os.geteuid(), 0}:", "if False:",
+     "unit/test_ownership.py::test_a_store_of_another_user_is_refused_with_the_remedy[store.db]"),
+    ("a row of a file is signed as well",
+     "plain, why = self.signer.opened(object_in(what, row), kind, crawl)",
+     "plain, why = self.signer.opened(object_in(what, row), kind, crawl)[0], ''",
+     "contract/test_store_foreign.py::test_rows_without_a_signature_are_not_believed[sqlite]"),
+    ("a removed node that is put back is not believed",
+     "if not record.url or record.changed >= heard:", "if True:",
+     "contract/test_first_commands.py::test_a_removed_node_that_is_put_back_gets_nothing[sqlite]"),
+    ("no planted link is written through",
+     "return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | more, mode)",
+     "return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | more, mode)",
+     "unit/test_planted_links.py::test_no_planted_link_is_written_through[.out.jl.part-write_merged]"),
+    ("a crawl is stopped with its own jobs only",
+     "return crawl is not None and home != crawl and homes.get(crawl, home) != home", "return False",
+     "unit/test_names_in_two_projects.py::test_a_crawl_is_stopped_with_its_own_jobs_only"),
 ]  # fmt: skip
 
 

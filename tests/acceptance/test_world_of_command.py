@@ -9,7 +9,7 @@ import pytest
 from rig.crawls import last_crawl
 from rig.fixtures import MakeProject, RunCommand, StartCommand, StartSite
 from rig.nodes import ScrapydNode
-from rig.processes import private_environment
+from rig.processes import private_environment, with_home
 from rig.projects import Project
 from rig.waiting import wait_for
 
@@ -106,3 +106,18 @@ def test_an_output_folder_that_becomes_a_file_costs_no_item(
     (it.path / "out").unlink()
     run_cli(it, "resume", crawl, code=0)
     assert there.differences(it.items("out/items.jl")) == {}
+
+
+@pytest.mark.black_box
+def test_a_name_that_no_project_can_have_is_refused_and_leaves_nothing_running(
+    project: MakeProject, run_cli: RunCommand
+) -> None:
+    it = project()
+    with (it.package / "settings.py").open("a") as file:
+        file.write("\nBOT_NAME = 'two\\nlines'\n")
+    it.write("scrapy.cfg", "[settings]\ndefault = properties.settings\n[deploy]\nurl = http://127.0.0.1:1/\n")
+    for words in (("crawl", "easy"), ("plan", "easy"), ("deploy", "--all"), ("jobs", "schedule", "easy")):
+        done = run_cli(it, *words)
+        done.expect(2, "cannot be the name of a project")
+    assert run_cli(it, "crawls", "--json", code=0).json()["crawls"] == []
+    assert with_home(it.home) == {}

@@ -95,11 +95,12 @@ def test_no_planted_link_is_written_through(place: Place, writer: Callable[[Plac
 
 
 @two_users
+@pytest.mark.parametrize("deeper", ["inner", "inner/more/still"])
 @pytest.mark.parametrize("writer", WRITERS)
-def test_no_planted_folder_is_written_into(tmp_path: Path, writer: Callable[[Place], None]) -> None:
+def test_no_planted_folder_is_written_into(tmp_path: Path, writer: Callable[[Place], None], deeper: str) -> None:
     place = Place(tmp_path)
     place.plant("inner", place.secret.parent)
-    place.folder = place.folder / "inner"
+    place.folder = place.folder / deeper
     with pytest.raises((OSError, OutputNotWritten), match="a link that another user has made"):
         writer(place)
     assert [path.name for path in place.secret.parent.iterdir()] == ["secret"]
