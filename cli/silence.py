@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import TypeVar
 
-from scrapyd_dist.errors import NodeError, StoreError
+from scrapyd_dist.errors import DistError, StoreError
 from scrapyd_dist.nodes import Node, names_of
 
 from .context import Context
 from .output import say
 
-E = TypeVar("E", bound=NodeError)
+E = TypeVar("E", bound=DistError)
 
 
 def heard(context: Context, answers: Mapping[Node, E | None]) -> dict[Node, E | None]:
