@@ -229,6 +229,9 @@ class FleetAlarm:
 
     def _of_node(self, node: Mapping[str, Any], now: float) -> Iterator[Sighting]:
         name, down, wedged = str(node["name"]), TroubleKind.NODE_DOWN, TroubleKind.NODE_WEDGED
+        if node["running"] is None and node.get("draining"):  # it may be away for as long as it likes
+            self._down.pop(name, None)
+            return
         if node["running"] is None:
             if now - self._down.setdefault(name, now) >= DOWN:
                 message = f"The node {name} does not work: {node['reason'] or node['state']}"

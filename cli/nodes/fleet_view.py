@@ -134,7 +134,7 @@ class NodeLook(NodeStatus):
         """The node and its jobs, for `--json`."""
         row = self.document()
         jobs = [job.document() for job in self.jobs.values()] if self.load else []
-        known = {name: row[name] for name in ("name", "url", "state", "reason", "slots", "pending")}
+        known = {name: row[name] for name in ("name", "url", "state", "reason", "slots", "pending", "draining")}
         return {**known, "running": len(self.jobs) if self.load else None, "jobs": jobs}
 
 

@@ -81,6 +81,17 @@ def test_a_node_that_is_down_or_wedged(bench: Bench) -> None:
     assert bench.look() == []
 
 
+def test_a_drained_node_that_is_down_is_no_trouble_until_it_gets_work_again(bench: Bench) -> None:
+    drained = {**DOWN, "draining": "2026-11-20T12:00:00+00:00"}
+    for _ in range(4):
+        assert bench.look(**drained) == []
+    assert bench.look(**DOWN) == [], "it may be restarted"
+    bench.look(**DOWN)
+    assert bench.look(**DOWN) == [("trouble", "node-down", "web1")]
+    assert bench.look(**drained) == bench.look(**drained) == []
+    assert bench.look() == [("well", "node-down", "web1")]
+
+
 def test_a_node_that_is_taken_out_of_the_fleet_is_no_trouble_any_more(bench: Bench) -> None:
     for _ in range(2):
         bench.look(**DOWN)
