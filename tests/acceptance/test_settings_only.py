@@ -219,7 +219,8 @@ def test_a_spider_without_a_target_is_crawled_here_with_a_warning(
         site_now.detail(n) for n in range(90)
     ]
     assert crawls(it) == []
-    assert "Nothing says" in run_cli(it, "crawl", "news", code=2).err, "a distributed crawl was asked for by its name"
+    # Where a distributed crawl is asked for by its name, the only other callback is meant.
+    assert "no target is named, so to the nodes go callback parse_article of news" in run_cli(it, "plan", "news").out
     misspelt = run_scrapy(it, "crawl", "news", "-s", "DISTRIBUTED_TARGET_CALLBACKS=parse_articel", code=2)
     assert "Did you mean parse_article?" in misspelt.err
 
