@@ -65,9 +65,9 @@ def kill_machine(trial: Trial) -> None:
 
 
 def restart_machines_in_turn(trial: Trial) -> None:
-    """One machine after the other is killed with its jobs and comes back knowing none, five times each."""
+    """One machine after the other is killed with its jobs and comes back knowing none, three times each."""
     trial.wait_moment(0.05, 0.3)
-    for node in [*trial.nodes] * 5:
+    for node in [*trial.nodes] * 3:
         if trial.row.state.ended:
             return
         node.kill()
