@@ -42,7 +42,8 @@ NOT_NOW = frozenset({408, 429})
 
 def is_login(response: Response) -> bool:
     """Whether the site has redirected a request for another page to its login, by the path."""
-    redirected = [str(url) for url in response.meta.get("redirect_urls") or ()]
+    meta = {} if response.request is None else response.request.meta
+    redirected = [str(url) for url in meta.get("redirect_urls") or ()]
     asked = redirected[0] if redirected else response.url
     return bool(_LOGIN.search(_path(response.url))) and not _LOGIN.search(_path(asked))
 
