@@ -21,6 +21,8 @@ from scrapyd_dist.settings import nearest
 
 #: The project's state folder next to scrapy.cfg, with crawls, keys, eggs and local nodes.
 STATE_FOLDER = ".sdist"
+#: In the folder of a crawl, that of the parts which came home.
+PARTS = "parts"
 #: The section of scrapy.cfg with options of this program.
 OWN_SECTION = "sdist"
 

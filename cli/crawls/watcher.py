@@ -20,8 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from scrapyd_dist.batches import Crawl, CrawlState
+from scrapyd_dist.config import PARTS
 from scrapyd_dist.errors import INTERRUPTED, TIME_UP, DistError, NoCrawl, StoreEmptied
-from scrapyd_dist.items.delivery import PARTS
 from scrapyd_dist.plurals import counted
 from scrapyd_dist.progress import DIED, number, succeeded, told
 from scrapyd_dist.store import Store

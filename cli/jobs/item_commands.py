@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl, CrawlState, home_of
+from scrapyd_dist.config import PARTS
 from scrapyd_dist.errors import ConfigError, NothingMatched
-from scrapyd_dist.items.delivery import PARTS, fields_of, own_parts
+from scrapyd_dist.items.delivery import fields_of, own_parts
 from scrapyd_dist.items.json_lines import FoundItem, Items, Runs, item_in
 from scrapyd_dist.items.kept_parts import is_whole
 from scrapyd_dist.items.merging import ItemOutput, is_elsewhere

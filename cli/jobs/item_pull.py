@@ -8,8 +8,9 @@ from typing import Annotated
 from urllib.parse import quote
 
 from scrapyd_dist.batches import Attempt, AttemptState, Crawl
+from scrapyd_dist.config import PARTS
 from scrapyd_dist.errors import ConfigError, NodeError, NothingMatched
-from scrapyd_dist.items.delivery import FEEDS, PARTS, accepted_of, feeds_of, own_parts, read_back
+from scrapyd_dist.items.delivery import FEEDS, accepted_of, feeds_of, own_parts, read_back
 from scrapyd_dist.items.download import DownloadedFile, DownloadState, WantedFile, copy_home
 from scrapyd_dist.items.download import pull as fetch
 from scrapyd_dist.items.json_lines import Runs, left_out

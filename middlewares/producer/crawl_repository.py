@@ -29,10 +29,10 @@ from scrapyd_dist.batches import (
     crawl_name,
     home_of,
 )
+from scrapyd_dist.config import PARTS
 from scrapyd_dist.errors import ForeignRow, NameTaken, NothingMatched
 from scrapyd_dist.frontier.backlog import NewBatch
 from scrapyd_dist.frontier.intake import add_unseen
-from scrapyd_dist.items.delivery import PARTS
 from scrapyd_dist.items.publisher import PartPublisher
 from scrapyd_dist.items.sink import open_sink
 from scrapyd_dist.keys import state_key

@@ -24,10 +24,9 @@ from scrapy import Spider
 from scrapy.settings import Settings
 
 from scrapyd_dist.batches import Crawl, CrawlState, check_crawl_name
-from scrapyd_dist.config import STATE_FOLDER, find_root, state_dir, stay_here
+from scrapyd_dist.config import PARTS, STATE_FOLDER, find_root, state_dir, stay_here
 from scrapyd_dist.errors import ConfigError, CrawlFailed, DistError, NoCrawl, NothingMatched, as_store_error, fault_of
 from scrapyd_dist.forecast import Probed
-from scrapyd_dist.items.delivery import PARTS
 from scrapyd_dist.keys import state_key
 from scrapyd_dist.store import Store, open_store
 from scrapyd_dist.store.address import chosen

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from scrapyd_dist.batches import Attempt, AttemptState, Miss
+from scrapyd_dist.config import PARTS
 from scrapyd_dist.items.json_lines import FoundItem, Items, left_out, number
 from scrapyd_dist.items.kept_parts import KeptParts, differing_counts
 from scrapyd_dist.items.merging import ItemOutput, ItemValues, merge
@@ -61,7 +62,6 @@ def _ftp(parts: SplitResult, account: SplitResult, copy: Path) -> Path:
     return copy
 
 
-PARTS = "parts"  #: the folder of parts in the crawl's folder
 FEEDS = "feeds"  #: the folder for copies of feeds in the crawl's folder
 OWN = "own-"  #: file name prefix of part 0 (the producer's items), one file per shard
 MISSES = "misses.jsonl"

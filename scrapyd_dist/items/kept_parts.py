@@ -12,6 +12,7 @@ from scrapyd_dist.batches import Attempt
 from scrapyd_dist.items.json_lines import Runs, number
 from scrapyd_dist.items.merging import sha256_of
 from scrapyd_dist.joblogs.worker_report import PartInfo
+from scrapyd_dist.plurals import counted
 from scrapyd_dist.scrapyd.jobs import crawl_in
 
 
@@ -75,13 +76,15 @@ class KeptParts:
         said = []
         if self.gone:
             said.append(
-                f"{lost(self.gone):,} items are lost: {len(self.gone):,} parts that came home are not in"
+                f"{counted(lost(self.gone), 'item is', 'items are')} lost:"
+                f" {counted(len(self.gone), 'part that came home is', 'parts that came home are')} not in"
                 f" {self.folder} any more{_remedy(self.gone)}"
             )
         if self.damaged:
             said.append(
-                f"{lost(self.damaged):,} items are lost: {len(self.damaged):,} parts in {self.folder} are not what"
-                f" their workers wrote, and are left out{_remedy(self.damaged)}"
+                f"{counted(lost(self.damaged), 'item is', 'items are')} lost:"
+                f" {counted(len(self.damaged), 'part has', 'parts have')} changed in {self.folder} since the worker"
+                f" wrote it, and nothing of it is used{_remedy(self.damaged)}"
             )
         return lost(self.bad), said
 
@@ -99,4 +102,5 @@ def differing_counts(counts: Iterable[tuple[int, int]]) -> tuple[int, list[str]]
     if not short:
         return 0, []
     lost = sum(reported - there for reported, there in short)
-    return lost, [f"{lost:,} items are lost: {len(short):,} files have fewer of them than were reported."]
+    what = counted(len(short), "file has", "files have")
+    return lost, [f"{counted(lost, 'item is', 'items are')} lost: {what} fewer of them than reported."]

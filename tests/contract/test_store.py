@@ -117,7 +117,8 @@ def test_misses_keep_their_order_and_any_text(store: Store) -> None:
     misses = [Miss(url=f"http://web/{n}", kind="failed", reason="ü\0'\";--", batch=n) for n in (3, 1, 2)]
     store.add_misses("c", misses)
     store.add_misses("c", [Miss(url="x", kind="index", reason="half \udcff of a pair")])
-    assert store.misses("c") == [*misses, Miss(url="x", kind="index", reason="half ? of a pair")]
+    shown = [replace(one, reason=one.reason.replace("\0", "\ufffd")) for one in misses]
+    assert store.misses("c") == [*shown, Miss(url="x", kind="index", reason="half ? of a pair")]
 
 
 def test_walking_again_forgets_the_producers_own_misses_and_all_counts_but_what_is_sealed(store: Store) -> None:

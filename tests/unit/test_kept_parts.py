@@ -10,8 +10,9 @@ from rig.scheduling import HOME, leasing, until
 from rig.waiting import wait_for
 
 from scrapyd_dist.batches import Attempt, AttemptState
+from scrapyd_dist.config import PARTS
 from scrapyd_dist.items import publisher
-from scrapyd_dist.items.delivery import PARTS, Delivery, deliver
+from scrapyd_dist.items.delivery import Delivery, deliver
 from scrapyd_dist.items.kept_parts import KeptParts
 from scrapyd_dist.items.merging import ItemOutput
 from scrapyd_dist.items.sink import open_sink
@@ -54,14 +55,14 @@ def test_a_damaged_part_is_left_out_and_told(tmp_path: Path, damage: str) -> Non
     assert (made.items, made.lost) == (1, 3)
     assert (tmp_path / "items.jl").read_bytes() == b'{"n": 9}\n'
     (warning,) = made.warnings
-    assert warning.startswith("3 items are lost: 1 parts in ")
+    assert warning.startswith("3 items are lost: 1 part has changed in ")
     assert "`sdist items pull c`" in warning
 
 
 def test_a_whole_part_with_fewer_items_than_its_worker_counted_is_told(tmp_path: Path) -> None:
     made = delivered(tmp_path, accepted(tmp_path, 1, items=5))
     assert (made.items, made.lost) == (3, 2)
-    assert made.warnings == ("2 items are lost: 1 files have fewer of them than were reported.",)
+    assert made.warnings == ("2 items are lost: 1 file has fewer of them than reported.",)
 
 
 @pytest.mark.parametrize("damage", [name for name in DAMAGES if name not in ("a line more", "another value")])

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scrapyd_dist.middlewares.worker.work_unit import RequestLedger
 
 from scrapyd_dist.batches import Attempt, AttemptState
-from scrapyd_dist.items.delivery import PARTS, deliver
+from scrapyd_dist.config import PARTS
+from scrapyd_dist.items.delivery import deliver
 from scrapyd_dist.items.json_lines import left_out, number, without
 from scrapyd_dist.items.merging import ItemOutput
 from scrapyd_dist.joblogs.worker_report import BadReport, kept, read_report
