@@ -532,7 +532,9 @@ class Context:
         return {node.name: names[node.url] for node in self.project.targets}
 
     def remember(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Keep these fields of these nodes in the store."""
+        """Keep these fields of these nodes in the store; without any, no store is made."""
+        if not changes:
+            return
         store = self.new_store
         before = {record.name: record.changed for record in store.nodes()}
         for name, fields in changes.items():

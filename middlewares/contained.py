@@ -58,7 +58,10 @@ def contain_errors(crawler: Crawler) -> None:
 
 def _contain_in_tasks() -> None:
     """Let no task end the process, such as that of a callback, pipeline or handler which is a coroutine."""
-    loop = asyncio.get_running_loop()
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:  # of another reactor, which this program refuses, or has no tasks
+        return
     if loop.get_task_factory() is None:
         loop.set_task_factory(_task)
 
