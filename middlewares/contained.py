@@ -12,13 +12,19 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import wraps
 from inspect import isawaitable, iscoroutinefunction
+from pathlib import Path
+from types import CoroutineType
 from typing import Any
 
+import scrapy
 from scrapy import signals
 from scrapy.crawler import Crawler
 from scrapy.utils import signal as signal_tools
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
+
+#: how the names of Scrapy's files begin
+_SCRAPY = f"{Path(scrapy.__file__).parent}/"
 
 
 class StandIn(Exception):
@@ -67,7 +73,9 @@ def _contain_in_tasks() -> None:
 
 
 def _task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
-    return asyncio.Task(_without_exit(work), loop=loop, **options)
+    # Scrapy makes as many tasks for a page as CONCURRENT_ITEMS says; what its own code calls there is contained.
+    file = work.cr_code.co_filename if isinstance(work, CoroutineType) else ""
+    return asyncio.Task(work if file.startswith(_SCRAPY) else _without_exit(work), loop=loop, **options)
 
 
 async def _without_exit(work: Any) -> Any:
@@ -104,6 +112,8 @@ def _contained(function: Callable[..., Any]) -> Callable[..., Any]:
             raise
         except BaseException as error:
             raise stand_in(error) from error
+        if result is None:  # as of most handlers of signals
+            return None
         if isinstance(result, Deferred):
             return result.addErrback(_stand_in_of_failure)
         return _awaited(result) if isawaitable(result) else result
