@@ -50,16 +50,11 @@ def read_generators(spider: Spider) -> list[Callable[..., Any]]:
     Scrapy warns of generators that return a value, and reads the source of a callback for that with its first page. By
     then the code may be gone from the node: Scrapyd deletes eggs while jobs of theirs run.
     """
-    names = {
-        name
-        for kind in type(spider).__mro__
-        if not kind.__module__.startswith("scrapy.")
-        for name, value in vars(kind).items()
-        if isgeneratorfunction(value)
-    }
-    methods = [getattr(spider, name) for name in sorted(names)]
+    kind = type(spider)
+    # By the class: a property of the same name is not to be called.
+    methods = [getattr(spider, name) for name in dir(kind) if isgeneratorfunction(getattr(kind, name, None))]
     for method in methods:
-        with suppress(OSError, SyntaxError, TypeError):  # Scrapy will say it
+        with suppress(Exception):  # Scrapy will say it, with the first page
             is_generator_with_return_value(method)
     return methods
 

@@ -13,7 +13,7 @@ from ..output import some_of
 ROWS = 40
 #: names of nodes in a line about several
 NAMES = 8
-#: the states of nodes, those first that need somebody
+#: the states of nodes, those first that an operator has to see
 _BY_URGENCY = (
     NodeHealth.WEDGED,
     NodeHealth.REFUSED,

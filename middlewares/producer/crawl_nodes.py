@@ -107,7 +107,10 @@ class NodeSources:
         targets = self._project.config.targets if self._project.config is not None else ()
         own = [node for node in targets if self._project.config is not None and self._project.config.is_own(node)]
         known = (*self._targets(), *own, *self._added, *local_nodes.running(self._project.state))
-        return tuple({node.name: node for node in reversed(known)}.values())[::-1]
+        first: dict[str, Node] = {}
+        for node in known:
+            first.setdefault(node.name, node)
+        return tuple(first.values())
 
     def _addresses(self, node: Node) -> tuple[Node, ...]:
         """The node itself, or one for each address of its name."""

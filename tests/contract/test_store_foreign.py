@@ -436,7 +436,7 @@ LOOKS: list[Callable[[Store], object]] = [
 QUIET = settings(suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 
 
-@pytest.mark.parametrize("examples", [15, pytest.param(60, marks=pytest.mark.full)])
+@pytest.mark.parametrize("examples", [15, pytest.param(60, marks=[pytest.mark.full, pytest.mark.timeout(900)])])
 def test_nonsense_in_any_field_of_any_row_is_told_and_does_nothing(
     examples: int, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -62,7 +62,7 @@ def test_equal_findings_of_many_nodes_are_one() -> None:
     assert shorten_names(grouped[1][1]).endswith("and 277 more (285 nodes)")
 
 
-def test_states_are_counted_those_first_that_need_somebody() -> None:
+def test_states_are_counted_those_in_trouble_first() -> None:
     assert describe_states(["up", "up", "down", "draining", "wedged"]) == "1 wedged, 1 down, 1 draining, 2 up"
 
 
