@@ -168,10 +168,13 @@ def test_a_node_joins_by_scrapy_cfg_and_the_first_one_is_drained(
 def test_a_drained_node_ends_its_workers_and_its_place_goes_to_another(
     fleet: StartFleet, site: StartSite, begun: BeginCrawl, start_cli: StartCommand
 ) -> None:
-    nodes, pages = fleet(2, max_proc=2), site(400, "--latency=0.2", per_page=100)
-    it, command = begun(nodes, pages, DISTRIBUTED_MODE="pull", DISTRIBUTED_BATCH_SIZE=20, DISTRIBUTED_MAX_JOBS=2)
+    nodes = fleet(2, max_proc=2)
+    # Ten pages a second and worker, so that the drain ends long before the crawl does.
+    pages = site(300, "--latency=0.2", per_page=100)
+    pace = {"CONCURRENT_REQUESTS": 2, "DISTRIBUTED_BATCH_SIZE": 20, "DISTRIBUTED_MAX_JOBS": 2}
+    it, command = begun(nodes, pages, DISTRIBUTED_MODE="pull", **pace)
     held = wait_for(lambda: busy_workers(nodes[0]), 60, "a busy worker on node1")
-    wait_for(lambda: busy_workers(nodes[1]), 60, "a busy worker on node2")
+    wait_for(lambda: nodes[1].jobs("running"), 60, "a worker on node2")
     draining = start_cli(it, "nodes", "drain", "node1")
     wait_for(lambda: state_of(it, "node1") == "draining", 20, "the crawl knows of the drain")
     assert draining.wait(60).code == 0
